@@ -1,0 +1,1 @@
+"""The YAML groups, as the package fco_cli.conf."""

@@ -1,0 +1,137 @@
+"""Baselines that do not federate: centralized, local and optimum (SPEC section 2)."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+
+import numpy as np
+
+from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.risk import Evaluation, Risk, risk_of
+
+log = logging.getLogger(__name__)
+
+
+FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
+
+
+class Centralized(Algorithm):
+    """Proximal gradient (mirror descent) on the pooled data: an epoch is a round is one full-batch step."""
+
+    name = "centralized"
+    settings = FULL_BATCH
+
+    def start(self, w: Array) -> State:
+        return {"s": w}
+
+    def round(self, state: State, cohort: Cohort | None) -> State:
+        return {"s": proximal_step(self.problem, state["s"], self.problem.risk(state["s"]), self.jobs)}
+
+    def output(self, state: State) -> Array:
+        return state["s"]
+
+    def prox_calls(self, cohort: Cohort | None) -> int:
+        return 1
+
+
+def proximal_step(problem: Problem, w: Array, at: Evaluation, jobs: Jobs) -> Array:
+    """to_primal(to_dual(w) - eta grad F(w), eta)."""
+    geometry, dual, new = problem.geometry(jobs.parameters), np.empty_like(w), np.empty_like(w)
+    problem.to_dual(w, geometry, dual)
+    dual -= (jobs.client_lr[:, None] * at.gradient).astype(w.dtype)
+    problem.to_primal(dual, jobs.client_lr, geometry, new)
+    return new
+
+
+class Local(Algorithm):
+    """The same on one client's data at a time, for every client: a model per client, no communication.
+
+    The state is [J, M, P]; the record reports the median and quartiles over the M models.
+    """
+
+    name = "local"
+    settings = FULL_BATCH
+
+    def start(self, w: Array) -> State:
+        return {"s": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
+
+    @cached_property
+    def _risks(self) -> list[Risk]:
+        problem = self.problem
+        only = [problem.data.client(m) for m in range(problem.data.clients)]
+        return [risk_of(data, np.ones(1), problem.model, problem.loss) for data in only]
+
+    def round(self, state: State, cohort: Cohort | None) -> State:
+        models = np.empty_like(state["s"])
+        for m, risk in enumerate(self._risks):
+            w = np.ascontiguousarray(state["s"][:, m])
+            models[:, m] = proximal_step(self.problem, w, risk(w), self.jobs)
+        return {"s": models}
+
+    def output(self, state: State) -> Array:
+        return state["s"]
+
+    def prox_calls(self, cohort: Cohort | None) -> int:
+        return self.problem.data.clients
+
+
+class Optimum(Algorithm):
+    """The solution of the pooled problem, to a certificate: the KKT residual relative to the gradient at w_0.
+
+    FISTA (Beck and Teboulle, 2009) with backtracking and O'Donoghue and Candes' gradient restart. One round does it
+    all, and fails loudly where the certificate is not reached.
+    """
+
+    name = "optimum"
+    one_shot = True
+    settings = frozenset(("weighting", "dtype"))
+
+    def __init__(self, problem: Problem, jobs: Jobs, tolerance: float = 1e-10, max_iterations: int = 100_000) -> None:
+        super().__init__(problem, jobs)
+        if not problem.regularizer.convex or not problem.model.convex:
+            raise UserError("algo: optimum needs a convex problem; this task, regularizer pair is not")
+        # In single precision the gradient itself is known to about seven digits.
+        self.tolerance = max(tolerance, 1e-5) if problem.dtype == np.float32 else tolerance
+        self.max_iterations = max_iterations
+
+    def start(self, w: Array) -> State:
+        return {"s": w.astype(float)}
+
+    def round(self, state: State, cohort: Cohort | None) -> State:
+        solved = [self._solve(w[None], p[None]) for w, p in zip(state["s"], self.jobs.parameters, strict=True)]
+        return {"s": np.concatenate(solved)}
+
+    def output(self, state: State) -> Array:
+        return state["s"]
+
+    def _solve(self, w: Array, parameters: Array) -> Array:
+        problem, previous, momentum, smoothness = self.problem, w, 1.0, 1.0
+        scale = max(1.0, float(np.linalg.norm(problem.risk(w).gradient)))
+        query = w
+        for iteration in range(self.max_iterations):
+            at = problem.risk(query)
+            while True:  # double the estimate of L until its quadratic bound holds
+                w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, parameters)
+                step = w - query
+                bound = at.value + (at.gradient * step).sum() + smoothness / 2 * (step**2).sum()
+                new = problem.risk(w)
+                if new.value <= bound + 1e-12 * abs(bound):
+                    break
+                smoothness *= 2
+            residual = float(problem.kkt_residual(w, new.gradient, parameters)[0])
+            if residual <= self.tolerance * scale:
+                log.info("optimum certified: KKT residual %.2e after %d iterations", residual, iteration + 1)
+                return w
+            if ((query - w) * (w - previous)).sum() > 0:
+                momentum = 1.0  # restart: the momentum points uphill
+            following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            query = w + (momentum - 1) / following * (w - previous)
+            previous, momentum = w, following
+        raise UserError(
+            f"algo: optimum did not reach its certificate: KKT residual {residual:.2e} after {self.max_iterations} "
+            f"iterations, needed {self.tolerance * scale:.2e} (raise algo.max_iterations or algo.tolerance)"
+        )

@@ -1,0 +1,50 @@
+"""Federated averaging: Algorithm 1 of Yuan, Zaheer and Reddi (2021), after McMahan et al. (2017).
+
+`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.algorithms.base import Federated, State
+from fco_cli.algorithms.primitives import descend, psi_subgradient
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.layout import Array
+
+
+class FedAvg(Federated):
+    """Averaged local SGD."""
+
+    name = "fedavg"
+
+    @staticmethod
+    @kernel
+    def local_steps(w, t, rate, batches, geometry):
+        for k in range(batches.edges.shape[0] - 1):
+            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c g
+
+    def server(self, state: State, delta: Array, steps: Array) -> State:
+        return {"s": self._along(state["s"], delta), "t": state["t"] + self._owed(steps)}
+
+    def output(self, state: State) -> Array:
+        return state["s"]
+
+
+class FedAvgSubgradient(FedAvg):
+    """Averaged local subgradient steps."""
+
+    name = "fedavg_subgrad"
+
+    @staticmethod
+    @kernel
+    def local_steps(w, t, rate, batches, geometry):
+        subgradient = np.zeros_like(w)
+        for k in range(batches.edges.shape[0] - 1):
+            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+            psi_subgradient(w, geometry, subgradient)
+            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c (g + subgradient of psi)
+            for j in range(w.shape[0]):
+                for i in range(w.shape[1]):
+                    w[j, i] -= rate[j] * subgradient[j, i]

@@ -1,0 +1,1 @@
+"""What is optimised: data, loss, regularizer and mirror map."""

@@ -1,0 +1,135 @@
+"""Kernels: functions over arrays that Numba compiles on first use and caches on disk.
+
+A kernel is written as plain Python, with loops: array expressions take Numba seconds to compile. The names it calls
+may be bound to other kernels with `specialise`, which is how one text of an algorithm serves every loss and
+regularizer and still runs as a single compiled loop. If a part is an ordinary Python function, the whole runs as
+ordinary Python: slower, the same text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Reassociation lets sums vectorise; NaN and infinity keep their meaning, divergence is detected by them.
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+# Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
+PARALLEL = {"prange": True} | dict.fromkeys(
+    ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
+)
+
+
+class Kernel:
+    """A compiled function, made when it is first called."""
+
+    def __init__(self, python: Callable[..., Any], parts: dict[str, Any] | None = None, parallel: bool = False) -> None:
+        self.python = python
+        self.parallel = parallel
+        bound = {name: value for name, value in python.__globals__.items() if isinstance(value, Kernel)}
+        bound |= parts or {}
+        self.parts = {name: bound[name] for name in sorted(bound) if name in python.__code__.co_names}
+        functools.update_wrapper(self, python)
+
+    @property
+    def identity(self) -> str:
+        """Names this kernel and all it is made of: the key under which its machine code is cached."""
+        inner = ",".join(f"{name}={part.identity}" for name, part in self.parts.items() if isinstance(part, Kernel))
+        return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self.parallel}[{inner}]"
+
+    @property
+    def compilable(self) -> bool:
+        return all(isinstance(part, Kernel) and part.compilable for part in self.parts.values())
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """The function to call: machine code from the cache, or Python where a part is Python."""
+        if not self.compilable:
+            return self._bind(self.parts)
+        return self._compile(cache=True)
+
+    @functools.cached_property
+    def _inlined(self) -> Callable[..., Any]:
+        """The function as a part of another: always inlined, never cached on its own.
+
+        Only so is a kernel's machine code one unit that does not depend on what happened to be in the cache when it
+        was compiled, and the same numbers come out to the last bit.
+        """
+        return self._compile(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+    def _compile(self, **options: Any) -> Callable[..., Any]:
+        numba = _numba()
+        text = self._bind({name: part._inlined for name, part in self.parts.items()} | {"prange": numba.prange})
+        # Numba names its cache files after the function alone; two specialisations must not share one.
+        text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
+        parallel = PARALLEL if self.parallel else False
+        options |= {"nogil": True, "error_model": "numpy", "fastmath": FASTMATH, "parallel": parallel}
+        return numba.njit(**options)(text)
+
+    def _bind(self, parts: dict[str, Any]) -> Any:
+        python = self.python
+        text = types.FunctionType(python.__code__, {**python.__globals__, **parts}, python.__name__)
+        text.__module__ = python.__module__
+        return text
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def kernel(python: Callable[..., Any]) -> Kernel:
+    """Mark a function as a kernel (a decorator)."""
+    return Kernel(python)
+
+
+@functools.cache
+def _specialised(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
+    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel)
+
+
+def specialise(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
+    """`template` with the names it calls bound to `parts`."""
+    return _specialised(template, parallel, tuple(sorted(parts.items())))
+
+
+@functools.cache
+def _numba() -> Any:
+    """Numba, imported late because it is slow to import, with its cache in a folder of this source version.
+
+    Numba notices a change only in the file of the function itself; a folder per source version keeps machine
+    code from outliving a change in a part.
+    """
+    import numba
+
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    version = hashlib.sha256(numba.__version__.encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "kernels"
+    try:
+        folder = home / version[:16]
+        if not folder.exists():
+            _forget_old_versions(home)
+            folder.mkdir(parents=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:  # a home that cannot be written: compile for this process only
+        folder = Path(tempfile.gettempdir()) / f"fco-kernels-{os.getuid()}-{version[:16]}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    return numba
+
+
+def _forget_old_versions(home: Path, days: float = 30) -> None:
+    for folder in home.glob("*"):
+        if time.time() - folder.stat().st_mtime > days * 86400:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def set_threads(count: int) -> None:
+    """Let parallel kernels use `count` threads (at most as many as the machine has)."""
+    numba = _numba()
+    numba.set_num_threads(max(1, min(count, numba.config.NUMBA_NUM_THREADS)))

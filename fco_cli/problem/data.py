@@ -1,0 +1,54 @@
+"""The clients' data, flat in memory: client m owns the rows start[m] to start[m+1]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from fco_cli.problem.layout import Array
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Rows of all clients, one client after another; `x` may be a memory map."""
+
+    x: Array  # [N, d]
+    y: Array  # [N]
+    start: Array  # [M + 1]
+
+    @classmethod
+    def of_equal_clients(cls, x: Array, y: Array) -> ClientData:
+        """From stacked clients: x [M, n, d], y [M, n]."""
+        clients, rows, features = x.shape
+        return cls(x.reshape(-1, features), y.reshape(-1), np.arange(clients + 1, dtype=np.int64) * rows)
+
+    @property
+    def clients(self) -> int:
+        return len(self.start) - 1
+
+    @cached_property
+    def sizes(self) -> Array:
+        return np.diff(self.start)
+
+    def client(self, m: int) -> ClientData:
+        """Client m alone."""
+        rows = slice(self.start[m], self.start[m + 1])
+        return ClientData(self.x[rows], self.y[rows], np.array([0, self.start[m + 1] - self.start[m]], dtype=np.int64))
+
+    def weights(self, weighting: str) -> Array:
+        """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their number of examples."""
+        sizes = self.sizes if weighting == "examples" else np.ones(self.clients)
+        return sizes / sizes.sum()
+
+
+class Batches(NamedTuple):
+    """The batches of one client: batch k is the rows `order[edges[k]:edges[k+1]]` of x and y, read in place."""
+
+    x: Array
+    y: Array
+    order: Array
+    edges: Array
+    widths: Array  # of the model's layers

@@ -1,0 +1,61 @@
+"""Parameters as one flat vector with named blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Block:
+    """A named piece of the parameter vector; the bias is a block that is never regularised (SPEC section 1)."""
+
+    name: str
+    shape: tuple[int, ...]
+    regularised: bool = True
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=int))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the flat vector of length `size` divides into blocks."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        ends = np.cumsum([block.size for block in self.blocks])
+        return {
+            block.name: slice(int(end) - block.size, int(end)) for block, end in zip(self.blocks, ends, strict=True)
+        }
+
+    @cached_property
+    def table(self) -> Array:
+        """For the kernels, a row per block: start, stop, rows, columns, regularised."""
+        rows = []
+        for block in self.blocks:
+            place = self.slices[block.name]
+            columns = int(np.prod(block.shape[1:], dtype=int))
+            rows.append((place.start, place.stop, block.size // columns, columns, block.regularised))
+        return np.array(rows, dtype=np.int64)
+
+    @cached_property
+    def regularised(self) -> Array:
+        """A mask over the flat vector: True where psi acts."""
+        return np.concatenate([np.full(block.size, block.regularised) for block in self.blocks])
+
+    def view(self, vectors: Array, name: str) -> Array:
+        """The block `name` of stacked vectors [J, P] as [J, *shape], without a copy."""
+        block = next(block for block in self.blocks if block.name == name)
+        return vectors[:, self.slices[name]].reshape(len(vectors), *block.shape)

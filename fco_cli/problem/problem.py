@@ -1,0 +1,102 @@
+"""A problem: data + model + loss + regularizer + mirror map (SPEC section 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from fco_cli.problem.compiled import Kernel, specialise
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.mirror import Euclidean, Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.models import Linear
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.risk import Risk, risk_of
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min over w of F(w) + psi(w), F = sum_m p_m F_m.
+
+    `regularizer` names the kind of psi; its numbers may differ from job to job and come as `parameters` [J, q].
+    """
+
+    data: ClientData
+    model: Linear
+    loss: Loss
+    regularizer: Regularizer
+    weighting: str = "uniform"
+    mirror: Euclidean = field(default_factory=Euclidean)
+    validation: Risk | None = None
+    truth: Array | None = None  # [P], where the task knows it
+
+    def __post_init__(self) -> None:
+        for block in self.layout.blocks:
+            if block.regularised:
+                self.regularizer.check(block.shape)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return self.model.layout
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.x.dtype
+
+    @cached_property
+    def weights(self) -> Array:
+        return self.data.weights(self.weighting)
+
+    @cached_property
+    def risk(self) -> Risk:
+        """F on the training data."""
+        return risk_of(self.data, self.weights, self.model, self.loss)
+
+    def geometry(self, parameters: Array) -> Geometry:
+        return Geometry(np.ascontiguousarray(parameters, dtype=float), self.layout.table)
+
+    # The primitives of which every algorithm is made.
+
+    @cached_property
+    def descend(self) -> Kernel:
+        model, loss = self.model, self.loss
+        return specialise(descend, forward=model.forward, backward=model.backward, slopes_of=loss.slopes)
+
+    @cached_property
+    def to_dual(self) -> Kernel:
+        return specialise(to_dual, dual=self.mirror.dual)
+
+    @cached_property
+    def to_primal(self) -> Kernel:
+        return specialise(to_primal, primal=self.mirror.primal(type(self.regularizer)))
+
+    @cached_property
+    def free_primal(self) -> Kernel:
+        """to_primal without psi."""
+        return specialise(to_primal, primal=self.mirror.free_primal)
+
+    @cached_property
+    def psi_subgradient(self) -> Kernel:
+        return specialise(psi_subgradient, subgradient=self.regularizer.subgradient)
+
+    # What is measured.
+
+    def psi(self, w: Array, parameters: Array) -> Array:
+        """The regularizer's value, summed over the regularised blocks: [J]."""
+        total = np.zeros(len(w))
+        specialise(psi_value, value=self.regularizer.value)(w, self.geometry(parameters), total)
+        return total
+
+    def prox(self, z: Array, t: Array, parameters: Array) -> Array:
+        """prox of t psi at z, whatever the mirror map."""
+        out = np.empty_like(z)
+        specialise(to_primal, primal=self.regularizer.prox)(z, t, self.geometry(parameters), out)
+        return out
+
+    def kkt_residual(self, w: Array, gradient: Array, parameters: Array) -> Array:
+        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (SPEC section 6)."""
+        w = np.asarray(w, dtype=float)
+        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), parameters), axis=1)

@@ -1,0 +1,86 @@
+"""What a regularizer is: three kernels on one vector, and the numbers they depend on.
+
+The kernels see one regularised block of one job: `w` or `z` flat, `p` the regularizer's numbers (its dataclass
+fields, in order) and `shape` = (rows, columns) of the block. The stack and the blocks are looped over elsewhere
+(geometry.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox
+ignores t.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.problem.layout import Array
+
+
+@dataclass(kw_only=True)
+class Regularizer:
+    """psi, with its numbers in the fields that subclasses add; the class attributes describe its kind."""
+
+    name: str
+    value: ClassVar[Kernel]  # value(w, p, shape) -> psi(w); a constraint is 0 (its prox keeps iterates inside)
+    prox: ClassVar[Kernel]  # prox(z, t, p, shape, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
+    subgradient: ClassVar[Kernel | None] = None  # subgradient(w, p, shape, out), where one exists
+    constraint: ClassVar[bool] = False
+    convex: ClassVar[bool] = True
+
+    @property
+    def parameters(self) -> Array:
+        """The numbers that the kernels receive as `p`."""
+        return np.array([getattr(self, field.name) for field in fields(self) if field.name != "name"], dtype=float)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse a block that this regularizer cannot act on."""
+
+
+@kernel
+def squared_length(w):
+    total = 0.0
+    for i in range(w.shape[0]):
+        total += w[i] * w[i]
+    return total
+
+
+@kernel
+def absolute_sum(w):
+    total = 0.0
+    for i in range(w.shape[0]):
+        total += abs(w[i])
+    return total
+
+
+@kernel
+def scale(z, factor, out):
+    """out = factor * z."""
+    for i in range(z.shape[0]):
+        out[i] = factor * z[i]
+
+
+def non_negative(key: str, value: float) -> None:
+    require(np.isfinite(value) and value >= 0, f"regularizer.{key}", value, "a number >= 0")
+
+
+def positive(key: str, value: float) -> None:
+    require(np.isfinite(value) and value > 0, f"regularizer.{key}", value, "a number > 0")
+
+
+def all_regularizers() -> dict[str, type[Regularizer]]:
+    """Every regularizer in this folder by name; a new file needs no list to be added to."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return {vars(kind)["name"]: kind for kind in _descendants(Regularizer) if "name" in vars(kind)}
+
+
+def _descendants(kind: type[Regularizer]) -> Iterator[type[Regularizer]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)

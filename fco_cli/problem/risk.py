@@ -1,0 +1,178 @@
+"""F over a whole data set: its value, gradient and accuracy, exactly.
+
+A squared loss needs its data only once, for the matrix A, the vector c and the number e in
+F(w) = w'Aw - 2c'w + e; other losses pass over the rows each time. Both are bit for bit independent of the
+number of jobs and of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss, backward, forward, slopes_of
+from fco_cli.problem.models import Linear
+
+prange = range  # Numba's parallel range in the compiled kernel
+
+GRAM_LIMIT = 4096  # parameters; a larger matrix costs more than it saves
+PARTS = 8  # pieces of a pass over the data, whatever the number of threads
+
+
+class Evaluation(NamedTuple):
+    """F and what comes with it, for every job."""
+
+    value: Array  # [J]
+    gradient: Array  # [J, P]
+    accuracy: Array | None  # [J], for classification
+
+
+class Risk(Protocol):
+    """F on one data set."""
+
+    def __call__(self, w: Array) -> Evaluation: ...
+
+
+@kernel
+def symmetric_products(matrix, w):
+    """w @ matrix [J, P] for a symmetric matrix, four of its rows at a time for all jobs."""
+    size = matrix.shape[0]
+    products = np.empty((w.shape[0], size))
+    for block in prange((size + 3) // 4):
+        first = block * 4
+        for j in range(w.shape[0]):
+            v = w[j]
+            if first + 4 <= size:
+                m0, m1, m2, m3 = matrix[first], matrix[first + 1], matrix[first + 2], matrix[first + 3]
+                s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+                for k in range(size):
+                    s0 += m0[k] * v[k]
+                    s1 += m1[k] * v[k]
+                    s2 += m2[k] * v[k]
+                    s3 += m3[k] * v[k]
+                products[j, first] = s0
+                products[j, first + 1] = s1
+                products[j, first + 2] = s2
+                products[j, first + 3] = s3
+            else:
+                for i in range(first, size):
+                    m0 = matrix[i]
+                    s0 = 0.0
+                    for k in range(size):
+                        s0 += m0[k] * v[k]
+                    products[j, i] = s0
+    return products
+
+
+@dataclass(frozen=True)
+class QuadraticRisk:
+    """F of a squared loss by its sufficient statistics, always in float64."""
+
+    matrix: Array  # [P, P]
+    linear: Array  # [P]
+    constant: float
+
+    @classmethod
+    def of(cls, data: ClientData, weights: Array, rows_at_once: int = 1024) -> QuadraticRisk:
+        """Gather the statistics; `weights` are the clients'."""
+        features = data.x.shape[1]
+        moments = np.zeros((features + 2, features + 2))  # of (x, 1, y): the bias sees a constant feature
+        row_weights = np.repeat(weights / data.sizes, data.sizes)
+        for low in range(0, len(data.y), rows_at_once):
+            chunk = slice(low, low + rows_at_once)
+            scale = np.sqrt(row_weights[chunk])[:, None]
+            rows = np.empty((len(scale), features + 2))
+            rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
+            rows *= scale
+            moments += rows.T @ rows
+        return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
+
+    def __call__(self, w: Array) -> Evaluation:
+        w = np.ascontiguousarray(w, dtype=float)
+        products = specialise(symmetric_products, parallel=True)(self.matrix, w)
+        value = (w * products).sum(axis=1) - 2 * (w * self.linear).sum(axis=1) + self.constant
+        return Evaluation(value, 2 * (products - self.linear), None)
+
+
+def values_of(scores, y, rows):  # bound by `specialise` to the loss
+    raise NotImplementedError
+
+
+def hits_of(scores, y, rows):
+    raise NotImplementedError
+
+
+@kernel
+def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
+    """Add one client's share of F, of the correct rows and of the gradient."""
+    rows = np.arange(low, high)
+    scores = forward(w, x, rows, widths)
+    losses = values_of(scores, y, rows)
+    correct = hits_of(scores, y, rows)
+    slopes_of(scores, y, rows)
+    share = weight / rows.shape[0]
+    for j in range(w.shape[0]):
+        hits[j] += correct[j]
+        for i in range(rows.shape[0]):
+            values[j] += share * losses[j, i]
+            for c in range(scores.shape[1]):
+                scores[j, c, i] *= share
+    backward(gradient, w, x, rows, widths, scores)
+
+
+@kernel
+def pass_over(w, x, y, widths, start, weights, values, hits, gradients):
+    """Add the clients' shares, part by part; a part is some clients in a row."""
+    parts = values.shape[0]
+    clients = weights.shape[0]
+    for part in prange(parts):
+        for m in range(part * clients // parts, (part + 1) * clients // parts):
+            low, high = start[m], start[m + 1]
+            add_client(w, x, y, widths, low, high, weights[m], values[part], hits[part], gradients[part])
+
+
+@dataclass(frozen=True)
+class DataRisk:
+    """F of any loss and model by a pass over the rows."""
+
+    data: ClientData
+    weights: Array  # [M]
+    widths: Array
+    compiled: Kernel
+    classification: bool
+
+    @classmethod
+    def of(cls, data: ClientData, weights: Array, model: Linear, loss: Loss) -> DataRisk:
+        one_client = specialise(
+            add_client,
+            forward=model.forward,
+            backward=model.backward,
+            values_of=loss.values,
+            slopes_of=loss.slopes,
+            hits_of=loss.hits,
+        )
+        compiled = specialise(pass_over, parallel=True, add_client=one_client)
+        return cls(data, weights, model.widths, compiled, not loss.quadratic)
+
+    def __call__(self, w: Array) -> Evaluation:
+        w = np.ascontiguousarray(w, dtype=self.data.x.dtype)
+        parts = min(PARTS, self.data.clients)
+        values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
+        gradients = np.zeros((parts, *w.shape), w.dtype)
+        data = self.data
+        self.compiled(w, data.x, data.y, self.widths, data.start, self.weights, values, hits, gradients)
+        accuracy = hits.sum(axis=0) / len(self.data.y) if self.classification else None
+        return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
+
+
+def risk_of(data: ClientData, weights: Array, model: Linear, loss: Loss) -> Risk:
+    """The cheaper of the two ways to compute the same F."""
+    size = model.layout.size
+    if loss.quadratic and isinstance(model, Linear) and size <= GRAM_LIMIT and size <= len(data.y):
+        return QuadraticRisk.of(data, weights)
+    return DataRisk.of(data, weights, model, loss)

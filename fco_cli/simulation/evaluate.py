@@ -1,0 +1,42 @@
+"""The numbers of one evaluation: those every run carries (SPEC section 6) and those of the task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.tasks.base import Task
+
+Metrics = dict[str, Array]  # name -> [J]
+
+
+def evaluate(task: Task, problem: Problem, models: Array, parameters: Array) -> Metrics:
+    """Metrics of models [J, P]; for [J, M, P] (the local baseline) the median and quartiles over M."""
+    if models.ndim == 2:
+        return _evaluate(task, problem, models, parameters)
+    jobs, clients, size = models.shape
+    flat = _evaluate(task, problem, models.reshape(-1, size), np.repeat(parameters, clients, axis=0))
+    metrics: Metrics = {}
+    for name, values in flat.items():
+        low, median, high = np.quantile(values.reshape(jobs, clients), [0.25, 0.5, 0.75], axis=1)
+        metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high}
+    return metrics
+
+
+def _evaluate(task: Task, problem: Problem, w: Array, parameters: Array) -> Metrics:
+    training, psi = problem.risk(w), problem.psi(w, parameters)
+    metrics = {
+        "objective": training.value + psi,
+        "train_loss": training.value,
+        "kkt_residual": problem.kkt_residual(w, training.gradient, parameters),
+    }
+    if training.accuracy is not None:
+        metrics["train_accuracy"] = training.accuracy
+    if problem.validation is not None:
+        held_out = problem.validation(w)
+        metrics["validation_loss"] = held_out.value
+        metrics["validation_objective"] = held_out.value + psi
+        if held_out.accuracy is not None:
+            metrics["validation_accuracy"] = held_out.accuracy
+    return metrics | task.metrics(problem, w)

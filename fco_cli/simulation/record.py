@@ -1,0 +1,195 @@
+"""What a run leaves behind: a folder that describes itself, complete or not there at all.
+
+    config.yaml    the resolved configuration
+    metrics.csv    a row per evaluated round
+    model.npz      the final model, an array per block of parameters
+    run.log        what was said
+    result.json    written last: its presence means that the run is done
+    checkpoint.npz while the run is unfinished
+
+Every file is written under another name, flushed to the disk and then renamed.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import logging
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array, Layout
+from fco_cli.simulation.engine import Job
+
+log = logging.getLogger(__name__)
+
+SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write the whole file or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+def _arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+class Record:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # Finding out what is there.
+
+    def result(self) -> dict[str, Any] | None:
+        """The result if the run is done; a damaged one is moved aside and the run starts over."""
+        path = self.folder / "result.json"
+        try:
+            result = json.loads(path.read_bytes())
+            if result["status"] in ("finished", "diverged"):
+                return result
+            raise ValueError("no status")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as problem:
+            self._move_aside(path, problem)
+            return None
+
+    def checkpoint(self) -> Job | None:
+        """Where an unfinished run stands; a damaged checkpoint is moved aside."""
+        path = self.folder / "checkpoint.npz"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return _job_from(dict(arrays))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as problem:
+            self._move_aside(path, problem)
+            return None
+
+    def _move_aside(self, path: Path, problem: Exception) -> None:
+        aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
+        path.rename(aside)
+        log.warning("%s cannot be read (%s): moved to %s, the run starts over", path, problem, aside.name)
+
+    # Writing.
+
+    def create(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise UserError(f"output_dir: {self.folder} cannot be created: {problem.strerror}") from problem
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold this run for this process. A lock ends with its process, however that ends."""
+        self.create()
+        try:
+            file = (self.folder / ".lock").open("w")
+        except OSError as problem:
+            raise UserError(f"output_dir: {self.folder} cannot be written: {problem.strerror}") from problem
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{self.folder}: another process is working on this run") from None
+            yield
+
+    def note(self, line: str) -> None:
+        """Add a line to run.log."""
+        with (self.folder / "run.log").open("a") as file:
+            file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
+
+    def save_config(self, config: str) -> None:
+        write_atomically(self.folder / "config.yaml", config.encode())
+
+    def save_checkpoint(self, job: Job) -> None:
+        arrays = {f"state/{name}": values for name, values in job.state.items()}
+        arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
+        arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
+        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays))
+
+    def finish(self, job: Job, layout: Layout, result: dict[str, Any]) -> dict[str, Any]:
+        """Write everything, `result.json` last, and only then drop the checkpoint."""
+        assert job.model is not None
+        write_atomically(self.folder / "metrics.csv", _table(job))
+        models = job.model.reshape(-1, layout.size)  # [1, P], or [M, P] for the local baseline
+        blocks = {block.name: layout.view(models, block.name) for block in layout.blocks}
+        if job.model.ndim == 1:
+            blocks = {name: values[0] for name, values in blocks.items()}
+        write_atomically(self.folder / "model.npz", _arrays_as_bytes(blocks))
+        result = {
+            "status": "finished" if job.diverged is None else "diverged",
+            "diverged_round": job.diverged,
+            "rounds": job.round,
+            "seconds": round(job.seconds, 3),
+            "final": _finite({name: values[-1] for name, values in job.history.items() if name != "round"}),
+            "summary": _finite(_means_of_last_rounds(job)),
+            **result,
+        }
+        write_atomically(self.folder / "result.json", (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+        (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+        return result
+
+
+def _job_from(arrays: dict[str, Array]) -> Job:
+    def under(prefix: str) -> dict[str, Array]:
+        return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+    history = {name: values.tolist() for name, values in under("history/").items()}
+    return Job(int(arrays["round"]), under("state/"), arrays["counters"], history, float(arrays["seconds"]))
+
+
+def _table(job: Job) -> bytes:
+    """A number is written with as many digits as tell it from its neighbours: it reads back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(job.history)
+    writer.writerows(zip(*job.history.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _means_of_last_rounds(job: Job) -> dict[str, float]:
+    last = np.array(job.history["round"]) > job.round - SUMMARY_ROUNDS
+    return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no infinity and no NaN: null."""
+    return {name: value if np.isfinite(value) else None for name, value in numbers.items()}
+
+
+def replace_folder(old: Path, new: Path) -> None:
+    """Put the finished folder `new` in the place of `old`."""
+    if old.exists():
+        retired = old.with_name(f".{old.name}.replaced-{time.time_ns()}")
+        old.rename(retired)
+        new.rename(old)
+        shutil.rmtree(retired)
+    else:
+        new.rename(old)

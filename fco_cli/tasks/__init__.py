@@ -1,0 +1,9 @@
+"""Tasks: each builds a problem and owns its metrics."""
+
+from fco_cli.tasks.base import Task
+from fco_cli.tasks.lasso import Lasso
+from fco_cli.tasks.nuclear import Nuclear
+
+TASKS: dict[str, type[Task]] = {"lasso": Lasso, "nuclear": Nuclear}
+
+__all__ = ["TASKS", "Task"]

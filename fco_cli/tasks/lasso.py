@@ -1,0 +1,43 @@
+"""Federated lasso for sparse feature recovery (section 5.1 and appendix B.2 of the paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.tasks.metrics import density, support_recovery
+from fco_cli.tasks.synthetic import SyntheticRegression
+
+THRESHOLD = 1e-2  # smaller weights count as zero
+
+
+@dataclass(kw_only=True)
+class Lasso(SyntheticRegression):
+    """w_real is `ones` ones, then zeros."""
+
+    dimension: int
+    ones: int
+
+    main_metric = "f1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
+        require(0 <= self.ones <= self.dimension, "task.ones", self.ones, f"from 0 to the dimension, {self.dimension}")
+
+    def true_kernel(self) -> Array:
+        return np.repeat([1.0, 0.0], [self.ones, self.dimension - self.ones])
+
+    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
+        assert problem.truth is not None
+        kernel, truth = w[:, :-1], problem.truth[:-1]
+        support = np.abs(kernel) > THRESHOLD
+        return {
+            **support_recovery(support, truth != 0),
+            "density": density(support),
+            "recovery_error": np.linalg.norm(kernel - truth, axis=1),
+        }

@@ -1,0 +1,31 @@
+"""Metrics of stacked models [J, ...]: support recovery, density, rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.problem.layout import Array
+from fco_cli.problem.regularizers.nuclear import orthogonal_rows, wide
+
+
+def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
+    """Precision, recall and F1 of supports [J, n] against the true one [n]; 0, not NaN, where nothing is found."""
+    hits = (estimate & truth).sum(axis=1)
+    found, existing = estimate.sum(axis=1), truth.sum()
+    return {
+        "precision": hits / np.maximum(found, 1),
+        "recall": hits / max(existing, 1),
+        "f1": 2 * hits / np.maximum(found + existing, 1),
+    }
+
+
+def density(estimate: Array) -> Array:
+    """The share of non-zero entries of supports [J, n]."""
+    return estimate.mean(axis=1)
+
+
+def rank(matrices: Array, threshold: float) -> Array:
+    """How many singular values of each matrix [J, r, c] exceed the threshold."""
+    shape = matrices.shape[1:]
+    squared = [orthogonal_rows(wide(np.ascontiguousarray(matrix).reshape(-1), shape)) for matrix in matrices]
+    return (np.array(squared) > threshold**2).sum(axis=1)

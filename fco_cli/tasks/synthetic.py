@@ -1,0 +1,69 @@
+"""The synthetic linear data of the paper's appendix B: clients with their own mean features and one true model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.risk import risk_of
+from fco_cli.problem.streams import MEANS, TRAINING, TRUTH, VALIDATION, generator
+from fco_cli.tasks.base import Task
+
+
+@dataclass(kw_only=True)
+class SyntheticRegression(Task):
+    """x = heterogeneity * mu_m + N(0, I), y = <w_real, x> + b_real + N(0, 1), squared loss."""
+
+    clients: int  # M
+    samples: int  # n of every client
+    heterogeneity: float = 1.0  # scales the clients' means; 1 is the paper's text, see SPEC section 4
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, "task.clients", self.clients, "a whole number >= 1")
+        require(self.samples >= 1, "task.samples", self.samples, "a whole number >= 1")
+        require(0 <= self.heterogeneity < np.inf, "task.heterogeneity", self.heterogeneity, "a number >= 0")
+
+    @property
+    def clients_available(self) -> int:
+        return self.clients
+
+    @abstractmethod
+    def true_kernel(self) -> Array:
+        """w_real, in the shape that the regularizer sees."""
+
+    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+        kernel = self.true_kernel()
+        truth = np.append(kernel.ravel(), generator(seed, TRUTH).standard_normal())
+        model, loss = Linear(kernel.size, kernel_shape=kernel.shape), Loss.ALL["squared"]
+        held_out = self._draw(seed, VALIDATION, truth, dtype)
+        validation = risk_of(held_out, held_out.weights(weighting), model, loss)
+        training = self._draw(seed, TRAINING, truth, dtype)
+        return Problem(training, model, loss, regularizer, weighting, validation=validation, truth=truth)
+
+    def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
+        """Both streams share the clients' means: validation is new data of the same clients."""
+        features = len(truth) - 1
+        x = np.empty((self.clients, self.samples, features), dtype)
+        y = np.empty((self.clients, self.samples), dtype)
+
+        def draw_client(m: int) -> None:
+            random = generator(seed, stream, m)
+            rows = random.standard_normal((self.samples, features))
+            rows += self.heterogeneity * generator(seed, MEANS, m).standard_normal(features)
+            x[m] = rows
+            # a plain sum, not BLAS: the same bits whatever the number of threads
+            y[m] = (rows * truth[:-1]).sum(axis=1) + truth[-1] + random.standard_normal(self.samples)
+
+        with ThreadPoolExecutor() as pool:  # each client has its own generator; drawing releases the interpreter
+            list(pool.map(draw_client, range(self.clients)))
+        return ClientData.of_equal_clients(x, y)
