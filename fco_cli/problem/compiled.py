@@ -1,6 +1,7 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
-A kernel is written as plain Python, with loops: array expressions take Numba seconds to compile. The names it calls
+A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
+to a slice (there is `copy` for that). The names it calls
 may be bound to other kernels with `specialise`, which is how one text of an algorithm serves every loss and
 regularizer and still runs as a single compiled loop. If a part is an ordinary Python function, the whole runs as
 ordinary Python: slower, the same text.
@@ -94,6 +95,13 @@ class Kernel:
 def kernel(python: Callable[..., Any]) -> Kernel:
     """Mark a function as a kernel (a decorator)."""
     return Kernel(python)
+
+
+@kernel
+def copy(source, out):
+    """out[:] = source, for vectors."""
+    for i in range(source.shape[0]):
+        out[i] = source[i]
 
 
 @functools.cache
