@@ -70,6 +70,7 @@ class Profile:
 
     name: str = MISSING
     scale: float = MISSING  # of the number of rounds
+    outputs: str = MISSING  # where experiments leave their records
 
 
 @dataclass

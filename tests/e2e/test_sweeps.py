@@ -176,7 +176,7 @@ def test_every_synthetic_experiment_runs(experiment, tmp_path):
         "-m", f"experiment={experiment}", "profile=smoke", "task.clients=12", "task.samples=12",
         "hydra.launcher.n_jobs=1", cwd=tmp_path,
     )  # fmt: skip
-    assert len(records(tmp_path / "outputs" / experiment)) == 9  # four algorithms, two pairs, and the optimum
+    assert len(records(tmp_path / "outputs" / "smoke" / experiment)) == 9  # four algorithms, two pairs, and the optimum
     for algorithm in ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum"):
         assert f" {algorithm} " in done.stdout
 
