@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -102,6 +103,12 @@ def copy(source, out):
     """out[:] = source, for vectors."""
     for i in range(source.shape[0]):
         out[i] = source[i]
+
+
+@kernel
+def is_finite(number):
+    """Use this in kernels: Numba's np.isfinite is x - x == 0, which reassociation may cancel to True for any sum."""
+    return abs(number) < math.inf
 
 
 @functools.cache
