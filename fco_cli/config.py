@@ -81,6 +81,7 @@ class RunConfig:
     seed: int = MISSING
     output_dir: str = MISSING
     force: bool = MISSING
+    record_clients: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None
     profile: Profile = field(default_factory=Profile)
@@ -116,6 +117,7 @@ class Run:
     seed: int
     output_dir: Path
     force: bool
+    record_clients: bool
     threads: int | None
     config: DictConfig  # as composed
 
@@ -128,6 +130,7 @@ class Run:
             seed=config.seed,
             output_dir=Path(config.output_dir),
             force=config.force,
+            record_clients=config.record_clients,
             threads=config.threads,
             config=config,
         )
@@ -159,7 +162,9 @@ class Run:
         """All that the result depends on, and nothing else: paths, threads and unused settings are left out."""
         hparams = {key: value for key, value in asdict(self.hparams).items() if key in self.algorithm.settings}
         parts = {"task": asdict(self.task), "algo": asdict(self.algo), "regularizer": asdict(self.regularizer)}
-        return parts | {"hparams": hparams, "seed": self.seed}
+        # A record without the clients' models is no record of a run that asks for them.
+        extra = {"record_clients": True} if self.record_clients else {}
+        return parts | {"hparams": hparams, "seed": self.seed} | extra
 
     @property
     def run_id(self) -> str:

@@ -99,7 +99,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop) 
     set_threads(cores)
     problem = first.task.build(first.seed, first.hparams.dtype, first.regularizer, first.hparams.weighting)
     first.check_clients(problem.data.clients)
-    experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm)
+    experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm, first.record_clients)
     smoothness = None
     if first.algorithm.federated:
         smoothness = estimate_smoothness(problem, first.seed, first.hparams.batch_size)
