@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 import hydra
 from hydra.errors import HydraException
@@ -12,12 +13,12 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fco_cli.config import Run, register
-from fco_cli.errors import Interrupted, UserError, one_line
+from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
 
 log = logging.getLogger("fco")
 
 
-def run(config: DictConfig) -> None:
+def run(config: DictConfig) -> float:
     """The story of one run."""
     from rich.console import Console
 
@@ -36,6 +37,7 @@ def run(config: DictConfig) -> None:
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
+    return outcome.result["final"]["objective"]
 
 
 def main() -> None:
@@ -44,24 +46,31 @@ def main() -> None:
     register()
     try:
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()
-    except (HydraException, OmegaConfBaseException) as problem:
-        sys.exit(_report(UserError(one_line(problem))))
+    except Interrupted as problem:
+        sys.exit(_end(problem.exit_code, "stopped; checkpoints are saved, the same command continues"))
+    except SweepFailed as problem:
+        sys.exit(_end(1, str(problem)))
+    except (UserError, HydraException, OmegaConfBaseException) as problem:
+        sys.exit(_end(2, one_line(problem)))
 
 
-def _job(config: DictConfig) -> None:
-    """What Hydra calls; it must not see our exceptions, for it would print their traces."""
-    try:
-        run(config)
-    except (UserError, OmegaConfBaseException, Interrupted) as problem:
-        sys.exit(_report(problem))
+def _end(exit_code: int, message: str) -> int:
+    print(f"fco-run: {message}", file=sys.stderr)
+    return exit_code
 
 
-def _report(problem: Exception) -> int:
-    if isinstance(problem, Interrupted):
-        print("fco-run: stopped; the checkpoint is saved, the same command continues", file=sys.stderr)
-        return problem.exit_code
-    print(f"fco-run: {one_line(problem)}", file=sys.stderr)
-    return 2
+def _job(config: DictConfig) -> float:
+    """What Hydra calls for every job; with the fused launcher it calls `sweep` for all of them instead."""
+    return run(config)
+
+
+def _sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    from fco_cli.sweeps.run import sweep
+
+    return sweep(configs, overrides, **options)
+
+
+_job.sweep = _sweep  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -25,6 +26,10 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 PARALLEL = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
 )
+
+
+# Numba's simplest thread pool, the only one that is always there, ends the process when two threads enter it at once.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Kernel:
@@ -80,6 +85,9 @@ class Kernel:
         return text
 
     def __call__(self, *arguments: Any) -> Any:
+        if self.parallel:
+            with _ONE_AT_A_TIME:
+                return self.function(*arguments)
         return self.function(*arguments)
 
 
