@@ -214,7 +214,7 @@ def describe_rule(study: Study) -> str:
 
 
 def robust_pairs(choice: Choice) -> list[Cell]:
-    """The cells whose client_lr * server_lr lies in the paper's range; the ends belong to it, whatever rounding does."""
+    """The cells whose client_lr * server_lr lies in the paper's range, its ends included whatever rounding does."""
     low, high = ROBUSTNESS_RANGE
     kept = []
     for cell in choice.cells:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,7 @@ from fco_cli.reporting.style import BASELINES, algorithm_order
 if TYPE_CHECKING:
     import pandas as pd
 
-log = logging.getLogger(__name__)
+EXPLODED = 1e3  # times the training loss at the start
 
 Curves = dict[str, np.ndarray]  # metric -> value at every evaluated round; "round" is one of them
 
@@ -49,9 +48,11 @@ class Run:
     def seed(self) -> int:
         return self.config["seed"]
 
-    @property
+    @cached_property
     def diverged(self) -> bool:
-        return self.result["status"] == "diverged"
+        """As its record says, or because its loss exploded although its weights were still finite at the end."""
+        loss = self.curves["train_loss"]
+        return self.result["status"] == "diverged" or not loss[-1] <= EXPLODED * loss[0]
 
     @property
     def client_lr(self) -> float | None:
@@ -124,9 +125,7 @@ def collect(folders: Iterable[Path]) -> Results:
             try:
                 runs[place.resolve()] = read_record(place)
             except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as problem:
-                reason = _reason(problem)
-                log.warning("%s: left out: %s", place, reason)
-                results.left_out.append((place, reason))
+                results.left_out.append((place, _reason(problem)))
     results.studies = _group(list(runs.values()))
     return results
 
@@ -161,8 +160,9 @@ def read_record(folder: Path) -> Run:
 def _read_curves(path: Path) -> Curves:
     with path.open() as file:
         header = file.readline().strip().split(",")
-        if "round" not in header:
-            raise ValueError("metrics.csv: no column 'round'")
+        for name in ("round", "train_loss", "bytes_up", "bytes_down"):
+            if name not in header:
+                raise ValueError(f"metrics.csv: no column {name!r}")
         lines = file.readlines()
     if not lines or not lines[-1].endswith("\n"):
         raise ValueError("metrics.csv is cut off")
@@ -191,9 +191,8 @@ def _group(runs: list[Run]) -> list[Study]:
     baselines = [run for run in runs if run.algo in BASELINES]
     for run in runs:
         if run.algo not in BASELINES:
-            studies.setdefault((_experiment(run)["name"], _profile(run)["name"], _problem(run), _work(run)), []).append(
-                run
-            )
+            key = (_experiment(run)["name"], _profile(run)["name"], _problem(run), _work(run))
+            studies.setdefault(key, []).append(run)
     for run in baselines:
         name, profile, problem = _experiment(run)["name"], _profile(run)["name"], _problem(run)
         # `optimum` does not depend on the profile: the first one that asked for it has made it for all
@@ -209,8 +208,9 @@ def _group(runs: list[Run]) -> list[Study]:
         twins = [other for other in made if (other.name, other.profile) == (study.name, study.profile)]
         study.slug = study.name if study.profile == "paper" else f"{study.name}_{study.profile}"
         if len(twins) > 1:
-            study.slug += f"_{twins.index(study) + 1}"
             study.variant = _differences(study, twins)
+        if twins[0] is not study:  # the largest keeps the plain name
+            study.slug += f"_{twins.index(study) + 1}"
     return made
 
 
@@ -291,7 +291,6 @@ def _natural(name: str) -> list[Any]:
 
 def _row(study: Study, run: Run) -> dict[str, Any]:
     result = run.result
-    final = {key: value for key, value in (result.get("final") or {}).items()}
     return {
         "experiment": study.name,
         "profile": study.profile,
@@ -303,12 +302,12 @@ def _row(study: Study, run: Run) -> dict[str, Any]:
         "client_lr": run.client_lr,
         "server_lr": run.server_lr,
         "seed": run.seed,
-        "status": result["status"],
+        "status": "diverged" if run.diverged else "finished",
         "diverged_round": result.get("diverged_round"),
         "rounds": result["rounds"],
         "seconds": result.get("seconds"),
         "optimality_gap": result.get("optimality_gap"),
-        **final,
+        **(result.get("final") or {}),
         "run_id": result.get("run_id"),
         "folder": str(run.folder),
     }

@@ -13,13 +13,17 @@ from fco_cli.reporting.results import Rule, Run, Study
 TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
 
 
+def in_window(rounds: np.ndarray, last: int) -> np.ndarray:
+    """Which of the evaluated rounds are the last so many; the start is none of them."""
+    return rounds > max(rounds[-1] - last, 0)
+
+
 def window_mean(run: Run, metric: str, last: int) -> float:
     """The mean over the last rounds; NaN for a run that diverged or does not have the metric."""
     if run.diverged or metric not in run.curves:
         return np.nan
-    rounds = run.curves["round"]
     with np.errstate(invalid="ignore"):
-        mean = float(run.curves[metric][rounds > rounds[-1] - last].mean())
+        mean = float(run.curves[metric][in_window(run.curves["round"], last)].mean())
     return mean if np.isfinite(mean) else np.nan
 
 
