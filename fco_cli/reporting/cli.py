@@ -6,9 +6,14 @@ import argparse
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError, one_line
 from fco_cli.reporting.results import Results, collect
+
+if TYPE_CHECKING:
+    from fco_cli.reporting.claims import Entry
+    from fco_cli.reporting.report import Report
 
 OUTPUTS = Path("outputs")
 NAMED = 10  # unreadable records on the terminal; the page lists all
@@ -88,20 +93,22 @@ def _write_csv(results: Results, path: Path) -> None:
     write_atomically(path, results.table().to_csv(index=False).encode())
 
 
-def _print_ledger(ledger: list) -> None:
+def _print_ledger(ledger: list[Entry]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(show_lines=False)
+    table = Table()
     for heading in ("claim", "experiment", "verdict", "claimed", "measured"):
         table.add_column(heading)
     for entry in ledger:
         table.add_row(entry.claim.id, entry.experiment, entry.verdict, entry.claimed or "-", entry.measured)
-    console = Console()
-    console.print(table, markup=False) if console.is_terminal else Console(width=200).print(table, markup=False)
+    console = Console(markup=False)
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no width of its own
+    console.print(table)
 
 
-def _print_end(results: Results, made) -> None:
+def _print_end(results: Results, made: Report) -> None:
     """Which figures were made and from what, what was not run and how to get it, and where everything is."""
     from fco_cli.reporting.claims import summary
 

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WIDTH = 7.0  # inches
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -96,12 +96,28 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
         style = metric_style(metric)
         axis.set_title(style.label)
         axis.set_xlabel("rounds" if x == "rounds" else "megabytes sent")
-        if style.log and all((np.asarray(line.get_ydata(), dtype=float) > 0).all() for line in axis.get_lines()):
-            axis.set_yscale("log")
+        if (
+            style.log
+            and axis.get_lines()
+            and all((np.asarray(line.get_ydata(), dtype=float) > 0).all() for line in axis.get_lines())
+        ):
+            _log_scale(axis)
         axis.grid(alpha=0.25, linewidth=0.5)
     _legend(figure, choices)
     figure.suptitle(study.heading)
     return figure
+
+
+def _log_scale(axis: Axes) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    subdivisions = (1, 2, 5) if high < 500 * low else (1,)
+    axis.yaxis.set_major_locator(LogLocator(subs=subdivisions))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
@@ -137,7 +153,7 @@ def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
         style = algorithm_style(algo)
         rates = "all diverged" if choice.best is None else choice.best.rates
         label = style.label if rates == "-" else f"{style.label} {rates}"
-        line = "--" if algo == "optimum" else "-"
+        line: Any = "--" if algo == "optimum" else "-"
         handles.append(
             Line2D([], [], color=style.colour, marker=style.marker, markersize=4, linestyle=line, label=label)
         )
@@ -157,8 +173,8 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         return None
     cells = [cell for choice in grids.values() for cell in choice.cells]
     scores = np.array([cell.score for cell in cells if np.isfinite(cell.score)])
-    client_rates = sorted({cell.client_lr for cell in cells})
-    server_rates = sorted({cell.server_lr for cell in cells})
+    client_rates = sorted({cell.client_lr or 0.0 for cell in cells})
+    server_rates = sorted({cell.server_lr or 0.0 for cell in cells})
     figure, axes = new_figure(1.0 + 0.23 * max(4, len(client_rates)), len(grids), sharey=True)
     low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
     norm = LogNorm(low, high) if low > 0 and high > 20 * low else Normalize(low, high if high > low else low + 1)
@@ -166,7 +182,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     for axis, (algo, choice) in zip(axes, grids.items(), strict=True):
         grid = np.full((len(client_rates), len(server_rates)), np.nan)
         for cell in choice.cells:
-            place = client_rates.index(cell.client_lr), server_rates.index(cell.server_lr)
+            place = client_rates.index(cell.client_lr or 0.0), server_rates.index(cell.server_lr or 0.0)
             grid[place] = cell.score
             _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
         image = axis.imshow(grid, norm=norm, cmap=colours, origin="lower", aspect="auto")
@@ -174,10 +190,14 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         axis.set_yticks(range(len(client_rates)), [f"{rate:g}" for rate in client_rates])
         axis.set_title(f"{algorithm_style(algo).label}\n{choice.diverged} of {len(choice.cells)} diverged", fontsize=7)
         axis.set_xlabel("server learning rate")
+        for side in range(1, len(server_rates)):
+            axis.axvline(side - 0.5, color="white", linewidth=0.8)
+        for side in range(1, len(client_rates)):
+            axis.axhline(side - 0.5, color="white", linewidth=0.8)
         axis.spines[:].set_visible(True)
     axes[0].set_ylabel("client learning rate")
     figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
-    figure.suptitle(f"{study.heading}: {describe_rule(study)}")
+    figure.suptitle(f"{study.heading}: {study.rule}")
     return figure
 
 
@@ -201,13 +221,6 @@ def short(value: float) -> str:
     if value == 0 or 0.095 <= abs(value) < 0.9995:
         return f"{value:.2f}".lstrip("0") if value else "0"
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
-
-
-def describe_rule(study: Study) -> str:
-    """The selection rule, for people."""
-    rule = study.rule
-    window = "at the last round" if rule.last == 1 else f"mean of the last {rule.last} rounds"
-    return f"{metric_style(rule.metric).label}, {window}"
 
 
 # Robustness to the learning rates.
@@ -252,7 +265,7 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
                 [run.curves[quality][i] for run, i in zip(reached, at_round, strict=True)],
                 s=14, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0, label=style.label,
             )  # fmt: skip
-        axis.set_title(f"round {at}" + (f"\n{gone} diverged" if gone else "\n"))
+        axis.set_title(f"round {at}" + (f", {gone} diverged" if gone else ""), fontsize=7)
         axis.set_xlabel("density")
         axis.set_xlim(-0.03, 1.03)
         axis.grid(alpha=0.25, linewidth=0.5)

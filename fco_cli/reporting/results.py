@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from fco_cli.reporting.style import BASELINES, algorithm_order
+from fco_cli.reporting.style import BASELINES, algorithm_order, metric_style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,10 @@ class Rule:
     metric: str
     mode: str  # max or min
     last: int  # rounds; 1 is the last one
+
+    def __str__(self) -> str:
+        window = "at the last round" if self.last == 1 else f"mean of the last {self.last} rounds"
+        return f"{metric_style(self.metric).label}, {window}"
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def _row(study: Study, algo: str, choice: Choice, level: float | None) -> dict[s
 def caption(study: Study, choices: dict[str, Choice]) -> str:
     """What a reader must know of the table."""
     level = target(study, choices)
-    rule = f"{study.rule.mode} of {metric_style(study.rule.metric).label} over the last {study.rule.last} round(s)"
-    text = f"{study.heading}. Learning rates chosen by the {rule}; metrics are those of the last round."
+    best = "largest" if study.rule.mode == "max" else "smallest"
+    text = f"{study.heading}. Learning rates chosen by the {best} {study.rule}; metrics are those of the last round."
     if level is not None:
         name = metric_style(study.rule.metric).label
         text += f" Target: {name} {level:.4g}, {TARGET_SHARE:.0%} of the way from the start to the best."
