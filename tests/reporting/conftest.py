@@ -56,7 +56,7 @@ class Records:
             "task": {"name": "lasso", "clients": 8, **(task or {})},
             "algo": {"name": algo},
             "regularizer": {"name": "l1", "strength": 0.5},
-            "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": rounds[-1], "weighting": "uniform"}
+            "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
             | (hparams or {}),
             "seed": seed,
             "experiment": experiment and {
@@ -80,7 +80,10 @@ class Records:
             "versions": {"fco": "0.1.0"},
             "git_revision": "0123456789abcdef",
         }
-        lines = [",".join(columns), *(",".join(repr(float(v)) for v in row) for row in zip(*columns.values(), strict=True))]
+        lines = [
+            ",".join(columns),
+            *(",".join(repr(float(v)) for v in row) for row in zip(*columns.values(), strict=True)),
+        ]
         (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         (folder / "result.json").write_text(json.dumps(result))
