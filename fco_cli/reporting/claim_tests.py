@@ -222,6 +222,8 @@ def _between_experiments(
 ) -> Finding:
     other_name = reference[here.study.name]
     there, wanted, holds, said = here.elsewhere(other_name), Level(**level), True, []
+    if there.study.scale != here.study.scale:
+        raise NotRun(f"{other_name} only at profile {there.study.profile}")
     for algo in algos:
         mine = first_round(here, algo, metric, wanted.resolve(here, metric))
         other = first_round(there, algo, metric, wanted.resolve(there, metric))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.results import Study
+from fco_cli.reporting.results import Run, Study
 from fco_cli.reporting.select import Cell, Choice
 from fco_cli.reporting.style import BASELINES, algorithm_style, metric_style
 
@@ -132,9 +132,10 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
             return
         run = cell.runs[0]
         rounds = run.megabytes[np.isin(run.curves["round"], rounds)]
+    step = max(1, len(rounds) // 8)  # eight markers, not at the same rounds as another algorithm's
     axis.plot(
         rounds, mean, color=style.colour, label=style.label, linewidth=1.2,
-        marker=style.marker, markersize=3.5, markevery=(offset / 8, 1 / 8) if len(rounds) > 8 else None,
+        marker=style.marker, markersize=3.5, markevery=(int(offset * step), step),
     )  # fmt: skip
     low, high = mean - deviation, mean + deviation
     if len(cell.runs) == 1:
@@ -218,8 +219,8 @@ def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright
 
 def short(value: float) -> str:
     """Three characters or so, for a small cell."""
-    if value == 0 or 0.095 <= abs(value) < 0.9995:
-        return f"{value:.2f}".lstrip("0") if value else "0"
+    if 0.095 <= value < 0.9995:
+        return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 
@@ -255,14 +256,10 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
         gone = 0
         for algo, cells in grids.items():
             style = algorithm_style(algo)
-            reached = [
-                run for cell in cells for run in cell.runs if _last_round(run.curves["round"], run.diverged) >= at
-            ]
-            gone += sum(len(cell.runs) for cell in cells) - len(reached)
-            at_round = [np.searchsorted(run.curves["round"], at, side="right") - 1 for run in reached]
+            dots = [dot for cell in cells for run in cell.runs if (dot := _standing(run, at, quality)) is not None]
+            gone += sum(len(cell.runs) for cell in cells) - len(dots)
             axis.scatter(
-                [run.curves["density"][i] for run, i in zip(reached, at_round, strict=True)],
-                [run.curves[quality][i] for run, i in zip(reached, at_round, strict=True)],
+                [density for density, _ in dots], [value for _, value in dots],
                 s=14, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0, label=style.label,
             )  # fmt: skip
         axis.set_title(f"round {at}" + (f", {gone} diverged" if gone else ""), fontsize=7)
@@ -277,6 +274,8 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
     return figure
 
 
-def _last_round(rounds: np.ndarray, diverged: bool) -> float:
-    """A finished run stands still after its end; one that diverged has nothing to show after it."""
-    return float(rounds[-1]) if diverged else np.inf
+def _standing(run: Run, at: int, quality: str) -> tuple[float, float] | None:
+    """Where a run stands in the plane after a round; None once it has diverged. After its end a run stands still."""
+    i = np.searchsorted(run.curves["round"], at, side="right") - 1
+    ended = run.diverged and run.curves["round"][-1] < at
+    return None if ended or run.exploded[i] else (run.curves["density"][i], run.curves[quality][i])

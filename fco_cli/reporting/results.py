@@ -53,10 +53,15 @@ class Run:
         return self.config["seed"]
 
     @cached_property
-    def diverged(self) -> bool:
-        """As its record says, or because its loss exploded although its weights were still finite at the end."""
+    def exploded(self) -> np.ndarray:
+        """At which evaluated rounds the training loss was out of all bounds, although the weights were finite."""
         loss = self.curves["train_loss"]
-        return self.result["status"] == "diverged" or not loss[-1] <= EXPLODED * loss[0]
+        return ~(loss <= EXPLODED * loss[0])  # also where it is not a number
+
+    @property
+    def diverged(self) -> bool:
+        """As its record says, or because it ended exploded."""
+        return self.result["status"] == "diverged" or bool(self.exploded[-1])
 
     @property
     def client_lr(self) -> float | None:

@@ -122,6 +122,9 @@ def test_rounds_are_compared_between_experiments(records):
     assert verdict(records, {"sooner_than_in": arguments}, "lasso_iv").verdict == NOT_REPRODUCED
     alone = {**arguments, "reference": {"lasso_iv": "lasso_iii"}}
     assert verdict(records, {"later_than_in": alone}, "lasso_iv").verdict == NOT_RUN
+    records.add(experiment="lasso_iii", profile="quick", f1=(0, 1, 1, 1))
+    entry = verdict(records, {"later_than_in": alone}, "lasso_iv")
+    assert (entry.verdict, entry.measured) == (NOT_RUN, "lasso_iii only at profile quick")
 
 
 def test_best_learning_rates(records):

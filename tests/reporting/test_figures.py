@@ -142,8 +142,10 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     accuracy = {"validation_accuracy": (0.5, 0.6), "f1": (0.0, 0.0)}
     records.add(client_lr=0.01, rounds=[0, 300], density=(0, 0.9), **accuracy)
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
+    records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
     figure = figures.draw_robustness(*study_of(records))
-    assert figure.axes[3].get_title() == "round 300, 1 diverged"
+    assert figure.axes[0].get_title() == "round 10"
+    assert figure.axes[3].get_title() == "round 300, 2 diverged"
     assert len(figure.axes[3].collections[0].get_offsets()) == 1
 
 
@@ -164,7 +166,7 @@ def test_every_algorithm_has_a_colour_and_marker_of_its_own():
     assert len({style.marker for style in drawn}) == len(drawn)
 
 
-NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.012: "0.012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}
+NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: "0.012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}
 
 
 @pytest.mark.parametrize("value", NUMBERS)
