@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
-from fco_cli.config import Run, register
 from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
+from fco_cli.help import help_text
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 log = logging.getLogger("fco")
 
@@ -22,6 +22,7 @@ def run(config: DictConfig) -> float:
     """The story of one run."""
     from rich.console import Console
 
+    from fco_cli.config import Run
     from fco_cli.execute import Stop, execute, why_diverged
     from fco_cli.terminal import RunProgress, final_table
 
@@ -41,11 +42,44 @@ def run(config: DictConfig) -> float:
 
 
 def main() -> None:
-    """Compose the configuration with Hydra and run it; every way to fail has its exit code."""
+    """Compose the configuration with Hydra and run it."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_text(), end="")
+        return
+    import hydra
+
+    from fco_cli.config import register
+
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
-    try:
+    with one_line_endings():
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()
+
+
+def _job(config: DictConfig) -> float:
+    """What Hydra calls for a job; it must not see our exceptions, for it would add lines of its own."""
+    with one_line_endings():
+        return run(config)
+
+
+def _sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    """What the fused launcher calls for all jobs at once."""
+    from fco_cli.sweeps.run import sweep
+
+    return sweep(configs, overrides, **options)
+
+
+_job.sweep = _sweep  # type: ignore[attr-defined]
+
+
+@contextmanager
+def one_line_endings() -> Iterator[None]:
+    """Every foreseen way to fail has its exit code and says itself in one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
     except Interrupted as problem:
         sys.exit(_end(problem.exit_code, "stopped; checkpoints are saved, the same command continues"))
     except SweepFailed as problem:
@@ -57,20 +91,6 @@ def main() -> None:
 def _end(exit_code: int, message: str) -> int:
     print(f"fco-run: {message}", file=sys.stderr)
     return exit_code
-
-
-def _job(config: DictConfig) -> float:
-    """What Hydra calls for every job; with the fused launcher it calls `sweep` for all of them instead."""
-    return run(config)
-
-
-def _sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
-    from fco_cli.sweeps.run import sweep
-
-    return sweep(configs, overrides, **options)
-
-
-_job.sweep = _sweep  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -111,6 +111,7 @@ class Simulation:
                 clients = self.algorithm.client_models(before, cohort)
                 for j, job in enumerate(self.running):
                     job.clients = clients[:, j].copy()
+            self.running = []
 
     def _drop(self, diverged: Array, before: State) -> None:
         """Jobs that have diverged leave the stack, with their last finite model."""
