@@ -251,6 +251,7 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
     if quality is None or "density" not in known or not any(grids.values()):
         return None
     rounds = [max(1, round(at * study.scale)) for at in ROBUSTNESS_ROUNDS]
+    runs = sum(len(cell.runs) for cells in grids.values() for cell in cells)
     figure, axes = new_figure(2.4, len(rounds), sharey=True, sharex=True)
     for axis, at in zip(axes, rounds, strict=True):
         gone = 0
@@ -262,7 +263,7 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
                 [density for density, _ in dots], [value for _, value in dots],
                 s=14, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0, label=style.label,
             )  # fmt: skip
-        axis.set_title(f"round {at}" + (f", {gone} diverged" if gone else ""), fontsize=7)
+        axis.set_title(f"round {at}" + (f", {gone} of {runs} diverged" if gone else ""), fontsize=7)
         axis.set_xlabel("density")
         axis.set_xlim(-0.03, 1.03)
         axis.grid(alpha=0.25, linewidth=0.5)

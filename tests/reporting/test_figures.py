@@ -145,7 +145,7 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
     figure = figures.draw_robustness(*study_of(records))
     assert figure.axes[0].get_title() == "round 10"
-    assert figure.axes[3].get_title() == "round 300, 2 diverged"
+    assert figure.axes[3].get_title() == "round 300, 2 of 3 diverged"
     assert len(figure.axes[3].collections[0].get_offsets()) == 1
 
 
