@@ -41,7 +41,7 @@ def test_a_report_has_figures_tables_ledger_and_page(records, report):
     assert (folder / "CLAIMS.md").read_text().startswith("# Claims ledger")
     assert (folder / "index.html").read_text().startswith("<!doctype html>")
     assert "lasso_i: curves, learning_rates, robustness from 4 runs, profile paper" in out
-    assert "not run: curse, lasso_i_mild, lasso_ii" in out
+    assert "not run: curse, curse_one_epoch, lasso_i_mild, lasso_ii" in out
     assert "fco-run -m experiment=curse" in out
     assert "report: outputs/report/index.html" in out
 
@@ -81,7 +81,7 @@ def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["lasso_x"], "lasso_x: neither a folder nor an experiment; the experiments are curse, lasso_i"),
+        (["lasso_x"], "lasso_x: neither a folder nor an experiment; the experiments are curse, curse_one_epoch"),
         (["lasso_i"], "lasso_i: no finished records there"),
         (["outputs"], "outputs: no finished records there"),
         ([], "outputs: no finished records there"),
