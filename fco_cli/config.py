@@ -84,6 +84,7 @@ class RunConfig:
     seed: int = MISSING
     output_dir: str = MISSING
     force: bool = MISSING
+    record_clients: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None
@@ -122,6 +123,7 @@ class Run:
     seed: int
     output_dir: Path
     force: bool
+    record_clients: bool
     threads: int | None
     select: Selection | None  # how the experiment it belongs to, if any, chooses learning rates
     yaml: str  # the resolved configuration
@@ -135,6 +137,7 @@ class Run:
             seed=config.seed,
             output_dir=Path(config.output_dir),
             force=config.force,
+            record_clients=config.record_clients,
             threads=config.threads,
             select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
             yaml=OmegaConf.to_yaml(config, resolve=True),
@@ -167,7 +170,9 @@ class Run:
         """All that the result depends on, and nothing else: paths, threads and unused settings are left out."""
         hparams = {key: value for key, value in asdict(self.hparams).items() if key in self.algorithm.settings}
         parts = {"task": asdict(self.task), "algo": asdict(self.algo), "regularizer": asdict(self.regularizer)}
-        return parts | {"hparams": hparams, "seed": self.seed}
+        # A record without the clients' models is no record of a run that asks for them.
+        extra = {"record_clients": True} if self.record_clients else {}
+        return parts | {"hparams": hparams, "seed": self.seed} | extra
 
     @property
     def run_id(self) -> str:

@@ -151,7 +151,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
     set_threads(first.threads or os.cpu_count() or 1)
     problem = problem_of(first)
     first.check_clients(problem.data.clients)
-    experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm)
+    experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm, first.record_clients)
     smoothness = None
     if first.algorithm.federated:
         smoothness = estimate_smoothness(problem, first.seed, first.hparams.batch_size)
@@ -275,7 +275,8 @@ def _optimality_gap(run: Run, job: Job) -> float | None:
         known = OmegaConf.load(path)
         same = [known.task, known.regularizer, known.seed, known.hparams.weighting] == wanted
         if same and (result := Record(path.parent).result()):
-            return job.history["objective"][-1] - result["final"]["objective"]
+            gap = job.history["objective"][-1] - result["final"]["objective"]
+            return gap if np.isfinite(gap) else None  # JSON has no infinity
     return None
 
 

@@ -175,15 +175,35 @@ class Federated(Algorithm):
 
     def round(self, state: State, cohort: Cohort | None) -> State:
         assert cohort is not None
+        broadcast, messages = state["s"], self._messages(state, cohort)
+        delta, steps = np.empty_like(broadcast), np.empty(len(broadcast))
+        mean_change(messages, broadcast, cohort.weights, cohort.steps, delta, steps)
+        return self.server(state, delta, steps)
+
+    def _messages(self, state: State, cohort: Cohort) -> Array:
+        """What the clients of the cohort send: [S, J, P]."""
         data, broadcast = self.problem.data, state["s"]
         messages = np.empty((len(cohort.clients), *broadcast.shape), broadcast.dtype)
         self._visit(
             broadcast, state["t"], self.jobs.client_lr, data.x, data.y,
             cohort.order, cohort.edges, cohort.first, self.problem.model.widths, self.geometry, messages,
         )  # fmt: skip
-        delta, steps = np.empty_like(broadcast), np.empty(len(broadcast))
-        mean_change(messages, broadcast, cohort.weights, cohort.steps, delta, steps)
-        return self.server(state, delta, steps)
+        return messages
+
+    def client_models(self, state: State, cohort: Cohort) -> Array:
+        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P].
+
+        A round is a function of its state and cohort, so this replays the clients' work instead of keeping it.
+        """
+        messages = self._messages(state, cohort)
+        average = np.average(messages, axis=0, weights=cohort.weights)
+        steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
+        states = np.concatenate([messages, average[None].astype(messages.dtype)])
+        return np.stack([self._client_model(s, state["t"], k) for s, k in zip(states, steps, strict=True)])
+
+    def _client_model(self, s: Array, t: Array, steps: float) -> Array:
+        """The model that a client's state s [J, P] stands for after its local steps."""
+        return s
 
     @abstractmethod
     def server(self, state: State, delta: Array, steps: Array) -> State:

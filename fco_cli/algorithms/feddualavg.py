@@ -40,6 +40,9 @@ class FedDualAvg(Federated):
     def output(self, state: State) -> Array:
         return self._to_primal(state["s"], state["t"])
 
+    def _client_model(self, s: Array, t: Array, steps: float) -> Array:
+        return self._to_primal(s, t + self.jobs.client_lr * steps)
+
 
 class FedDualAvgOsp(FedDualAvg):
     """FedDualAvg with "only server proximal" steps (Algorithm 5): clients leave psi out."""

@@ -3,6 +3,7 @@
     config.yaml    the resolved configuration
     metrics.csv    a row per evaluated round
     model.npz      the final model, an array per block of parameters
+    clients.npz    with record_clients=true: the last round's client models and, last, their average
     run.log        what was said
     result.json    written last: its presence means that the run is done
     checkpoint.npz while the run is unfinished
@@ -17,7 +18,6 @@ import fcntl
 import io
 import json
 import logging
-import os
 import shutil
 import time
 import zipfile
@@ -30,31 +30,13 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
 
 log = logging.getLogger(__name__)
 
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
-
-
-def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
-    """Write the whole file or nothing.
-
-    Without `flush` a power failure may leave an unreadable file (a process that dies cannot): enough for checkpoints,
-    whose damage is detected, and which are written often.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
 def _arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
@@ -149,6 +131,9 @@ class Record:
         if job.model.ndim == 1:
             blocks = {name: values[0] for name, values in blocks.items()}
         write_atomically(self.folder / "model.npz", _arrays_as_bytes(blocks))
+        if job.clients is not None:
+            clients = {block.name: layout.view(job.clients, block.name) for block in layout.blocks}
+            write_atomically(self.folder / "clients.npz", _arrays_as_bytes(clients))
         result = {
             "status": "finished" if job.diverged is None else "diverged",
             "diverged_round": job.diverged,
