@@ -41,9 +41,7 @@ def synthetic(name: str, task: str, dtype: str, jobs: int, repeats: int, quick: 
     def spectrum(w):
         return (np.linalg.svd(w.reshape(32, 32), compute_uv=False) > 1e-2).sum(), np.linalg.norm(w - truth)
 
-    prox, measure = (
-        (plain.soft_threshold, support) if task == "lasso" else (plain.singular_threshold, spectrum)
-    )
+    prox, measure = (plain.soft_threshold, support) if task == "lasso" else (plain.singular_threshold, spectrum)
     rounds = 3 if quick else 10
 
     def baseline() -> int:

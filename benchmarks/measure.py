@@ -44,7 +44,9 @@ def interleaved(name: str, baseline: Callable[[], int], engine: Callable[[], int
     return Timing(name, *(statistics.median(column) for column in zip(*pairs, strict=True)))
 
 
-def engine_rounds(task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1) -> Callable[[], int]:
+def engine_rounds(
+    task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1
+) -> Callable[[], int]:
     """A simulation of `jobs` jobs that all survive, evaluated every round; the units are jobs times rounds."""
     settings = Settings(
         client_lr=1.0, server_lr=1.0, rounds=10**9, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
