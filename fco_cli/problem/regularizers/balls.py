@@ -17,7 +17,8 @@ def l1_ball_threshold(z, radius):
     """The theta >= 0 with sum_i max(|z_i| - theta, 0) = radius, for |z|_1 > radius.
 
     Newton's method on that piecewise linear, convex function, started below the root: it never overshoots and ends
-    exactly, after a few passes, when the set of entries above theta no longer changes (Michelot's method).
+    exactly, after a few passes, when the set of entries above theta no longer shrinks (Michelot's method). With an
+    entry at theta itself rounding may let the set grow again, which ends it too.
     """
     count = z.shape[0]
     theta = (absolute_sum(z) - radius) / count
@@ -27,7 +28,7 @@ def l1_ball_threshold(z, radius):
             if abs(z[i]) > theta:
                 larger += abs(z[i])
                 above += 1
-        if above == count or above == 0:
+        if above >= count or above == 0:
             return theta
         count = above
         theta = (larger - radius) / count
