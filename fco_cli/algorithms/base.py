@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, is_finite, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
@@ -116,7 +116,7 @@ def mean_change(messages, broadcast, weights, steps, delta, mean_steps):
             check = message.dtype.type(0)
             for k in range(message.shape[0]):
                 check += message[k]  # not finite if any entry is not
-            if np.isfinite(check):
+            if is_finite(check):
                 total += weights[i]
                 mean_steps[j] += weights[i] * steps[i]
                 weight = message.dtype.type(weights[i])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -86,6 +87,12 @@ class Kernel:
 def kernel(python: Callable[..., Any]) -> Kernel:
     """Mark a function as a kernel (a decorator)."""
     return Kernel(python)
+
+
+@kernel
+def is_finite(number):
+    """Use this in kernels: Numba's np.isfinite is x - x == 0, which reassociation may cancel to True for any sum."""
+    return abs(number) < math.inf
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import is_finite, kernel
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, squared_length
 
 SWEEPS = 40  # a bound that is never reached: about eight sweeps suffice
@@ -18,7 +18,7 @@ def orthogonal_rows(a):
     """Rotate the rows of `a` in place until they are orthogonal; return their squared lengths.
 
     One-sided Jacobi (Hestenes): the rows then are singular value times right singular vector. Small matrices are
-    where it beats LAPACK, and non-finite entries end it at once instead of raising.
+    where it beats LAPACK. A matrix that has blown up, so that products of squared lengths overflow, gives NaN.
     """
     count, length = a.shape
     one = a.dtype.type(1)
@@ -28,6 +28,9 @@ def orthogonal_rows(a):
     for i in range(count):
         squared[i] = squared_length(a[i])
         total += squared[i]
+    if not is_finite(a.dtype.type(total) * a.dtype.type(total)):
+        squared[:] = np.nan
+        return squared
     negligible = total * eps * eps
     for _ in range(SWEEPS):
         rotated = False
@@ -41,8 +44,6 @@ def orthogonal_rows(a):
                 alpha, beta = squared[i], squared[k]
                 if abs(product) <= 8 * eps * np.sqrt(alpha * beta) or max(alpha, beta) <= negligible:
                     continue
-                if not np.isfinite(product):
-                    return squared
                 rotated = True
                 zeta = (beta - alpha) / (2 * product)
                 tangent = (one if zeta >= 0 else -one) / (abs(zeta) + np.sqrt(one + zeta * zeta))
@@ -137,7 +138,9 @@ class Nuclear(Regularizer):
         a = wide(w, shape)
         rows = a.copy()
         factors = orthogonal_rows(rows)
-        tiny = 1e-20 * max(factors)
+        # Squares below these are zero but for rounding: their vectors are noise, and the division would overflow.
+        relative, absolute = (1e-15, 1e-200) if w.itemsize == 8 else (1e-7, 1e-24)
+        tiny = max(relative * max(factors), absolute)
         for i in range(factors.shape[0]):
             if factors[i] <= tiny:
                 factors[i] = 0
