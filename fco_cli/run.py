@@ -45,7 +45,10 @@ def main() -> None:
     try:
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()
     except (HydraException, OmegaConfBaseException) as problem:
-        sys.exit(_report(UserError(one_line(problem))))
+        sys.exit(_report(problem))
+    except KeyboardInterrupt:  # before there was anything to save, or a second one
+        print("fco-run: stopped at once", file=sys.stderr)
+        sys.exit(130)
 
 
 def _job(config: DictConfig) -> None:
@@ -54,6 +57,8 @@ def _job(config: DictConfig) -> None:
         run(config)
     except (UserError, OmegaConfBaseException, Interrupted) as problem:
         sys.exit(_report(problem))
+    except MemoryError as problem:
+        sys.exit(_report(UserError(f"task: not enough memory: {problem}")))
 
 
 def _report(problem: Exception) -> int:
