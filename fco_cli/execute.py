@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -93,11 +93,17 @@ def execute(runs: list[Run], observer: Observer, stop: Stop) -> list[Outcome]:
     return [outcomes[run.run_id] for run in runs]
 
 
+def build_problem(run: Run) -> Problem:
+    """A task knows its data and its loss; the mirror map is the run's choice."""
+    problem = run.task.build(run.seed, run.hparams.dtype, run.regularizer, run.hparams.weighting)
+    return replace(problem, mirror=run.mirror)
+
+
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop) -> Iterator[Outcome]:
     first = waiting[0][0]
     cores = first.threads or os.cpu_count() or 1
     set_threads(cores)
-    problem = first.task.build(first.seed, first.hparams.dtype, first.regularizer, first.hparams.weighting)
+    problem = build_problem(first)
     first.check_clients(problem.data.clients)
     experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm)
     smoothness = None
@@ -199,10 +205,10 @@ def why_diverged(run: Run, result: dict[str, Any]) -> str:
 
 def _optimality_gap(run: Run, job: Job) -> float | None:
     """Phi minus the certified optimum's, where a record of that optimum is at hand."""
-    wanted = [asdict(run.task), asdict(run.regularizer), run.seed, run.hparams.weighting]
+    wanted = [asdict(run.task), asdict(run.regularizer), asdict(run.mirror), run.seed, run.hparams.weighting]
     for path in run.folder.parents[1].glob("optimum/*/config.yaml"):
         known = OmegaConf.load(path)
-        same = [known.task, known.regularizer, known.seed, known.hparams.weighting] == wanted
+        same = [known.task, known.regularizer, known.mirror, known.seed, known.hparams.weighting] == wanted
         if same and (result := Record(path.parent).result()):
             return job.history["objective"][-1] - result["final"]["objective"]
     return None
