@@ -23,6 +23,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.simulation.settings import Settings
 from fco_cli.tasks import TASKS, Task
+from fco_cli.theory.statements import Grid
 
 
 @dataclass
@@ -84,7 +85,9 @@ class RunConfig:
     output_dir: str = MISSING
     force: bool = MISSING
     threads: int | None = MISSING
+    advise: bool = MISSING
     experiment: Experiment | None = None
+    theory: Grid | None = None  # in place of a run: experiment=theory
     profile: Profile = field(default_factory=Profile)
 
 
@@ -94,6 +97,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=RunConfig, package="_global_")
     store.store(group="schema", name="hparams", node=Settings)
+    store.store(group="schema", name="theory", node=Grid)
     store.store(group="schema/algo", name="plain", node=Algo)
     store.store(group="schema/algo", name="optimum", node=OptimumAlgo)
     for name, task in TASKS.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
+from typing import cast
 
 import hydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fco_cli.config import Run, register
@@ -24,6 +26,8 @@ def run(config: DictConfig) -> None:
     from fco_cli.execute import Stop, execute, why_diverged
     from fco_cli.terminal import RunProgress, final_table
 
+    if config.theory is not None:
+        return check_theory(config)
     one = Run.of(config)
     log.info(one.describe())
     console = Console(stderr=True)
@@ -36,6 +40,21 @@ def run(config: DictConfig) -> None:
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
+
+
+def check_theory(config: DictConfig) -> None:
+    """experiment=theory: not one run but many small ones, and the paper's bounds beside them."""
+    from rich.console import Console
+
+    from fco_cli.terminal import theory_table
+    from fco_cli.theory.run import check_theorems
+    from fco_cli.theory.statements import Grid
+
+    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force, config.threads)
+    output = Console()
+    output.print(theory_table(result))
+    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:

@@ -73,3 +73,17 @@ def final_table(result: dict[str, Any]) -> Table:
         table.add_row("gap to the optimum", f"{result['optimality_gap']:.6g}")
     table.add_row("seconds", f"{result['seconds']:.2f}")
     return table
+
+
+def theory_table(result: dict[str, Any]) -> Table:
+    """The statements, a row each; slopes are measured / of the bound."""
+    header, *body = result["table"]
+    table = Table(box=None, pad_edge=False)
+    for i, title in enumerate(header):
+        table.add_column(title, justify="left" if i == 0 else "right")
+    for row in body:
+        table.add_row(*row)
+    verdict = f"{result['violated']} of {result['cells']} cells violate their bound"
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in result["identity_error"].items())
+    table.caption = f"{verdict}; the key identity is off by {errors}; {result['seconds']} s"
+    return table

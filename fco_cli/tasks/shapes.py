@@ -120,5 +120,5 @@ class GroupSparse(ShapedRegression):
     def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
         norms = np.linalg.norm(kernel.reshape(len(kernel), -1, self.group_size), axis=2)
         support = norms > THRESHOLD
-        found = support_recovery(support, truth.reshape(-1, self.group_size).any(axis=1))
+        found = support_recovery(support, np.linalg.norm(truth.reshape(-1, self.group_size), axis=1) > 0)
         return {f"group_{name}": values for name, values in found.items()} | {"group_density": density(support)}
