@@ -29,6 +29,8 @@ def run(config: DictConfig) -> None:
     if config.theory is not None:
         return check_theory(config)
     one = Run.of(config)
+    if config.advise:
+        return advise(one)
     log.info(one.describe())
     console = Console(stderr=True)
     with Stop() as stop, RunProgress(console) as progress:
@@ -42,6 +44,21 @@ def run(config: DictConfig) -> None:
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
 
 
+def advise(one: Run) -> None:
+    """advise=true: the step sizes that the theorems recommend, from the task's data; nothing is run or recorded."""
+    from rich.console import Console
+
+    from fco_cli.advice import estimate_constants, paper_grid
+    from fco_cli.execute import build_problem
+    from fco_cli.terminal import advice_tables
+
+    log.info(one.describe())
+    constants = estimate_constants(one, build_problem(one))
+    output = Console()
+    for table in advice_tables(constants, paper_grid(), one.hparams.client_lr):
+        output.print(table, "")
+
+
 def check_theory(config: DictConfig) -> None:
     """experiment=theory: not one run but many small ones, and the paper's bounds beside them."""
     from rich.console import Console
@@ -51,7 +68,7 @@ def check_theory(config: DictConfig) -> None:
     from fco_cli.theory.statements import Grid
 
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
-    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force, config.threads)
+    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     output = Console()
     output.print(theory_table(result))
     output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)

@@ -38,7 +38,7 @@ class Watched:
     gaps: Array  # [R's, J], Phi(hat w) - Phi* of the averaged shadow sequence
     drift: Array  # [R, K + 1, J], mean over the clients of |z_m - zbar|^2, Euclidean
     drift_dual: Array  # the same in the dual norm of assumption 3
-    identity: Array  # [R, J], how far the mean state is from one step of the method on the mean gradient
+    identity: Array  # [R, J], if asked for: how far the mean state is from one step of the method on the mean gradient
 
 
 def cohort_of(clients: int, steps: int, rounds: int, round_index: int) -> Cohort:
@@ -57,7 +57,15 @@ def method(name: str, problem: Problem, client_lr: Array, server_lr: Array) -> F
     return algorithm
 
 
-def watch(instance: Instance, rates: Array, steps: int, rounds: list[int], seed: int, name="feddualavg") -> Watched:
+def watch(
+    instance: Instance,
+    rates: Array,
+    steps: int,
+    rounds: list[int],
+    seed: int,
+    name: str = "feddualavg",
+    identity: bool = False,
+) -> Watched:
     """Run with eta_s = 1 and record every step; `rounds` are the R at which the average is evaluated."""
     problem = instance.problem(steps * rounds[-1], seed)
     algorithm = method(name, problem, rates, np.ones(len(rates)))
@@ -85,8 +93,9 @@ def watch(instance: Instance, rates: Array, steps: int, rounds: list[int], seed:
         delta, taken = np.empty_like(broadcast), np.empty(jobs)
         mean_change(np.ascontiguousarray(states[:, -1]), broadcast, cohort.weights, cohort.steps, delta, taken)
         new = algorithm.server(state, delta, taken)
-        rows = data.x[cohort.order, :size].reshape(instance.clients, steps, 1, size)
-        identities.append(_identity(instance, name, states, times, rates, rows, new["s"]))
+        if identity:
+            rows = data.x[cohort.order, :size].reshape(instance.clients, steps, 1, size)
+            identities.append(_identity(instance, name, states, times, rates, rows, new["s"]))
         state = new
         if r + 1 in rounds:
             gaps.append(instance.gap(total / (steps * (r + 1))))

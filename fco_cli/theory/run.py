@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from fco_cli.theory.summary import cells_csv, summarise, summary_markdown, summa
 log = logging.getLogger(__name__)
 
 
-def check_theorems(grid: Grid, config: str, folder: Path, force: bool, threads: int | None) -> dict[str, Any]:
+def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[str, Any]:
     """The result, new or as found; `result.json` is written last, as in every record."""
     record = Record(folder)
     with record.lock():
         if not force and (result := record.result()) and result.get("config") == config:
             log.info("already done (force=true runs it again)")
             return result
-        set_threads(threads or os.cpu_count() or 1)
+        set_threads(1)  # a step here is microseconds: threads would only wait for each other
         started = time.monotonic()
         findings = check(grid, log.info)
         rows = summarise(findings.cells, grid)

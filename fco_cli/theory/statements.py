@@ -109,7 +109,7 @@ def check(grid: Grid, progress: Callable[[str], None] = lambda line: None) -> Fi
     for name in ("feddualavg", "fedmid"):
         instance = grid.instance(clients)
         rates = np.array([rate / instance.smoothness])
-        identity[name] = watch(instance, rates, steps, grid.rounds, 0, name).identity[:, 0]
+        identity[name] = watch(instance, rates, steps, grid.rounds, 0, name, identity=True).identity[:, 0]
     return Findings(cells, identity)
 
 
