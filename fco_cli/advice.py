@@ -1,26 +1,30 @@
 """What the theorems say about client_lr on a task's data (`fco-run task=... advise=true`).
 
-The constants are estimates: gradients are sampled at the start and near the pooled optimum, where the theorems ask
-for suprema over the domain. They are Euclidean; for the entropy map on the unit simplex they are upper bounds.
+The constants are estimates from at most 64 clients: gradients are sampled at the start and near their pooled
+optimum, where the theorems ask for suprema over the domain. They are Euclidean; for the entropy map on the unit
+simplex they are upper bounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
 from omegaconf import OmegaConf
 
 from fco_cli.algorithms import Jobs
-from fco_cli.algorithms.baselines import proximal_step
+from fco_cli.algorithms.baselines import Optimum
 from fco_cli.config import Run
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 from fco_cli.simulation.smoothness import batch_gradient, estimate_smoothness
 
-CLIENTS, BATCHES, POOLED_STEPS = 64, 8, 100
+CLIENTS, BATCHES = 64, 8
+NEAR = 1e-5  # the optimum's certificate: B enters the advice only by its roots
 
 
 @dataclass(frozen=True)
@@ -68,53 +72,42 @@ def _ratio(above: float, below: float) -> float:
 
 
 def estimate_constants(run: Run, problem: Problem) -> Constants:
+    if not (problem.model.convex and problem.regularizer.convex):
+        raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
     settings, parameters = run.hparams, run.regularizer.parameters[None]
-    start = problem.start(parameters)
-    far = _near_optimum(problem, start, parameters)
     random = generator(run.seed, PROBES, 1)
-    chosen = random.permutation(problem.data.clients)[:CLIENTS]
+    sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
+    start = sample.start(parameters)
+    solver = Optimum(sample, Jobs(np.ones(1), np.ones(1), parameters), tolerance=NEAR)
+    optimum = solver.output(solver.round(solver.start(start), None)).astype(sample.dtype)
     sigma = zeta = longest = 0.0
-    for w in (start, far):
-        mean = problem.risk(w).gradient
-        for m in chosen:
-            own = np.arange(problem.data.start[m], problem.data.start[m + 1])
-            client = batch_gradient(problem, w, own)
+    for w in (start, optimum):
+        mean = sample.risk(w).gradient
+        for low, high in zip(sample.data.start[:-1], sample.data.start[1:], strict=True):
+            own = np.arange(low, high)
+            client = batch_gradient(sample, w, own)
             zeta = max(zeta, float(np.linalg.norm(client - mean)))
-            batches = [
-                batch_gradient(problem, w, random.permutation(own)[: settings.batch_size]) for _ in range(BATCHES)
-            ]
-            sigma = max(sigma, float(np.sqrt(np.mean([np.sum((g - client) ** 2) for g in batches]))))
-            longest = max(longest, *(float(np.linalg.norm(g)) for g in batches))
-    steps = np.ceil(problem.data.sizes / settings.batch_size).mean() * settings.local_epochs
+            rows = [random.permutation(own)[: settings.batch_size] for _ in range(BATCHES)]
+            batches = np.concatenate([batch_gradient(sample, w, some) for some in rows])
+            sigma = max(sigma, float(np.sqrt(((batches - client) ** 2).sum(axis=1).mean())))
+            longest = max(longest, float(np.linalg.norm(batches, axis=1).max()))
     return Constants(
         smoothness=estimate_smoothness(problem, run.seed, settings.batch_size),
         sigma=sigma,
         zeta=zeta,
         gradient=longest,
-        divergence=_divergence(problem, far[0], start[0]),
-        steps=float(steps),
+        divergence=_divergence(problem, optimum[0], start[0]),
+        steps=float(np.ceil(problem.data.sizes / settings.batch_size).mean() * settings.local_epochs),
         rounds=settings.rounds,
         clients=min(settings.clients_per_round, problem.data.clients),
     )
 
 
-def _near_optimum(problem: Problem, w: Array, parameters: Array) -> Array:
-    """Where pooled proximal steps of size 1/L lead in a while: B enters the advice only by its roots."""
-    step = np.array([1 / _pooled_smoothness(problem, w)])
-    for _ in range(POOLED_STEPS):
-        w = proximal_step(problem, w, problem.risk(w), Jobs(step, np.ones(1), parameters))
-    return w
-
-
-def _pooled_smoothness(problem: Problem, w: Array, iterations: int = 20) -> float:
-    """The largest Hessian eigenvalue of F at w, by power iteration on differences of gradients."""
-    vector = generator(0, PROBES, 2).standard_normal(w.shape)
-    for _ in range(iterations):
-        vector *= 1e-2 / np.linalg.norm(vector)
-        product = problem.risk(w + vector).gradient - problem.risk(w - vector).gradient
-        largest = float(np.linalg.norm(product) / 2e-2)
-        vector = product
-    return largest
+def _some_clients(problem: Problem, chosen: Array) -> Problem:
+    parts = [problem.data.client(m) for m in chosen]
+    ends = np.cumsum([len(part.y) for part in parts])
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    return replace(problem, data=ClientData(x, y, np.append(0, ends).astype(np.int64)))
 
 
 def _divergence(problem: Problem, w: Array, start: Array) -> float:

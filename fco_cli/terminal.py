@@ -84,7 +84,8 @@ def theory_table(result: dict[str, Any]) -> Table:
         table.add_column(title, justify="left" if i == 0 else "right")
     for row in body:
         table.add_row(*row)
-    verdict = f"{result['violated']} of {result['cells']} cells violate their bound"
+    broken = ", ".join(f"{count} of {statement}" for statement, count in result["violated"].items())
+    verdict = f"{result['cells']} cells, bound violated in {broken or 'none'}"
     errors = ", ".join(f"{name} {error:.1e}" for name, error in result["identity_error"].items())
     table.caption = f"{verdict}; the key identity is off by {errors}; {result['seconds']} s"
     return table
@@ -117,13 +118,11 @@ def advice_tables(constants: Constants, grid: list[float], chosen: float) -> lis
     advice.add_row("largest stable, 2/L", f"{constants.largest_stable:.2g}", "beyond it batches overshoot")
 
     safe, stable = 1 / (4 * constants.smoothness), constants.largest_stable
-    places = Table(
-        box=None, pad_edge=False, title="the paper's grid, and the client_lr of this run", title_justify="left"
-    )
+    places = Table(box=None, pad_edge=False, title="the paper's grid, and this run", title_justify="left")
     places.add_column("client_lr", justify="right")
     places.add_column("where")
     for rate in sorted({*grid, chosen}):
         where = "covered by the theorems" if rate <= safe else "stable, beyond the theorems' 1/(4L)"
-        where = where if rate <= stable else "beyond 2/L: expect divergence"
+        where = where if rate <= stable else "beyond 2/L: may diverge"
         places.add_row(f"{rate:g}", where + (" (this run)" if rate == chosen else ""))
     return [estimates, advice, places]

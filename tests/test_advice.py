@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fco_cli.advice import Constants, estimate_constants, paper_grid
+from fco_cli.errors import UserError
+from fco_cli.problem.regularizers.cardinality import L0
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.settings import Settings
 from fco_cli.theory.statements import Grid
 
 KNOWN = Constants(smoothness=4.0, sigma=2.0, zeta=8.0, gradient=27.0, divergence=2.0, steps=8, rounds=32, clients=8)
+SIZES = {"rounds": [1], "steps": [1], "clients": [4], "rates": [0.1], "seeds": 2, "dimension": 6}
 
 
 def test_estimates_on_the_quadratic_instance():
     """L, zeta and B are known exactly there, sigma up to sampling."""
-    sizes = {"rounds": [1], "steps": [1], "clients": [4], "rates": [0.1], "seeds": 2, "dimension": 6}
-    grid = Grid(**sizes, noise=1.0, spread=2.0, strength=0.2, radius=1.0)
+    grid = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0)
     instance = grid.instance(4)
     settings = Settings(client_lr=0.1, server_lr=1.0, rounds=50, clients_per_round=4, batch_size=1, local_epochs=2)
     run = SimpleNamespace(hparams=settings, regularizer=instance.regularizer, seed=0)
@@ -30,6 +33,13 @@ def test_estimates_on_the_quadratic_instance():
     assert found.divergence == pytest.approx(instance.divergence, rel=0.1)
     assert (found.steps, found.rounds, found.clients) == (800, 50, 4)
     assert isinstance(instance.regularizer, L1)
+
+
+def test_problems_that_are_not_convex_are_refused():
+    instance = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0).instance(4)
+    problem = replace(instance.problem(4, seed=0), regularizer=L0(strength=0.1))
+    with pytest.raises(UserError, match="advise: the theorems are about convex problems"):
+        estimate_constants(SimpleNamespace(), problem)
 
 
 def test_recommendations_are_the_theorems():

@@ -76,7 +76,7 @@ def _statement(panel: Any, findings: Findings, grid: Grid, statement: str) -> No
 
 
 def _fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> None:
-    """Theorem 0 is about fedmid too: crosses, which lie on feddualavg's dots."""
+    """The paper states theorem 0 for fedmid too: crosses, against the same bounds (they do not keep them all)."""
     base = dict(zip(AXES, grid.base, strict=True))
     for axis, colour in COLOURS.items():
         line = sweep(findings.cells, grid, THEOREM_0_FEDMID, axis)
@@ -101,7 +101,8 @@ def _slack(panel: Any, findings: Findings) -> None:
         slack = slack[np.isfinite(slack)]
         panel.plot(slack, -place + random.uniform(-0.25, 0.25, len(slack)), ".", color="0.35", markersize=3, alpha=0.5)
     panel.axvline(1, color="#d55e00")
-    panel.set_yticks(-np.arange(len(STATEMENTS)), STATEMENTS, fontsize=8)
+    names = [statement.replace(", ", ",\n") for statement in STATEMENTS]
+    panel.set_yticks(-np.arange(len(STATEMENTS)), names, fontsize=8)
     panel.set(title="Slack in every cell", xlabel="bound / measured (must exceed 1)", xscale="log")
 
 

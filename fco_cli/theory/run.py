@@ -38,7 +38,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
         result = {
             "status": "finished",
             "cells": len(findings.cells),
-            "violated": sum(row.violated for row in rows),
+            "violated": {row.statement: row.violated for row in rows if row.violated},
             "identity_error": {name: float(np.max(errors)) for name, errors in findings.identity.items()},
             "table": [header, *body],
             "seconds": round(time.monotonic() - started, 1),
