@@ -357,7 +357,7 @@ def test_every_regularizer_has_a_yaml_that_fits_it():
 
 
 def test_single_precision_keeps_its_type_and_its_answer():
-    for regularizer in (case.regularizer for case in CASES if case.shape == VECTOR):
+    for regularizer in (SLOPE, TotalVariation(strength=0.5), Monotone(), Simplex(total=1.7)):  # they sum in double
         z = points(13)[6:18]
         single = prox(regularizer, z.astype(np.float32), 0.5)
         assert single.dtype == np.float32
