@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fco_cli.advice import Constants
 from fco_cli.config import Run
+from fco_cli.execute import Outcome
 from fco_cli.simulation.engine import Simulation
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class RunProgress:
             pace = (now - self.started) / max(done - self.first, 1)
             log.info("round %d of %d, %s, %.0f s left", done, self.rounds, value, pace * (self.rounds - done))
             self.said = now
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        pass
 
 
 def final_table(result: dict[str, Any]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 
 
@@ -34,7 +34,7 @@ def to_dual(w, geometry, out):
                 p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
                 dual(w[j, start:stop], p, out[j, start:stop])
             else:
-                out[j, start:stop] = w[j, start:stop]
+                copy(w[j, start:stop], out[j, start:stop])
 
 
 @kernel
@@ -47,7 +47,7 @@ def to_primal(z, t, geometry, out):
                 p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
                 primal(z[j, start:stop], t[j], p, (rows, columns), out[j, start:stop])
             else:
-                out[j, start:stop] = z[j, start:stop]
+                copy(z[j, start:stop], out[j, start:stop])
 
 
 def value(w, p, shape):  # bound by `specialise` to the regularizer's, as is `subgradient`

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, copy, kernel, specialise
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import clip
@@ -63,12 +63,12 @@ class Euclidean(Mirror):
     @staticmethod
     @kernel
     def dual(w, p, out):
-        out[:] = w
+        copy(w, out)
 
     @staticmethod
     @kernel
     def free_primal(z, t, p, shape, out):
-        out[:] = z
+        copy(z, out)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
         return regularizer.prox
@@ -175,7 +175,7 @@ def power_gradient(v, power, out):
     for i in range(v.shape[0]):
         top = max(top, abs(v[i]))
     if top == 0:
-        out[:] = 0
+        copy(v, out)
         return
     total = 0.0
     for i in range(v.shape[0]):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fco_cli.algorithms import ALGORITHMS, Cohort, Jobs
 from fco_cli.algorithms.base import Federated, local_steps, mean_change
-from fco_cli.problem.compiled import kernel, specialise
+from fco_cli.problem.compiled import copy, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
@@ -22,13 +22,17 @@ from fco_cli.theory.instance import Instance
 @kernel
 def trace(broadcast, t, rate, x, y, order, edges, first, widths, geometry, states):
     """The states [S, K + 1, J, P] that the clients pass through from the broadcast on, K steps each."""
+    time = np.empty_like(t)
     for i in range(states.shape[0]):
-        states[i, 0] = broadcast
+        for j in range(t.shape[0]):
+            copy(broadcast[j], states[i, 0, j])
         for k in range(states.shape[1] - 1):
-            states[i, k + 1] = states[i, k]
+            for j in range(t.shape[0]):
+                copy(states[i, k, j], states[i, k + 1, j])
+                time[j] = t[j] + k * rate[j]
             at = first[i] + k
             batch = Batches(x, y, order, edges[at : at + 2], widths)
-            local_steps(states[i, k + 1], t + k * rate, rate, batch, geometry)
+            local_steps(states[i, k + 1], time, rate, batch, geometry)
 
 
 @dataclass(frozen=True)

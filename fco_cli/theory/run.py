@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[str, Any]:
     """The result, new or as found; `result.json` is written last, as in every record."""
     record = Record(folder)
-    with record.lock():
+    with record.lock(wait=True):  # a second command waits, then finds the result
         if not force and (result := record.result()) and result.get("config") == config:
             log.info("already done (force=true runs it again)")
             return result

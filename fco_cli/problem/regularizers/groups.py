@@ -65,6 +65,11 @@ class GroupLasso(Regularizer):
         non_negative("strength", self.strength)
         require(self.group_size >= 1, "regularizer.group_size", self.group_size, "a whole number >= 1")
 
+    @property
+    def kind(self) -> str:
+        """Runs with other groups have their own stack, for each size must fit the blocks."""
+        return f"{self.name}({self.group_size})"
+
     def check(self, shape: tuple[int, ...]) -> None:
         divides = prod(shape) % self.group_size == 0
         require(divides, "regularizer.group_size", self.group_size, f"a divisor of {prod(shape)}, the block's size")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Regularizer, positive
 from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, spectral, wide
@@ -34,15 +34,14 @@ class NuclearBall(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, p, shape, out):
-        a = wide(z, shape)
-        rows = a.copy()
+        a, rows = wide(z, shape), wide(z, shape)
         squared = orthogonal_rows(rows)
         singular, total = np.empty(squared.shape[0]), 0.0
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
             total += singular[i]
         if total <= p[0]:
-            out[:] = z
+            copy(z, out)
             return
         threshold = l1_ball_threshold(singular, p[0])
         for i in range(squared.shape[0]):

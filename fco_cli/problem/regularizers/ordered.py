@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, non_negative
 
 
@@ -65,9 +65,7 @@ class Monotone(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, p, shape, out):
-        nearest = nearest_increasing(z)
-        for i in range(z.shape[0]):
-            out[i] = nearest[i]
+        copy(nearest_increasing(z), out)
 
 
 @dataclass(kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
-from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, non_negative
+from fco_cli.problem.compiled import copy, kernel
+from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, non_negative, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 
@@ -87,12 +87,12 @@ class TotalVariation(Regularizer):
         if t * p[0] > 0:
             pull_string(z, t * p[0], out)
         else:
-            out[:] = z
+            copy(z, out)
 
     @staticmethod
     @kernel
     def subgradient(w, p, shape, out):
-        out[:] = 0
+        scale(w, w.dtype.type(0), out)
         add_variation_subgradient(w, p[0], out)
 
 
@@ -120,7 +120,7 @@ class FusedLasso(Regularizer):
         if t * p[1] > 0:
             pull_string(z, t * p[1], out)
         else:
-            out[:] = z
+            copy(z, out)
         soft_threshold(out, z.dtype.type(t * p[0]), z.dtype.type(1), out)
 
     @staticmethod
