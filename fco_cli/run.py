@@ -77,7 +77,7 @@ def check_theory(config: DictConfig) -> None:
 
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
-    output = Console()
+    output = Console(width=160)
     output.print(theory_table(result))
     output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)
 
