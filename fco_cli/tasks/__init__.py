@@ -3,7 +3,15 @@
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
+from fco_cli.tasks.shapes import GroupSparse, Mixture, MonotoneRegression, Piecewise
 
-TASKS: dict[str, type[Task]] = {"lasso": Lasso, "nuclear": Nuclear}
+TASKS: dict[str, type[Task]] = {
+    "lasso": Lasso,
+    "nuclear": Nuclear,
+    "mixture": Mixture,
+    "piecewise": Piecewise,
+    "monotone": MonotoneRegression,
+    "group_sparse": GroupSparse,
+}
 
 __all__ = ["TASKS", "Task"]
