@@ -158,7 +158,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """All that the result depends on, and nothing else: paths, threads and unused settings are left out."""
         hparams = {key: value for key, value in asdict(self.hparams).items() if key in self.algorithm.settings}
-        parts = {"task": asdict(self.task), "algo": asdict(self.algo), "regularizer": asdict(self.regularizer)}
+        parts = {"task": self.task.identity(), "algo": asdict(self.algo), "regularizer": asdict(self.regularizer)}
         return parts | {"hparams": hparams, "seed": self.seed}
 
     @property

@@ -1,9 +1,18 @@
 """Tasks: each builds a problem and owns its metrics."""
 
 from fco_cli.tasks.base import Task
+from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.digits import Digits
+from fco_cli.tasks.femnist import Femnist
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 
-TASKS: dict[str, type[Task]] = {"lasso": Lasso, "nuclear": Nuclear}
+TASKS: dict[str, type[Task]] = {
+    "lasso": Lasso,
+    "nuclear": Nuclear,
+    "femnist": Femnist,
+    "digits": Digits,
+    "custom": Custom,
+}
 
 __all__ = ["TASKS", "Task"]

@@ -1,4 +1,8 @@
-"""Constraints to an l1 or l2 ball: psi is 0 inside and infinite outside, its prox the projection."""
+"""Constraints to an l1 or l2 ball: psi is 0 inside and infinite outside, its prox the projection.
+
+What a projection returns lies inside the ball and not only up to rounding: norms are summed in float64 whatever
+the precision of the vector, and the last step rounds towards 0.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,70 @@ import numpy as np
 
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, positive, scale, squared_length
-from fco_cli.problem.regularizers.penalties import soft_threshold
+
+SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
+SAMPLE_STRIDE = 17  # coprime to the usual widths of layers, so that the sample sees every column of a kernel
 
 
 @kernel
-def l1_ball_threshold(z, radius):
-    """The theta >= 0 with sum_i max(|z_i| - theta, 0) = radius, for |z|_1 > radius.
+def newton(z, radius, theta):
+    """The root of f(theta) = sum_i max(|z_i| - theta, 0) - radius, by Newton's method from any theta.
 
-    Newton's method on that piecewise linear, convex function, started below the root: it never overshoots and ends
-    exactly, after a few passes, when the set of entries above theta no longer changes (Michelot's method).
+    f is convex, falling and piecewise linear: a step from the right of the root lands on its left, from there on no
+    step overshoots, and it ends exactly, when the set of entries above theta no longer changes (Michelot's method).
     """
-    count = z.shape[0]
-    theta = (absolute_sum(z) - radius) / count
+    zero = z.dtype.type(0)
+    count, falling = 0, False
     while True:
+        limit = z.dtype.type(theta)
         above, larger = 0, 0.0
-        for i in range(z.shape[0]):
-            if abs(z[i]) > theta:
-                larger += abs(z[i])
-                above += 1
-        if above == count or above == 0:
-            return theta
+        for i in range(z.shape[0]):  # without a branch, so that it vectorises
+            size = abs(z[i])
+            above += size > limit
+            larger += size if size > limit else zero
+        if above == count or above == 0 or (falling and above > count):
+            return theta  # after the first step only rounding can make the set grow
+        falling = count > 0
         count = above
         theta = (larger - radius) / count
+
+
+@kernel
+def l1_ball_threshold(z, total, radius):
+    """The theta > 0 with sum_i max(|z_i| - theta, 0) = radius, for total = |z|_1 > radius.
+
+    Expected time O(n): a sample of the entries tells where to start, and two or three passes over z remain.
+    """
+    theta = (total - radius) / z.shape[0]  # at most the root: it would be the root if no entry were below it
+    if z.shape[0] >= SAMPLE_FROM:
+        sample = np.empty(z.shape[0] // SAMPLE_STRIDE, z.dtype)
+        for i in range(sample.shape[0]):
+            sample[i] = z[i * SAMPLE_STRIDE]
+        theta = newton(sample, radius * sample.shape[0] / z.shape[0], theta)
+    return newton(z, radius, theta)
+
+
+@kernel
+def scale_within(z, norm, radius, out):
+    """out = z * radius / norm, rounded so that the norm of `out` is below the radius."""
+    eps = 2.3e-16 if z.itemsize == 8 else 1.2e-7
+    scale(z, z.dtype.type(radius / norm * (1 - 2 * eps)), out)
+
+
+@kernel
+def project_onto_l1_ball(z, radius, out):
+    total = absolute_sum(z)
+    if total <= radius:
+        out[:] = z
+        return
+    theta = l1_ball_threshold(z, total, radius)
+    remaining = 0.0
+    for i in range(z.shape[0]):
+        size = z.dtype.type(max(abs(z[i]) - theta, theta * 0))  # so that NaN stays NaN
+        out[i] = size if z[i] > 0 else -size
+        remaining += size
+    if remaining > radius:
+        scale_within(out, remaining, radius, out)
 
 
 @dataclass(kw_only=True)
@@ -52,10 +98,7 @@ class L1Ball(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, p, shape, out):
-        if absolute_sum(z) <= p[0]:
-            out[:] = z
-        else:
-            soft_threshold(z, z.dtype.type(l1_ball_threshold(z, p[0])), z.dtype.type(1), out)
+        project_onto_l1_ball(z, p[0], out)
 
 
 @dataclass(kw_only=True)
@@ -78,4 +121,7 @@ class L2Ball(Regularizer):
     @kernel
     def prox(z, t, p, shape, out):
         length = np.sqrt(squared_length(z))
-        scale(z, z.dtype.type(1 if length <= p[0] else p[0] / length), out)
+        if length <= p[0]:
+            out[:] = z
+        else:
+            scale_within(z, length, p[0], out)
