@@ -13,32 +13,47 @@ import numpy as np
 
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, positive, scale, squared_length
+from fco_cli.problem.regularizers.penalties import soft_threshold
 
 SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
 SAMPLE_STRIDE = 17  # coprime to the usual widths of layers, so that the sample sees every column of a kernel
+STRETCH = 1024  # entries that are summed in the vector's own precision, which is fast
+
+
+@kernel
+def excess_over(z, limit):
+    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorises."""
+    zero = z.dtype.type(0)
+    excess, above = 0.0, 0
+    for low in range(0, z.shape[0], STRETCH):
+        part = z[low : low + STRETCH]
+        total, count = zero, np.int32(0)
+        for i in range(part.shape[0]):
+            over = abs(part[i]) - limit
+            total += max(over, zero)
+            count = np.int32(count + np.int32(over > zero))
+        excess += total
+        above += count
+    return excess, above
 
 
 @kernel
 def newton(z, radius, theta):
-    """The root of f(theta) = sum_i max(|z_i| - theta, 0) - radius, by Newton's method from any theta.
+    """The theta with sum_i max(|z_i| - theta, 0) = radius, by Newton's method from any start.
 
-    f is convex, falling and piecewise linear: a step from the right of the root lands on its left, from there on no
-    step overshoots, and it ends exactly, when the set of entries above theta no longer changes (Michelot's method).
+    The sum is convex, falling and piecewise linear in theta: a step from the right of the root lands on its left, from
+    there on no step overshoots, and the root is exact when the set of entries above theta no longer changes
+    (Michelot's method). After the first step only rounding could make that set grow.
     """
-    zero = z.dtype.type(0)
     count, falling = 0, False
     while True:
         limit = z.dtype.type(theta)
-        above, larger = 0, 0.0
-        for i in range(z.shape[0]):  # without a branch, so that it vectorises
-            size = abs(z[i])
-            above += size > limit
-            larger += size if size > limit else zero
+        excess, above = excess_over(z, limit)
         if above == count or above == 0 or (falling and above > count):
-            return theta  # after the first step only rounding can make the set grow
+            return theta
         falling = count > 0
         count = above
-        theta = (larger - radius) / count
+        theta = limit + (excess - radius) / count
 
 
 @kernel
@@ -57,10 +72,10 @@ def l1_ball_threshold(z, total, radius):
 
 
 @kernel
-def scale_within(z, norm, radius, out):
-    """out = z * radius / norm, rounded so that the norm of `out` is below the radius."""
-    eps = 2.3e-16 if z.itemsize == 8 else 1.2e-7
-    scale(z, z.dtype.type(radius / norm * (1 - 2 * eps)), out)
+def factor_within(norm, radius, like):
+    """radius / norm in the precision of the array `like`, so rounded that what it scales stays within the radius."""
+    eps = 2.3e-16 if like.itemsize == 8 else 1.2e-7
+    return like.dtype.type(radius / norm * (1 - 2 * eps))
 
 
 @kernel
@@ -69,14 +84,11 @@ def project_onto_l1_ball(z, radius, out):
     if total <= radius:
         out[:] = z
         return
-    theta = l1_ball_threshold(z, total, radius)
-    remaining = 0.0
-    for i in range(z.shape[0]):
-        size = z.dtype.type(max(abs(z[i]) - theta, theta * 0))  # so that NaN stays NaN
-        out[i] = size if z[i] > 0 else -size
-        remaining += size
-    if remaining > radius:
-        scale_within(out, remaining, radius, out)
+    theta = z.dtype.type(l1_ball_threshold(z, total, radius))
+    soft_threshold(z, theta, z.dtype.type(1), out)
+    total = absolute_sum(out)
+    if total > radius:
+        soft_threshold(z, theta, factor_within(total, radius, z), out)
 
 
 @dataclass(kw_only=True)
@@ -124,4 +136,4 @@ class L2Ball(Regularizer):
         if length <= p[0]:
             out[:] = z
         else:
-            scale_within(z, length, p[0], out)
+            scale(z, factor_within(length, p[0], z), out)
