@@ -36,9 +36,7 @@ class Archive:
 
 
 ARCHIVES = {
-    10: Archive(
-        "fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"
-    ),
+    10: Archive("fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"),
     62: Archive("fed_emnist.tar.bz2", "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"),
 }  # by the number of classes (SPEC section 7)
 
@@ -54,10 +52,13 @@ def fetch(archive: Archive) -> Path:
     try:
         import pooch
     except ImportError:
-        raise UserError(f"task.data_dir: not given, and a download needs pooch: {by_hand(archive)}") from None
+        raise UserError(
+            f"task.data_dir: not given, and a download needs pooch: pip install 'fco[femnist]', or {by_hand(archive)}"
+        ) from None
     packed = cache_folder() / archive.name
     if packed.exists():
         verify(packed, archive.sha256)
+    pooch.get_logger().setLevel("WARNING")
     log.info("downloading %s to %s", archive.url, packed)
     path = pooch.retrieve(
         archive.url, f"sha256:{archive.sha256}", archive.name, cache_folder(), downloader=Resumable(archive)
@@ -68,7 +69,7 @@ def fetch(archive: Archive) -> Path:
 def by_hand(archive: Archive) -> str:
     """What to do without the download."""
     return (
-        f"pip install 'fco[femnist]', or fetch {archive.url} yourself, unpack it and pass task.data_dir=<the folder> "
+        f"fetch {archive.url} yourself, unpack it and pass task.data_dir=<the folder> "
         "(a folder of LEAF's JSON or an .npz file will do as well)"
     )
 
@@ -84,10 +85,10 @@ class Resumable:
         try:
             _download(url, part)
         except OSError as problem:  # requests' errors are kinds of OSError
-            kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept for the next attempt" if part.exists() else ""
+            kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
             raise UserError(
-                f"task.data_dir: not given, and {url} cannot be downloaded{kept} "
-                f"({type(problem).__name__}): {by_hand(self.archive)}"
+                f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
+                f"try again, or {by_hand(self.archive)}"
             ) from problem
         verify(part, self.archive.sha256)
         part.replace(output_file)

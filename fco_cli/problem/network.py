@@ -7,6 +7,7 @@ than calls of a matrix library, which would spend its time on packing the weight
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -141,7 +142,7 @@ class Network:
     def layout(self) -> Layout:
         blocks: list[Block] = []
         widths = self.widths.tolist()
-        for layer, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+        for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
             blocks += [
                 Block(f"kernel{layer}", (outputs, inputs)),
                 Block(f"bias{layer}", (outputs,), regularised=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ HOLDOUTS = ("auto", "split", "clients", "rows", "none")
 class CustomProblem(Problem):
     """A problem that remembers what its features are."""
 
-    description: LinearModel | None = None
+    description: LinearModel = field(kw_only=True)
 
 
 @dataclass(kw_only=True)
@@ -116,7 +116,7 @@ class Custom(Task):
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
         """model.csv, linear_model.npz and linear_model.json; the local baseline has no single model to export."""
-        assert isinstance(problem, CustomProblem) and problem.description is not None
+        assert isinstance(problem, CustomProblem)
         if model.ndim == 1:
             kernel = problem.layout.view(model[None], "kernel").reshape(problem.model.widths[-1], -1)
             problem.description.write(folder, kernel.astype(float), model[problem.layout.slices["bias"]].astype(float))

@@ -45,9 +45,10 @@ class Femnist(ImageClassification):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
-        if data.y.max() >= self.classes:
-            data.fail(int(np.argmax(data.y >= self.classes)), f"label {data.y.max():g}, task.classes is {self.classes}")
         check_labels(data, "softmax")
+        if data.y.max() >= self.classes:
+            row = int(np.argmax(data.y >= self.classes))
+            data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")
         training, test = (data.take(data.split == part).as_clients(dtype) for part in ("train", "test"))
         for part in (training, test):
             ink(part.x, data)

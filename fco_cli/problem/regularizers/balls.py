@@ -82,7 +82,7 @@ def factor_within(norm, radius, like):
 def project_onto_l1_ball(z, radius, out):
     total = absolute_sum(z)
     if total <= radius:
-        out[:] = z
+        scale(z, z.dtype.type(1), out)
         return
     theta = z.dtype.type(l1_ball_threshold(z, total, radius))
     soft_threshold(z, theta, z.dtype.type(1), out)
@@ -133,7 +133,4 @@ class L2Ball(Regularizer):
     @kernel
     def prox(z, t, p, shape, out):
         length = np.sqrt(squared_length(z))
-        if length <= p[0]:
-            out[:] = z
-        else:
-            scale(z, factor_within(length, p[0], z), out)
+        scale(z, z.dtype.type(1) if length <= p[0] else factor_within(length, p[0], z), out)
