@@ -15,7 +15,7 @@ from fco_cli.errors import UserError
 log = logging.getLogger(__name__)
 
 SITE = "https://storage.googleapis.com/tff-datasets-public/"
-CHUNK = 1 << 20
+CHUNK = 1 << 16  # bytes: the most that a broken download loses
 
 
 @dataclass(frozen=True)
