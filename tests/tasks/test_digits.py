@@ -38,7 +38,7 @@ def test_the_model_is_linear_or_a_network():
 
 
 def test_too_skewed_for_so_many_clients_is_said():
-    with pytest.raises(UserError, match="task.concentration: got 0.001"):
+    with pytest.raises(UserError, match=r"task\.concentration: got 0\.001"):
         build("task.concentration=0.001", "task.clients=300")
 
 
