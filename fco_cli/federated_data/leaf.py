@@ -25,6 +25,8 @@ def read_leaf(source: Path) -> Arrays:
             y.append(labels)
             client += [user] * len(labels)
             split += [folder] * len(labels)
+    if not x:
+        raise UserError(f"{source}: its shards hold no users")
     widths = {rows.shape[1] for rows in x}
     if len(widths) > 1:
         raise UserError(f"{source}: its samples have different numbers of features: {sorted(widths)}")
@@ -45,9 +47,12 @@ def _read_shard(path: Path) -> list[tuple[str, Array, Array]]:
         raise UserError(f"{path}: is not complete JSON: {problem}") from problem
     if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
         raise UserError(f"{path}: is not a LEAF shard: it needs users and user_data")
-    counts = content.get("num_samples") or [None] * len(content["users"])
+    users = content["users"]
+    counts = content.get("num_samples") or [None] * len(users)
+    if len(counts) != len(users):
+        raise UserError(f"{path}: has {len(users)} users but {len(counts)} num_samples")
     clients = []
-    for user, count in zip(content["users"], counts, strict=True):
+    for user, count in zip(users, counts, strict=True):
         try:
             rows = np.array(content["user_data"][user]["x"], dtype=np.float32)
             labels = np.array(content["user_data"][user]["y"])

@@ -23,8 +23,8 @@ def kind_of(source: Path) -> str:
     files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
     suffixes = {path.suffix for path in files}
     kinds = [kind for kind, endings in KINDS.items() if suffixes & set(endings)]
-    if source.is_dir() and "npz" in kinds:
-        kinds.remove("npz")  # a file of the neutral format is named itself
+    if source.is_dir() and kinds == ["npz"]:
+        raise UserError(f"{source}: is a folder; name the .npz file in it")
     if len(kinds) != 1:
         found = " and ".join(kinds) or "nothing that is known"
         raise UserError(f"{source}: holds {found}; it must hold files of one kind: .npz, .json, .h5, .csv or .parquet")

@@ -44,6 +44,8 @@ def read_tff(source: Path, choose: Callable[[list[str]], list[str]] = _everyone)
                     split += [part] * len(labels)
         except (OSError, KeyError, ValueError) as problem:
             raise UserError(f"{path}: is not one of TensorFlow Federated's files: {problem}") from problem
+    if not x:
+        raise UserError(f"{source}: its files hold no clients")
     arrays = {"x": np.concatenate(x), "y": np.concatenate(y), "client": np.array(client)}
     if len(files) > 1:
         arrays["split"] = np.array(split)

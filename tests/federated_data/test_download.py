@@ -77,7 +77,7 @@ def test_an_archive_is_fetched_once_and_unpacked_flat(site, archive):
     assert not (site.parent / "escape.h5").exists()
     assert fetch(archive) == folder
     assert Handler.ranges == [None]
-    assert [path.name for path in site.iterdir()] == ["fed"]
+    assert sorted(path.name for path in site.iterdir()) == [".lock", "fed"]
 
 
 def test_a_broken_download_is_resumed(site, archive, monkeypatch):
@@ -98,6 +98,15 @@ def test_a_wrong_checksum_keeps_the_file_aside(site):
     assert kept.read_bytes() == CONTENT
     assert str(kept) in str(problem.value)
     assert not (site / "fed").exists()
+
+
+def test_a_damaged_archive_that_is_already_here_is_kept_aside(site, archive):
+    site.mkdir(parents=True)
+    (site / archive.name).write_bytes(b"damaged")
+    with pytest.raises(UserError, match="wrong checksum"):
+        fetch(archive)
+    assert next(site.glob("*.wrong-*")).read_bytes() == b"damaged"
+    assert fetch(archive).exists()  # the next attempt downloads it
 
 
 def test_no_network_is_said_in_one_line_with_a_way_out(site, archive, monkeypatch):

@@ -145,6 +145,10 @@ def test_bad_leaf_shards_are_named(tmp_path):
     assert "different numbers of features: [1, 2]" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [3]}))
     assert "num_samples says 3" in refusal(tmp_path)
+    shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [2, 2]}))
+    assert "has 1 users but 2 num_samples" in refusal(tmp_path)
+    (tmp_path / "alone.json").write_text(json.dumps(leaf({})))
+    assert "hold no users" in refusal(tmp_path / "alone.json")
 
 
 def write_tff(folder: Path) -> None:
@@ -185,6 +189,9 @@ def test_a_folder_must_hold_one_kind(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     assert "holds leaf and table" in refusal(tmp_path)
     assert "no such file or folder" in refusal(tmp_path / "nowhere")
+    (tmp_path / "sub").mkdir()
+    np.savez(tmp_path / "sub" / "d.npz", x=np.zeros(2))
+    assert "is a folder; name the .npz file in it" in refusal(tmp_path / "sub")
 
 
 def test_a_fingerprint_is_of_the_content_and_not_of_the_path(tmp_path):

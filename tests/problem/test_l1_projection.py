@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from fco_cli.problem.compiled import specialise
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import Geometry, to_primal
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
 
 COUNT, SIZE = 125_000, 7
@@ -114,3 +118,10 @@ def test_what_is_not_finite_stays_so_and_ends(bad):
         z = np.ones((1, size))
         z[0, 3] = bad
         assert not np.isfinite(project(z, np.ones(1))).all()
+
+
+def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
+    data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
+    problem = Problem(data, Linear(2), Loss.ALL["squared"], L2Ball(radius=5.0))
+    w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, 1e9]])  # the last of each is the bias: free
+    np.testing.assert_allclose(problem.constraint_violation(w, np.full((3, 1), 5.0)), [0, 0.5, 0], atol=1e-15)

@@ -109,7 +109,7 @@ def subset(name: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
 def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(tmp_path, task):
-    """Real writers; learning rates chosen by the training loss, as the paper does, from the quick profile's grid."""
+    """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid."""
     best = {}
     for algo in ("feddualavg", "fedmid"):
         common = [f"task={task}", f"algo={algo}", *subset("femnist10"), "hparams.rounds=150", "hparams.eval_every=50"]
