@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, copy, is_finite, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
@@ -96,7 +96,7 @@ def visit(broadcast, t, rate, x, y, order, edges, first, widths, geometry, messa
     for i in prange(messages.shape[0]):
         state = messages[i]
         for j in range(state.shape[0]):
-            state[j, :] = broadcast[j]
+            copy(broadcast[j], state[j])
         batches = Batches(x, y, order, edges[first[i] : first[i + 1] + 1], widths)
         local_steps(state, t, rate, batches, geometry)
 
@@ -110,13 +110,14 @@ def mean_change(messages, broadcast, weights, steps, delta, mean_steps):
     for j in range(broadcast.shape[0]):
         total = 0.0
         mean_steps[j] = 0.0
-        delta[j, :] = 0
+        for k in range(delta.shape[1]):
+            delta[j, k] = 0
         for i in range(messages.shape[0]):
             message = messages[i, j]
             check = message.dtype.type(0)
             for k in range(message.shape[0]):
                 check += message[k]  # not finite if any entry is not
-            if np.isfinite(check):
+            if is_finite(check):
                 total += weights[i]
                 mean_steps[j] += weights[i] * steps[i]
                 weight = message.dtype.type(weights[i])
@@ -174,15 +175,35 @@ class Federated(Algorithm):
 
     def round(self, state: State, cohort: Cohort | None) -> State:
         assert cohort is not None
+        broadcast, messages = state["s"], self._messages(state, cohort)
+        delta, steps = np.empty_like(broadcast), np.empty(len(broadcast))
+        mean_change(messages, broadcast, cohort.weights, cohort.steps, delta, steps)
+        return self.server(state, delta, steps)
+
+    def _messages(self, state: State, cohort: Cohort) -> Array:
+        """What the clients of the cohort send: [S, J, P]."""
         data, broadcast = self.problem.data, state["s"]
         messages = np.empty((len(cohort.clients), *broadcast.shape), broadcast.dtype)
         self._visit(
             broadcast, state["t"], self.jobs.client_lr, data.x, data.y,
             cohort.order, cohort.edges, cohort.first, self.problem.model.widths, self.geometry, messages,
         )  # fmt: skip
-        delta, steps = np.empty_like(broadcast), np.empty(len(broadcast))
-        mean_change(messages, broadcast, cohort.weights, cohort.steps, delta, steps)
-        return self.server(state, delta, steps)
+        return messages
+
+    def client_models(self, state: State, cohort: Cohort) -> Array:
+        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P].
+
+        A round is a function of its state and cohort, so this replays the clients' work instead of keeping it.
+        """
+        messages = self._messages(state, cohort)
+        average = np.average(messages, axis=0, weights=cohort.weights)
+        steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
+        states = np.concatenate([messages, average[None].astype(messages.dtype)])
+        return np.stack([self._client_model(s, state["t"], k) for s, k in zip(states, steps, strict=True)])
+
+    def _client_model(self, s: Array, t: Array, steps: float) -> Array:
+        """The model that a client's state s [J, P] stands for after its local steps."""
+        return s
 
     @abstractmethod
     def server(self, state: State, delta: Array, steps: Array) -> State:

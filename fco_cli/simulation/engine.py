@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, Jobs, State
+from fco_cli.algorithms.base import Federated
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate
@@ -33,6 +34,7 @@ class Job:
     seconds: float = 0.0  # of work so far, over all sessions
     diverged: int | None = None  # the round in which no client had a finite update
     model: Array | None = None  # the output, set when the job ends
+    clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
 
     @property
     def ended(self) -> bool:
@@ -48,6 +50,7 @@ class Experiment:
     settings: Settings
     seed: int
     algorithm: Callable[[Problem, Jobs], Algorithm]
+    record_clients: bool = False  # keep the client models of the last round
 
 
 class Simulation:
@@ -93,6 +96,7 @@ class Simulation:
         finite = np.isfinite(self.state["s"].reshape(len(self.running), -1).sum(axis=1))
         if not finite.all():
             self._drop(~finite, before)
+            before = {name: values[finite] for name, values in before.items()}
         if not self.running:
             return
         done, counters = self.round + 1, self.running[0].counters + self._cost(cohort)
@@ -103,6 +107,11 @@ class Simulation:
         if done == self.rounds:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
+            if self.experiment.record_clients and isinstance(self.algorithm, Federated) and cohort is not None:
+                clients = self.algorithm.client_models(before, cohort)
+                for j, job in enumerate(self.running):
+                    job.clients = clients[:, j].copy()
+            self.running = []
 
     def _drop(self, diverged: Array, before: State) -> None:
         """Jobs that have diverged leave the stack, with their last finite model."""

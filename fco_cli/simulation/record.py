@@ -3,6 +3,7 @@
     config.yaml    the resolved configuration
     metrics.csv    a row per evaluated round
     model.npz      the final model, an array per block of parameters
+    clients.npz    with record_clients=true: the last round's client models and, last, their average
     run.log        what was said
     result.json    written last: its presence means that the run is done
     checkpoint.npz while the run is unfinished
@@ -17,7 +18,6 @@ import fcntl
 import io
 import json
 import logging
-import os
 import shutil
 import time
 import zipfile
@@ -30,26 +30,13 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
 
 log = logging.getLogger(__name__)
 
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
 def _arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
@@ -106,8 +93,8 @@ class Record:
             raise UserError(f"output_dir: {self.folder} cannot be created: {problem.strerror}") from problem
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold this run for this process. A lock ends with its process, however that ends."""
+    def lock(self, wait: bool) -> Iterator[bool]:
+        """Hold this run for this process; False if another one does. A lock ends with its process, in any case."""
         self.create()
         try:
             file = (self.folder / ".lock").open("w")
@@ -115,10 +102,11 @@ class Record:
             raise UserError(f"output_dir: {self.folder} cannot be written: {problem.strerror}") from problem
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                raise UserError(f"{self.folder}: another process is working on this run") from None
-            yield
+                yield False
+            else:
+                yield True
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""
@@ -132,7 +120,7 @@ class Record:
         arrays = {f"state/{name}": values for name, values in job.state.items()}
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
-        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays))
+        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=False)
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any]) -> dict[str, Any]:
         """Write everything, `result.json` last, and only then drop the checkpoint."""
@@ -143,6 +131,9 @@ class Record:
         if job.model.ndim == 1:
             blocks = {name: values[0] for name, values in blocks.items()}
         write_atomically(self.folder / "model.npz", _arrays_as_bytes(blocks))
+        if job.clients is not None:
+            clients = {block.name: layout.view(job.clients, block.name) for block in layout.blocks}
+            write_atomically(self.folder / "clients.npz", _arrays_as_bytes(clients))
         result = {
             "status": "finished" if job.diverged is None else "diverged",
             "diverged_round": job.diverged,
@@ -175,7 +166,9 @@ def _table(job: Job) -> bytes:
 
 
 def _means_of_last_rounds(job: Job) -> dict[str, float]:
-    last = np.array(job.history["round"]) > job.round - SUMMARY_ROUNDS
+    last = np.array(job.history["round"]) > max(0, job.round - SUMMARY_ROUNDS)  # round 0 is the start, not a result
+    if not last.any():  # diverged before the first evaluation
+        last[-1] = True
     return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
 
 

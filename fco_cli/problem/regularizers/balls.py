@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, positive, scale, squared_length
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
@@ -82,7 +82,7 @@ def factor_within(norm, radius, like):
 def project_onto_l1_ball(z, radius, out):
     total = absolute_sum(z)
     if total <= radius:
-        scale(z, z.dtype.type(1), out)
+        copy(z, out)
         return
     theta = z.dtype.type(l1_ball_threshold(z, total, radius))
     soft_threshold(z, theta, z.dtype.type(1), out)

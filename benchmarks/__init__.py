@@ -1,0 +1,1 @@
+"""How fast the engine is, against an honest plain-NumPy loop. Run with `python -m benchmarks`."""

@@ -1,0 +1,86 @@
+"""Timing: baseline and engine interleaved in one process, medians; peak memory in processes of their own."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.simulation.engine import Experiment, Job, Simulation
+from fco_cli.simulation.settings import Settings
+
+
+@dataclass
+class Timing:
+    """Milliseconds per job and round of the two, and their ratio."""
+
+    name: str
+    baseline: float
+    engine: float
+
+    @property
+    def ratio(self) -> float:
+        return self.baseline / self.engine
+
+
+def milliseconds(work: Callable[[], int]) -> float:
+    """Per unit of work; `work` says how many units it did."""
+    start = time.perf_counter()
+    units = work()
+    return (time.perf_counter() - start) * 1e3 / units
+
+
+def interleaved(name: str, baseline: Callable[[], int], engine: Callable[[], int], repeats: int) -> Timing:
+    """Both in turns, so that a noisy moment of the machine hits both; the first turn warms up and does not count."""
+    engine()
+    pairs = [(milliseconds(baseline), milliseconds(engine)) for _ in range(repeats)]
+    return Timing(name, *(statistics.median(column) for column in zip(*pairs, strict=True)))
+
+
+def engine_rounds(
+    task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1
+) -> Callable[[], int]:
+    """A simulation of `jobs` jobs that all survive, evaluated every round; the units are jobs times rounds."""
+    settings = Settings(
+        client_lr=1.0, server_lr=1.0, rounds=10**9, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
+        dtype=str(problem.dtype),
+    )  # fmt: skip
+    rates = np.geomspace(1e-6, 1e-5, jobs).astype(problem.dtype)
+    parameters = np.repeat(problem.regularizer.parameters[None], jobs, axis=0)
+    varying = Jobs(rates, np.ones(jobs, problem.dtype), parameters)
+    experiment = Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"])
+    simulation = Simulation(experiment, [Job() for _ in range(jobs)], varying)
+
+    def work() -> int:
+        with threadpool_limits(1, user_api="blas"):
+            for _ in range(rounds):
+                simulation.advance()
+        return jobs * rounds
+
+    return work
+
+
+def peak_memory_mb(*command: str) -> float:
+    """Of a command in a process of its own."""
+    report = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, capture_output=True); " + (
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", report, *command], check=True, capture_output=True, text=True)
+    return int(done.stdout) / 1024
+
+
+def wall_seconds(*command: str, repeats: int = 5) -> float:
+    """The median time of a command, start-up included, after one call that may fill caches."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])

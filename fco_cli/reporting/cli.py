@@ -1,0 +1,124 @@
+"""fco-report: records become figures, tables, a claims ledger and one page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fco_cli.errors import UserError, one_line
+from fco_cli.reporting.results import Results, collect
+
+if TYPE_CHECKING:
+    from fco_cli.reporting.claims import Entry
+    from fco_cli.reporting.report import Report
+
+OUTPUTS = Path("outputs")
+NAMED = 10  # unreadable records on the terminal; the page lists all
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="fco-report",
+        description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
+    )
+    made.add_argument(
+        "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
+        help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",
+    )  # fmt: skip
+    made.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
+    made.add_argument("--csv", type=Path, metavar="FILE", help="also write a row per run to this file")
+    made.add_argument("--claims", action="store_true", help="also print the claims ledger")
+    made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command; a wrong input is one line and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        report(options)
+    except UserError as problem:
+        print(f"fco-report: {one_line(problem)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def report(options: argparse.Namespace) -> None:
+    """The story of one report."""
+    folders = [folder for source in options.sources if (folder := _folder_of(source))]
+    results = collect(folders)
+    _name_left_out(results)
+    if not results.studies:
+        places = ", ".join(options.sources)
+        raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
+    from fco_cli.reporting.report import make_report  # matplotlib takes a while
+
+    made = make_report(results, options.output, options.x)
+    if options.csv:
+        _write_csv(results, options.csv)
+    if options.claims:
+        _print_ledger(made.ledger)
+    _print_end(results, made)
+
+
+def _folder_of(source: str) -> Path | None:
+    """The folder that a word of the command line means; None for a shipped experiment that has not been run."""
+    for folder in (Path(source), OUTPUTS / source):
+        if folder.is_dir():
+            return folder
+    if source in shipped_experiments():
+        return None
+    known = ", ".join(shipped_experiments())
+    raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
+
+
+def shipped_experiments() -> list[str]:
+    """The names of conf/experiment."""
+    places = files("fco_cli.conf").joinpath("experiment").iterdir()
+    return sorted(place.name.removesuffix(".yaml") for place in places if place.name.endswith(".yaml"))
+
+
+def _name_left_out(results: Results) -> None:
+    for path, reason in results.left_out[:NAMED]:
+        print(f"fco-report: left out {path}: {reason}", file=sys.stderr)
+    if len(results.left_out) > NAMED:
+        print(f"fco-report: left out {len(results.left_out) - NAMED} more, named in the page", file=sys.stderr)
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    from fco_cli.files import write_atomically
+
+    write_atomically(path, results.table().to_csv(index=False).encode())
+
+
+def _print_ledger(ledger: list[Entry]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("claim", "experiment", "verdict", "claimed", "measured"):
+        table.add_column(heading)
+    for entry in ledger:
+        table.add_row(entry.claim.id, entry.experiment, entry.verdict, entry.claimed or "-", entry.measured)
+    console = Console(markup=False)
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no width of its own
+    console.print(table)
+
+
+def _print_end(results: Results, made: Report) -> None:
+    """Which figures were made and from what, what was not run and how to get it, and where everything is."""
+    from fco_cli.reporting.claims import summary
+
+    for study in results.studies:
+        kinds = ", ".join(one.kind for one in made.figures if one.study is study)
+        print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
+    missing = [name for name in shipped_experiments() if results.study(name) is None]
+    if missing:
+        print(f"not run: {', '.join(missing)}")
+        print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
+    print(f"claims: {summary(made.ledger)}")
+    print(f"figures: {made.page.parent / 'figures'}")
+    print(f"report: {made.page}")

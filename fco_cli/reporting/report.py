@@ -1,0 +1,68 @@
+"""A whole report: every figure and table of the studies, the ledger, and the page that holds them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
+from fco_cli.reporting import claims, figures, tables
+from fco_cli.reporting.claims import Entry
+from fco_cli.reporting.curse import draw_curse
+from fco_cli.reporting.html import render
+from fco_cli.reporting.results import Results, Study
+from fco_cli.reporting.select import Choice, choose
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure on disk; beside the PNG lies a PDF."""
+
+    study: Study
+    kind: str
+    png: Path
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was made."""
+
+    page: Path
+    figures: list[Drawn]
+    ledger: list[Entry]
+
+
+def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
+    """Write the report of all studies to a folder."""
+    for part in (folder, folder / "figures", folder / "tables"):
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise UserError(f"--output: {part} cannot be created: {problem.strerror}") from problem
+    choices = {study.slug: choose(study) for study in results.studies}
+    drawn = []
+    for study in results.studies:
+        drawn += _draw(study, choices[study.slug], folder / "figures", x)
+        tables.save_tables(study, choices[study.slug], folder / "tables")
+    ledger = claims.evaluate(claims.read_claims(), results)
+    write_atomically(folder / "CLAIMS.md", claims.as_markdown(ledger).encode())
+    page = folder / "index.html"
+    write_atomically(page, render(results, choices, drawn, ledger).encode())
+    return Report(page, drawn, ledger)
+
+
+def _draw(study: Study, choices: dict[str, Choice], folder: Path, x: str) -> list[Drawn]:
+    made = {
+        "curves": figures.draw_panels(study, choices, x),
+        "learning_rates": figures.draw_heat_maps(study, choices),
+        "robustness": figures.draw_robustness(study, choices),
+        "clients": draw_curse(study, choices),
+    }
+    drawn = []
+    for kind, figure in made.items():
+        if figure is not None:
+            name = study.slug if kind == "curves" else f"{study.slug}_{kind}"
+            png, _ = figures.save(figure, folder / name)
+            drawn.append(Drawn(study, kind, png))
+    return drawn

@@ -1,0 +1,111 @@
+"""Which learning rates are best, by the experiment's own rule; ties and divergence are part of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fco_cli.reporting.results import Rule, Run, Study
+
+TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
+
+
+def in_window(rounds: np.ndarray, last: int) -> np.ndarray:
+    """Which of the evaluated rounds are the last so many; the start is none of them."""
+    return rounds > max(rounds[-1] - last, 0)
+
+
+def window_mean(run: Run, metric: str, last: int) -> float:
+    """The mean over the last rounds; NaN for a run that diverged or does not have the metric."""
+    if run.diverged or metric not in run.curves:
+        return np.nan
+    with np.errstate(invalid="ignore"):
+        mean = float(run.curves[metric][in_window(run.curves["round"], last)].mean())
+    return mean if np.isfinite(mean) else np.nan
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of learning rates of one algorithm, with a run for every seed."""
+
+    algo: str
+    client_lr: float | None
+    server_lr: float | None
+    runs: tuple[Run, ...]
+    rule: Rule
+
+    @property
+    def diverged(self) -> bool:
+        """A pair that diverges with one seed is not to be trusted with another."""
+        return any(run.diverged for run in self.runs)
+
+    @cached_property
+    def score(self) -> float:
+        """By which cells are compared: the mean over the seeds, NaN if one of them diverged."""
+        return self.mean(self.rule.metric, self.rule.last)
+
+    def mean(self, metric: str, last: int) -> float:
+        return float(np.mean([window_mean(run, metric, last) for run in self.runs]))
+
+    def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rounds, mean and standard deviation over the seeds, at the rounds that all seeds have."""
+        rounds = self.runs[0].curves["round"]
+        for run in self.runs[1:]:
+            rounds = np.intersect1d(rounds, run.curves["round"])
+        values = np.array([run.curves[metric][np.isin(run.curves["round"], rounds)] for run in self.runs])
+        return rounds, values.mean(axis=0), values.std(axis=0)
+
+    @property
+    def rates(self) -> str:
+        """For people: (client_lr, server_lr)."""
+        pair = [f"{rate:g}" for rate in (self.client_lr, self.server_lr) if rate is not None]
+        return f"({', '.join(pair)})" if pair else "-"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm's grid and what was chosen from it."""
+
+    algo: str
+    cells: tuple[Cell, ...]
+    best: Cell | None  # None if every cell diverged
+    tied: tuple[Cell, ...]  # all cells as good as the best, the best included
+
+    @property
+    def diverged(self) -> int:
+        return sum(cell.diverged for cell in self.cells)
+
+
+def choose(study: Study) -> dict[str, Choice]:
+    """The choice of every algorithm of a study."""
+    return {algo: _choose(algo, _cells(study.of(algo), study.rule), study.rule) for algo in study.algorithms}
+
+
+def _cells(runs: Sequence[Run], rule: Rule) -> tuple[Cell, ...]:
+    pairs: dict[tuple[float | None, float | None], list[Run]] = {}
+    for run in runs:
+        pairs.setdefault((run.client_lr, run.server_lr), []).append(run)
+    return tuple(Cell(members[0].algo, *pair, tuple(members), rule) for pair, members in pairs.items())
+
+
+def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
+    sign = 1.0 if rule.mode == "max" else -1.0
+    candidates = [cell for cell in cells if np.isfinite(cell.score)]
+    if not candidates:
+        return Choice(algo, cells, None, ())
+    top = max(sign * cell.score for cell in candidates)
+    tied = [cell for cell in candidates if sign * cell.score >= top - TIE * abs(top)]
+    # Among equals the one that was good earliest: the best mean over the whole run; then the smaller rates.
+    best = min(
+        tied,
+        key=lambda cell: (-sign * _whole_run(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0),
+    )
+    return Choice(algo, cells, best, tuple(tied))
+
+
+def _whole_run(cell: Cell, rule: Rule) -> float:
+    mean = float(np.mean([run.curves[rule.metric].mean() for run in cell.runs]))
+    return mean if np.isfinite(mean) else (-np.inf if rule.mode == "max" else np.inf)

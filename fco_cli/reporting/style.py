@@ -1,0 +1,64 @@
+"""How algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AlgorithmStyle:
+    """The colours are those of Okabe and Ito (2008), which people with colour-blindness can tell apart."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+ALGORITHMS = {
+    "feddualavg": AlgorithmStyle("FedDualAvg", "#0072B2", "o"),
+    "feddualavg_osp": AlgorithmStyle("FedDualAvg-OSP", "#56B4E9", "s"),
+    "fedmid": AlgorithmStyle("FedMiD", "#D55E00", "^"),
+    "fedmid_osp": AlgorithmStyle("FedMiD-OSP", "#E69F00", "D"),
+    "fedavg": AlgorithmStyle("FedAvg", "#009E73", "v"),
+    "fedavg_subgrad": AlgorithmStyle("FedAvg(∂)", "#CC79A7", "P"),
+    "centralized": AlgorithmStyle("centralized", "#000000", "*"),
+    "local": AlgorithmStyle("local", "#7F7F7F", "X"),
+    "optimum": AlgorithmStyle("optimum", "#000000", ""),
+}
+BASELINES = frozenset(("centralized", "local", "optimum"))  # they do not federate and have no server_lr
+
+
+def algorithm_style(algo: str) -> AlgorithmStyle:
+    """The style of an algorithm; one that is not of the paper keeps its own name."""
+    return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h"))
+
+
+def algorithm_order(algo: str) -> tuple[int, str]:
+    """The paper's algorithms first, in the order above."""
+    names = list(ALGORITHMS)
+    return (names.index(algo) if algo in names else len(names), algo)
+
+
+@dataclass(frozen=True)
+class MetricStyle:
+    label: str
+    log: bool = False
+
+
+METRICS = {
+    "objective": MetricStyle("training loss + ψ", log=True),
+    "train_loss": MetricStyle("training loss", log=True),
+    "validation_loss": MetricStyle("validation loss", log=True),
+    "validation_objective": MetricStyle("validation loss + ψ", log=True),
+    "kkt_residual": MetricStyle("KKT residual", log=True),
+    "recovery_error": MetricStyle("recovery error", log=True),
+    "train_accuracy": MetricStyle("training accuracy"),
+    "validation_accuracy": MetricStyle("validation accuracy"),
+    "f1": MetricStyle("F1"),
+    "density": MetricStyle("density"),
+    "rank": MetricStyle("rank"),
+}
+
+
+def metric_style(metric: str) -> MetricStyle:
+    return METRICS.get(metric, MetricStyle(metric.replace("_", " ")))

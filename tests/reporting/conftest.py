@@ -1,0 +1,95 @@
+"""Records made by hand, with known curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+SELECT = {"metric": "f1", "mode": "max", "last": 2}
+
+
+class Records:
+    """Writes records under a folder; every argument has a plain default."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(
+        self,
+        algo: str = "feddualavg",
+        client_lr: float = 0.001,
+        server_lr: float = 1.0,
+        seed: int = 0,
+        *,
+        experiment: str | None = "lasso_i",
+        profile: str = "paper",
+        select: dict[str, Any] = SELECT,
+        panels: Sequence[str] = ("f1", "density"),
+        diverged: int | None = None,
+        task: dict[str, Any] | None = None,
+        hparams: dict[str, Any] | None = None,
+        smoothness: float | None = None,
+        rounds: Sequence[int] | None = None,
+        **curves: Sequence[float],
+    ) -> Path:
+        curves = {"f1": (0.0, 0.5, 0.6, 0.7), **curves}
+        length = len(curves["f1"])
+        rounds = list(range(length)) if rounds is None else list(rounds)
+        cost = np.zeros(length) if algo in ("centralized", "local", "optimum") else 1e6 * np.array(rounds)
+        columns = {
+            "round": rounds,
+            "objective": np.linspace(9, 3, length),
+            "train_loss": np.linspace(8, 2, length),
+            "density": np.full(length, 0.5),
+            "bytes_up": cost,
+            "bytes_down": cost,
+            **curves,
+        }
+        scale = {"paper": 1.0, "quick": 0.2}[profile]
+        config = {
+            "task": {"name": "lasso", "clients": 8, **(task or {})},
+            "algo": {"name": algo},
+            "regularizer": {"name": "l1", "strength": 0.5},
+            "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
+            | (hparams or {}),
+            "seed": seed,
+            "experiment": experiment and {
+                "name": experiment, "title": f"The {experiment}", "select": select, "panels": list(panels),
+            },
+            "profile": {"name": profile, "scale": scale},
+        }  # fmt: skip
+        words = (experiment, profile, algo, client_lr, server_lr, seed, task, hparams)
+        run_id = "-".join(str(word) for word in words).replace("/", "_").replace(" ", "")
+        folder = self.root / (experiment or "alone") / "lasso" / algo / run_id
+        folder.mkdir(parents=True)
+        result = {
+            "status": "finished" if diverged is None else "diverged",
+            "diverged_round": diverged,
+            "rounds": rounds[-1],
+            "final": {name: float(values[-1]) for name, values in columns.items() if np.isfinite(values[-1])},
+            "seconds": 1.5,
+            "run_id": run_id,
+            "main_metric": "f1",
+            "smoothness": smoothness,
+            "versions": {"fco": "0.1.0"},
+            "git_revision": "0123456789abcdef",
+        }
+        lines = [
+            ",".join(columns),
+            *(",".join(repr(float(v)) for v in row) for row in zip(*columns.values(), strict=True)),
+        ]
+        (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        (folder / "result.json").write_text(json.dumps(result))
+        return folder
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "outputs")

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from fco_cli.reporting.cli import main
+
+
+@pytest.fixture
+def report(records, monkeypatch, capsys):
+    """Runs the command beside the records' `outputs` and returns its exit code, output and errors."""
+    records.root.mkdir(exist_ok=True)
+    monkeypatch.chdir(records.root.parent)
+
+    def run(*arguments):
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = ended.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_a_report_has_figures_tables_ledger_and_page(records, report):
+    for client_lr in (0.001, 0.003):
+        records.add("feddualavg", client_lr)
+        records.add("fedmid", client_lr)
+    code, out, err = report("lasso_i")
+    folder = records.root / "report"
+    assert (code, err) == (0, "")
+    assert {path.name for path in (folder / "figures").iterdir()} == {
+        f"lasso_i{kind}.{suffix}" for kind in ("", "_learning_rates", "_robustness") for suffix in ("png", "pdf")
+    }
+    assert {path.name for path in (folder / "tables").iterdir()} == {f"lasso_i.{s}" for s in ("md", "csv", "tex")}
+    assert (folder / "CLAIMS.md").read_text().startswith("# Claims ledger")
+    assert (folder / "index.html").read_text().startswith("<!doctype html>")
+    assert "lasso_i: curves, learning_rates, robustness from 4 runs, profile paper" in out
+    assert "not run: curse, curse_one_epoch, lasso_i_mild, lasso_ii" in out
+    assert "fco-run -m experiment=curse" in out
+    assert "report: outputs/report/index.html" in out
+
+
+def test_several_sources_make_one_report(records, report):
+    records.add(experiment="lasso_i")
+    records.add(experiment="lasso_ii", profile="quick")
+    code, out, _ = report("outputs/lasso_i", "lasso_ii", "lasso_iii", "--output", "elsewhere")
+    assert code == 0
+    assert "lasso_i: curves from 1 runs, profile paper" in out
+    assert "lasso_ii_quick: curves from 1 runs, profile quick" in out
+    assert "lasso_iii" in out.split("not run: ")[1]
+    assert (records.root.parent / "elsewhere" / "index.html").exists()
+
+
+def test_csv_and_claims(records, report):
+    records.add("fedmid", f1=(0, 0, 1, 1))
+    code, out, _ = report("--csv", "runs.csv", "--claims", "--x", "bytes")
+    assert code == 0
+    with (records.root.parent / "runs.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["algo"], float(row["f1"])) == ("fedmid", 1.0)
+    assert "lasso I, FedMiD is least sparse" in out
+    assert "not run" in out
+
+
+def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
+    records.add("feddualavg")
+    (records.add("fedmid") / "result.json").write_text("{")
+    code, out, err = report()
+    assert code == 0
+    assert "fco-report: left out outputs/lasso_i/lasso/fedmid/" in err
+    assert "result.json is not JSON" in err
+    assert "from 1 runs" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lasso_x"], "lasso_x: neither a folder nor an experiment; the experiments are curse, curse_one_epoch"),
+        (["lasso_i"], "lasso_i: no finished records there"),
+        (["outputs"], "outputs: no finished records there"),
+        ([], "outputs: no finished records there"),
+    ],
+)
+def test_a_wrong_source_is_one_line_and_exit_code_2(report, arguments, said):
+    code, out, err = report(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fco-report: {said}")
+    assert err.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, report):
+    records.add()
+    (records.root.parent / "taken").write_text("")
+    code, _, err = report("--output", "taken")
+    assert code == 2
+    assert err == "fco-report: --output: taken cannot be created: File exists\n"
+    code, _, err = report("--csv", "nowhere/runs.csv")
+    assert code == 2
+    assert err == "fco-report: nowhere/runs.csv: cannot be written: No such file or directory\n"
+
+
+def test_reporting_reads_records_and_never_loads_the_simulation():
+    program = (
+        "import sys, fco_cli.reporting.cli, fco_cli.reporting.report; "
+        "heavy = ('numba', 'fco_cli.simulation', 'fco_cli.algorithms'); "
+        "print([name for name in sys.modules if name.startswith(heavy)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

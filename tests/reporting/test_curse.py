@@ -1,0 +1,82 @@
+"""Figure 2: what a run keeps of its clients, and how it is drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fco_cli.reporting.curse import draw_curse, read_supports
+from fco_cli.reporting.results import collect
+from fco_cli.reporting.select import choose
+
+CLIENT_LR, STRENGTH, STEPS = 0.01, 0.5, 2  # 8 samples in batches of 4
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    """Real runs of both algorithms, tiny."""
+    folder = tmp_path_factory.mktemp("outputs")
+    settings = [
+        "task.dimension=6", "task.ones=2", "task.clients=5", "task.samples=8", "hparams.clients_per_round=3",
+        "hparams.batch_size=4", "hparams.rounds=3", f"hparams.client_lr={CLIENT_LR}", "hparams.server_lr=1",
+        "record_clients=true", f"output_dir={folder}", "threads=1",
+    ]  # fmt: skip
+    for algo in ("fedmid", "feddualavg"):
+        command = [sys.executable, "-m", "fco_cli.run", "task=lasso", f"algo={algo}", *settings]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return folder
+
+
+def kernels(outputs, algo):
+    (folder,) = (outputs / "lasso" / algo).iterdir()
+    return np.load(folder / "clients.npz")["kernel"], np.load(folder / "model.npz")["kernel"]
+
+
+def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(outputs):
+    models, server = kernels(outputs, "fedmid")
+    clients, average = models[:-1], models[-1]
+    assert clients.shape == (3, 6)
+    assert average == pytest.approx(clients.mean(axis=0))
+    threshold = STRENGTH * CLIENT_LR * STEPS  # eta_s eta_c K lambda, with eta_s = 1
+    assert server == pytest.approx(np.sign(average) * np.maximum(np.abs(average) - threshold, 0))
+
+
+def test_feddualavg_averages_duals_and_the_average_is_the_servers_model(outputs):
+    models, server = kernels(outputs, "feddualavg")
+    assert models[-1] == pytest.approx(server)
+    assert len({row.tobytes() for row in models}) == 4  # clients differ, from each other and from the average
+
+
+def test_a_run_that_keeps_its_clients_has_an_id_of_its_own():
+    from hydra import compose, initialize_config_module
+
+    from fco_cli.config import Run, register
+
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        ids = {Run.of(compose("config", [f"record_clients={keep}"])).run_id for keep in ("true", "false")}
+    assert len(ids) == 2
+
+
+def test_the_figure_shows_every_clients_support_and_the_averages(records):
+    folder = records.add("fedmid")
+    records.add("feddualavg")  # without clients.npz: no panel
+    np.savez(folder / "clients.npz", kernel=[[1, 0, 0.001, 0], [0, 1, 0, 0], [0.5, 0.5, 0.0005, 0]])
+    (study,) = collect([records.root]).studies
+    supports = read_supports(study.of("fedmid")[0])
+    assert (supports.client_density, supports.average_density) == (0.25, 0.5)
+    (axis,) = draw_curse(study, choose(study)).axes
+    drawn = np.asarray(axis.images[0].get_array())
+    assert drawn[:2].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert drawn[-1].tolist() == [1, 1, 0, 0]
+    assert "25% of a client's weights, 50% of their average's" in axis.get_title()
+
+
+def test_no_clients_no_figure(records):
+    records.add()
+    (study,) = collect([records.root]).studies
+    assert draw_curse(study, choose(study)) is None

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from fco_cli.reporting import figures
+from fco_cli.reporting.results import collect
+from fco_cli.reporting.select import choose
+from fco_cli.reporting.style import ALGORITHMS
+
+CLIENT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
+SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+
+
+def study_of(records):
+    (study,) = collect([records.root]).studies
+    return study, choose(study)
+
+
+def lines(axis):
+    return {line.get_label(): line for line in axis.get_lines()}
+
+
+def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
+    records.add("feddualavg", 0.001, f1=(0, 0.5, 0.8, 0.9), density=(0, 0.6, 0.5, 0.5))
+    records.add("feddualavg", 0.003, f1=(0, 0.1, 0.1, 0.1))
+    records.add("fedmid", f1=(0, 0.4, 0.5, 0.6))
+    records.add("optimum", f1=(0, 0.99), density=(0, 0.51))
+    figure = figures.draw_panels(*study_of(records))
+    f1, density = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["F1", "density"]
+    assert {axis.get_xlabel() for axis in figure.axes} == {"rounds"}
+    assert lines(f1)["FedDualAvg"].get_xdata().tolist() == [0, 1, 2, 3]
+    assert lines(f1)["FedDualAvg"].get_ydata().tolist() == [0, 0.5, 0.8, 0.9]
+    assert lines(density)["FedDualAvg"].get_ydata().tolist() == [0, 0.6, 0.5, 0.5]
+    assert lines(f1)["FedMiD"].get_ydata().tolist() == [0, 0.4, 0.5, 0.6]
+    optimum = lines(f1)["optimum"]
+    assert set(optimum.get_ydata()) == {0.99}
+    assert optimum.get_linestyle() == "--"
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said == ["FedDualAvg (0.001, 1)", "FedMiD (0.001, 1)", "optimum"]
+    assert figure.get_suptitle() == "The lasso_i"
+
+
+def test_several_seeds_are_a_mean_and_a_band(records):
+    records.add(seed=0, f1=(0, 0.4))
+    records.add(seed=1, f1=(0, 0.8))
+    axis = figures.draw_panels(*study_of(records)).axes[0]
+    assert lines(axis)["FedDualAvg"].get_ydata() == pytest.approx([0, 0.6])
+    (band,) = axis.collections
+    corners = band.get_paths()[0].vertices
+    at_the_end = corners[corners[:, 0] == 1, 1]
+    assert (at_the_end.min(), at_the_end.max()) == pytest.approx((0.4, 0.8))
+
+
+def test_the_local_baseline_shows_its_quartiles(records):
+    records.add("local", f1=(0, 0.5), f1_q25=(0, 0.3), f1_q75=(0, 0.6))
+    axis = figures.draw_panels(*study_of(records)).axes[0]
+    corners = axis.collections[0].get_paths()[0].vertices
+    assert set(corners[corners[:, 0] == 1, 1]) == {0.3, 0.6}
+
+
+def test_communication_can_be_the_x_axis(records):
+    records.add("feddualavg")
+    records.add("centralized", f1=(0, 0.9))
+    axis = figures.draw_panels(*study_of(records), x="bytes").axes[0]
+    assert axis.get_xlabel() == "megabytes sent"
+    assert lines(axis)["FedDualAvg"].get_xdata().tolist() == [0, 2, 4, 6]
+    assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # it sends nothing: a level
+
+
+def test_losses_are_drawn_on_a_logarithmic_scale(records):
+    records.add(panels=("objective", "f1"))
+    objective, f1 = figures.draw_panels(*study_of(records)).axes
+    assert (objective.get_yscale(), f1.get_yscale()) == ("log", "linear")
+
+
+def test_an_algorithm_that_always_diverged_is_said_to_have(records):
+    records.add("feddualavg")
+    records.add("fedmid", diverged=2)
+    figure = figures.draw_panels(*study_of(records))
+    assert figure.legends[0].get_texts()[1].get_text() == "FedMiD all diverged"
+    assert "FedMiD" not in lines(figure.axes[0])
+
+
+def _grid(records, algo="feddualavg", **options):
+    for client_lr, server_lr in itertools.product(CLIENT_RATES, SERVER_RATES):
+        diverged = 2 if client_lr >= 0.1 else None
+        score = 1 / (1 + abs(np.log(client_lr / 0.01)) + abs(np.log(server_lr)))
+        f1 = (0, score, score, score)
+        records.add(algo, client_lr, server_lr, f1=f1, diverged=diverged, **options)
+
+
+def test_the_heat_map_has_49_cells_hatched_where_diverged(records):
+    _grid(records)
+    figure = figures.draw_heat_maps(*study_of(records))
+    axis = figure.axes[0]
+    (image,) = axis.images
+    grid = np.ma.getdata(image.get_array())
+    assert image.get_array().shape == (7, 7)
+    hatched = {(p.get_y() + 0.5, p.get_x() + 0.5) for p in axis.patches if p.get_hatch()}
+    assert hatched == {(row, column) for row in (4, 5, 6) for column in range(7)}
+    assert image.get_array().mask[4:].all()
+    assert grid[2, 4] == pytest.approx(1.0)
+    frames = [p for p in axis.patches if isinstance(p, Rectangle) and not p.get_fill()]
+    assert [(p.get_y() + 0.5, p.get_x() + 0.5) for p in frames] == [(2, 4)]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [f"{rate:g}" for rate in CLIENT_RATES]
+    assert [label.get_text() for label in axis.get_xticklabels()] == [f"{rate:g}" for rate in SERVER_RATES]
+    assert axis.get_title() == "FedDualAvg\n21 of 49 diverged"
+
+
+def test_a_single_pair_makes_no_heat_map(records):
+    records.add()
+    assert figures.draw_heat_maps(*study_of(records)) is None
+
+
+def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
+    _grid(records)
+    _, choices = study_of(records)
+    assert len(figures.robust_pairs(choices["feddualavg"])) == 28
+
+
+def test_the_robustness_figure_shows_quality_against_density(records):
+    rounds = [0, 10, 30, 100, 300]
+    options = {"rounds": rounds, "f1": (0.0,) * 5, "density": (0, 0.9, 0.7, 0.5, 0.3)}
+    records.add(client_lr=0.01, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), **options)
+    records.add(client_lr=0.1, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), diverged=301, **options)
+    records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
+    figure = figures.draw_robustness(*study_of(records))
+    assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
+    dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
+    assert dots[0] == [[0.9, 0.6]] * 2
+    assert dots[3] == [[0.3, 0.9]] * 2
+    assert figure.axes[0].get_ylabel() == "validation accuracy"
+
+
+def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
+    accuracy = {"validation_accuracy": (0.5, 0.6), "f1": (0.0, 0.0)}
+    records.add(client_lr=0.01, rounds=[0, 300], density=(0, 0.9), **accuracy)
+    records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
+    records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
+    figure = figures.draw_robustness(*study_of(records))
+    assert figure.axes[0].get_title() == "round 10"
+    assert figure.axes[3].get_title() == "round 300, 2 of 3 diverged"
+    assert len(figure.axes[3].collections[0].get_offsets()) == 1
+
+
+def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(records, tmp_path):
+    records.add()
+    study, choices = study_of(records)
+    first = [path.read_bytes() for path in figures.save(figures.draw_panels(study, choices), tmp_path / "a")]
+    second = [path.read_bytes() for path in figures.save(figures.draw_panels(study, choices), tmp_path / "b")]
+    assert first[0].startswith(b"\x89PNG")
+    assert first[1].startswith(b"%PDF")
+    assert first == second
+    assert {path.name for path in tmp_path.glob("?.*")} == {"a.png", "a.pdf", "b.png", "b.pdf"}
+
+
+def test_every_algorithm_has_a_colour_and_marker_of_its_own():
+    drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
+    assert len({to_hex(style.colour) for style in drawn}) == len(drawn)
+    assert len({style.marker for style in drawn}) == len(drawn)
+
+
+NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: "0.012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_numbers_fit_their_cells(value):
+    assert figures.short(value) == NUMBERS[value]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fco_cli.reporting.results import collect
+
+
+def test_a_study_holds_the_runs_of_an_experiment(records):
+    records.add("fedmid")
+    records.add("feddualavg", 0.001)
+    records.add("feddualavg", 0.003)
+    (study,) = collect([records.root]).studies
+    assert (study.name, study.slug, study.profile) == ("lasso_i", "lasso_i", "paper")
+    assert study.algorithms == ["feddualavg", "fedmid"]
+    assert [run.client_lr for run in study.of("feddualavg")] == [0.001, 0.003]
+
+
+def test_curves_are_read_as_they_were_written(records):
+    records.add(f1=(0.1, 1 / 3), density=(float("inf"), float("nan")))
+    run = collect([records.root]).studies[0].runs[0]
+    assert run.curves["f1"].tolist() == [0.1, 1 / 3]
+    assert run.curves["density"][0] == float("inf")
+    assert run.megabytes.tolist() == [0.0, 2.0]
+
+
+def _cut_off(folder):
+    text = (folder / "metrics.csv").read_text()
+    (folder / "metrics.csv").write_text(text[:-5])
+
+
+def _drop_a_round(folder):
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (folder / "metrics.csv").write_text("".join(lines[:-1]))
+
+
+def _drop_a_value(folder):
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    lines[2] = lines[2].rsplit(",", 1)[0]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def _edit_result(**changes):
+    def edit(folder):
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(result | changes))
+
+    return edit
+
+
+DAMAGE = {
+    "unfinished": lambda folder: (folder / "result.json").unlink(),
+    "is not JSON": lambda folder: (folder / "result.json").write_text('{"status": "fin'),
+    "unknown status 'happy'": _edit_result(status="happy"),
+    "cut off": _cut_off,
+    "ends at round 2 of 3": _drop_a_round,
+    "columns": _drop_a_value,
+    "metrics.csv: No such file": lambda folder: (folder / "metrics.csv").unlink(),
+    "config.yaml: No such file": lambda folder: (folder / "config.yaml").unlink(),
+    "no key 'task'": lambda folder: (folder / "config.yaml").write_text("seed: 0\n"),
+    "could not find expected": lambda folder: (folder / "config.yaml").write_text("task: {name\nx: [1"),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGE)
+def test_a_damaged_record_is_named_and_left_out(records, reason):
+    damaged = records.add("fedmid")
+    records.add("feddualavg")
+    DAMAGE[reason](damaged)
+    results = collect([records.root])
+    assert [run.algo for study in results.studies for run in study.runs] == ["feddualavg"]
+    ((path, said),) = results.left_out
+    assert path == damaged
+    if reason != "could not find expected":  # the YAML parser's own words differ between its two builds
+        assert reason in said
+    assert "\n" not in said
+
+
+def test_a_record_without_the_selection_metric_is_left_out(records):
+    records.add(select={"metric": "rank", "mode": "min", "last": 1})
+    results = collect([records.root])
+    assert results.studies == []
+    assert "no column 'rank'" in results.left_out[0][1]
+
+
+def test_hidden_folders_are_nobodys_records(records):
+    folder = records.add()
+    hidden = folder / ".hydra"
+    hidden.mkdir()
+    (hidden / "config.yaml").write_text("task: something else")
+    results = collect([records.root])
+    assert len(results.studies[0].runs) == 1
+    assert results.left_out == []
+
+
+def test_profiles_and_overrides_make_studies_of_their_own(records):
+    records.add(client_lr=0.001)
+    records.add(client_lr=0.003)
+    records.add(profile="quick")
+    records.add(task={"clients": 16})
+    studies = collect([records.root]).studies
+    assert [study.slug for study in studies] == ["lasso_i", "lasso_i_2", "lasso_i_quick"]
+    assert studies[1].variant == "task.clients=16"
+    assert collect([records.root]).study("lasso_i").slug == "lasso_i"
+
+
+def test_the_optimum_serves_every_profile(records):
+    records.add(profile="quick")
+    records.add(profile="paper")
+    records.add("optimum", profile="quick", f1=(0.0, 1.0))
+    for study in collect([records.root]).studies:
+        assert study.algorithms == ["feddualavg", "optimum"]
+
+
+def test_a_run_found_twice_counts_once(records):
+    folder = records.add()
+    results = collect([records.root, folder.parent, records.root])
+    assert len(results.studies[0].runs) == 1
+
+
+def test_runs_of_no_experiment_are_grouped_by_task(records):
+    records.add(experiment=None)
+    (study,) = collect([records.root]).studies
+    assert study.name == "lasso"
+    assert (study.rule.metric, study.rule.mode) == ("objective", "min")
+    assert study.panels == ["objective", "f1"]
+
+
+def test_the_table_has_a_row_per_run(records):
+    records.add("fedmid")
+    records.add("optimum", f1=(0.0, 1.0))
+    table = collect([records.root]).table().set_index("algo")
+    assert table.loc["fedmid", "f1"] == 0.7
+    assert table.loc["fedmid", "server_lr"] == 1.0
+    assert table.loc["optimum", ["client_lr", "server_lr"]].isna().all()
+
+
+def test_a_run_whose_loss_exploded_has_diverged(records):
+    records.add(train_loss=(8, 1e3, 1e6, 1e9))
+    records.add("fedmid", train_loss=(8, 1e3, 1e6, float("nan")))
+    records.add("fedmid_osp", train_loss=(8, 100, 50, 9))
+    runs = collect([records.root]).studies[0].runs
+    assert {run.algo: run.diverged for run in runs} == {"feddualavg": True, "fedmid": True, "fedmid_osp": False}

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.reporting.results import collect
+from fco_cli.reporting.select import choose, in_window
+
+
+def chosen(records, algo="feddualavg"):
+    return choose(collect([records.root]).studies[0])[algo]
+
+
+def test_the_best_mean_over_the_last_rounds_wins(records):
+    records.add(client_lr=0.001, f1=(0, 0, 0.7, 0.8))
+    records.add(client_lr=0.003, f1=(0, 0.9, 0.9, 0.1))  # better only before the last two rounds
+    choice = chosen(records)
+    assert choice.best.client_lr == 0.001
+    assert choice.best.score == pytest.approx(0.75)
+
+
+def test_min_takes_the_smallest(records):
+    select = {"metric": "density", "mode": "min", "last": 1}
+    records.add(client_lr=0.001, select=select, density=(1, 0.1, 0.1, 0.4))
+    records.add(client_lr=0.003, select=select, density=(1, 0.9, 0.9, 0.3))
+    assert chosen(records).best.client_lr == 0.003
+
+
+def test_diverged_and_nan_runs_never_win(records):
+    records.add(client_lr=0.001, f1=(0, 0.1, 0.1, 0.1))
+    records.add(client_lr=0.003, f1=(0, 1, 1, 1), diverged=4)
+    records.add(client_lr=0.01, f1=(0, 1, np.nan, 1))
+    choice = chosen(records)
+    assert choice.best.client_lr == 0.001
+    assert choice.diverged == 1
+    assert len(choice.cells) == 3
+
+
+def test_nothing_is_chosen_where_everything_diverged(records):
+    records.add(diverged=2)
+    choice = chosen(records)
+    assert choice.best is None
+    assert choice.tied == ()
+
+
+def test_of_equals_the_earliest_wins_and_the_ties_are_told(records):
+    records.add(client_lr=0.001, f1=(0, 0.2, 1, 1))
+    records.add(client_lr=0.003, f1=(0, 0.8, 1, 1))
+    records.add(client_lr=0.01, f1=(0, 0.9, 0.9, 0.9))
+    choice = chosen(records)
+    assert choice.best.client_lr == 0.003
+    assert sorted(cell.client_lr for cell in choice.tied) == [0.001, 0.003]
+
+
+def test_of_complete_equals_the_smaller_rates_win(records):
+    for client_lr, server_lr in ((0.003, 0.1), (0.001, 1.0), (0.001, 0.3)):
+        records.add(client_lr=client_lr, server_lr=server_lr)
+    best = chosen(records).best
+    assert (best.client_lr, best.server_lr) == (0.001, 0.3)
+
+
+def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
+    records.add(client_lr=0.001, seed=0, f1=(0, 0, 0.5, 0.5))
+    records.add(client_lr=0.001, seed=1, f1=(0, 0, 0.7, 0.7))
+    records.add(client_lr=0.003, seed=0, f1=(0, 0, 1, 1))
+    records.add(client_lr=0.003, seed=1, f1=(0, 0, 1, 1), diverged=3)
+    choice = chosen(records)
+    assert choice.best.client_lr == 0.001
+    assert choice.best.score == pytest.approx(0.6)
+    rounds, mean, deviation = choice.best.curve("f1")
+    assert rounds.tolist() == [0, 1, 2, 3]
+    assert mean[-1] == pytest.approx(0.6)
+    assert deviation[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "last", "kept"),
+    [
+        ([0, 1, 2, 3], 1, [3]),
+        ([0, 1, 2, 3], 2, [2, 3]),
+        ([0, 100, 200, 300], 200, [200, 300]),  # rounds count, not evaluations
+        ([0, 1], 100, [1]),  # the start is no result
+    ],
+)
+def test_the_window_counts_rounds(rounds, last, kept):
+    rounds = np.array(rounds)
+    assert rounds[in_window(rounds, last)].tolist() == kept

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from fco_cli.reporting import tables
+from fco_cli.reporting.results import collect
+from fco_cli.reporting.select import choose
+
+
+@pytest.fixture
+def study(records):
+    records.add("feddualavg", f1=(0, 0.5, 0.92, 1.0, 1.0))
+    records.add("fedavg_subgrad", f1=(0, 0.1, 0.2, 0.3, 0.3))
+    records.add("fedmid", diverged=2)
+    records.add("optimum", f1=(0, 1.0))
+    (study,) = collect([records.root]).studies
+    return study
+
+
+def test_the_table_tells_rates_metrics_and_the_way_to_the_target(study):
+    table = tables.best_table(study, choose(study)).set_index("algorithm")
+    assert tables.target(study, choose(study)) == pytest.approx(0.9)
+    best = table.loc["FedDualAvg"]
+    assert (best["client lr"], best["server lr"], best["F1"]) == (0.001, 1.0, 1.0)
+    assert (best["rounds to target"], best["MB to target"]) == (2, 4.0)
+    assert best["diverged"] == "0 of 1"
+    assert table.loc["FedAvg(∂)"].isna()["rounds to target"]
+    assert table.loc["FedMiD", "diverged"] == "1 of 1"
+    assert table.loc["FedMiD"].isna()["F1"]
+
+
+def test_the_target_of_a_minimum_lies_below_the_start(records):
+    select = {"metric": "objective", "mode": "min", "last": 1}
+    records.add(select=select, objective=(10, 5, 1, 0))
+    (study,) = collect([records.root]).studies
+    choices = choose(study)
+    assert tables.target(study, choices) == pytest.approx(1.0)
+    assert tables.arrival(choices["feddualavg"].best, 1.0) == 2
+
+
+def test_the_three_forms_say_the_same(study, tmp_path):
+    markdown, comma, latex = tables.save_tables(study, choose(study), tmp_path)
+    rows = [line for line in markdown.read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 4
+    assert len({row.count("|") for row in rows}) == 1
+    assert "| FedDualAvg | 0.001 | 1 |" in markdown.read_text()
+    with comma.open() as file:
+        read = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in read] == ["FedDualAvg", "FedMiD", "FedAvg(∂)", "optimum"]
+    text = latex.read_text()
+    assert text.count(r"\\") == 1 + 4
+    for word in (r"\toprule", r"\midrule", r"\bottomrule", r"FedAvg($\partial$)", r"90\%"):
+        assert word in text
+    assert "∂" not in text
+    assert "lasso_i" not in text.replace(r"lasso\_i", "")
