@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Jobs
-from fco_cli.errors import require
+from fco_cli.errors import no_such_key, require
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.simulation.settings import Settings
@@ -132,6 +132,9 @@ class Run:
     def of(cls, config: DictConfig) -> Run:
         """Check everything that can be known before any data are built."""
         parts = {key: OmegaConf.to_object(config[key]) for key in ("task", "algo", "regularizer", "hparams")}
+        for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
+            _refuse_strangers(f"{key}.", config[key], part)
+        _refuse_strangers("", config, RunConfig)
         run = cls(
             **parts,  # type: ignore[arg-type]
             seed=config.seed,
@@ -202,6 +205,12 @@ class Run:
             if "client_lr" in self.algorithm.settings
             else f"{line}, seed {self.seed}"
         )
+
+
+def _refuse_strangers(prefix: str, config: DictConfig, schema: Any) -> None:
+    known = [field.name for field in fields(schema)]
+    for key in set(config) - set(known):
+        raise no_such_key(f"{prefix}{key}", known)
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 
 
 class UserError(Exception):
@@ -27,6 +29,36 @@ def require(condition: bool, key: str, given: object, allowed: str) -> None:
         raise UserError(f"{key}: got {given!r}, must be {allowed}")
 
 
+def no_such_key(key: str, allowed: Iterable[str]) -> UserError:
+    """The wording for a key that no schema knows."""
+    return UserError(f"{key}: no such key; allowed: {', '.join(allowed)}")
+
+
 def one_line(problem: BaseException) -> str:
-    """What Hydra and OmegaConf say over several lines, in one."""
-    return re.sub(r"\s*\n\s*", "; ", str(problem).strip())
+    """What is wrong, key first, also where Hydra and OmegaConf say it over several lines or only in the cause."""
+    from hydra.errors import MissingConfigException, OverrideParseException
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+    cause = problem if isinstance(problem, OmegaConfBaseException) else problem.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and is_dataclass(cause.object_type):
+        return str(no_such_key(cause.full_key or "", (field.name for field in fields(cause.object_type))))
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return f"{cause.full_key}: {_plainly(str(cause).splitlines()[0])}"
+    if isinstance(problem, MissingConfigException) and problem.missing_cfg_file and problem.options:
+        group, _, option = problem.missing_cfg_file.rpartition("/")
+        return f"{group}: got {option!r}, must be one of {', '.join(problem.options)}"
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    if isinstance(problem, OverrideParseException):
+        return f"{problem.override}: cannot be read as key=value: {lines[-2] if len(lines) > 1 else lines[-1]}"
+    if lines and (ambiguous := re.match(r"Ambiguous value for argument '([^=]+)=(.*)'", lines[0])):
+        return f"{ambiguous[1]}: got several values, {ambiguous[2]}: -m runs one after the other"
+    return "; ".join(lines)
+
+
+def _plainly(message: str) -> str:
+    """OmegaConf's words for a value of the wrong type, in ours."""
+    message = re.sub(r"^field '.*' is not Optional$", "got null, must have a value", message)
+    message = re.sub(r"^Missing mandatory value: .*$", "has no value", message)
+    message = re.sub(r"^Value (.*) is not a valid bool.*$", r"got \1, must be true or false", message)
+    message = re.sub(r"^Value (.*) of type '.*' could not be converted to (\w+)$", r"got \1, must be \2", message)
+    return re.sub("Integer$", "a whole number", re.sub("Float$", "a number", message))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 GROUPS = {
     "task": "what is learnt, from which data",
@@ -33,18 +32,18 @@ Keys of a run: seed, output_dir, force (run again what is done), threads, dry_ru
 """
 
 
-def options(group: Traversable) -> list[str]:
-    """The YAML files of a group."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in group.iterdir() if entry.name.endswith(".yaml"))
+def options_of(group: str) -> list[str]:
+    """The options of a group: its YAML files."""
+    entries = [entry.name for entry in files("fco_cli.conf").joinpath(group).iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in entries if name.endswith(".yaml"))
 
 
 def help_text() -> str:
-    configuration = files("fco_cli.conf")
     groups = ""
     for group, meaning in GROUPS.items():
         groups += f"  {group}: {meaning}\n"
         line = "     "
-        for option in options(configuration.joinpath(group)):
+        for option in options_of(group):
             if len(line) + len(option) > 100:
                 groups += line + "\n"
                 line = "     "

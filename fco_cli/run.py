@@ -82,8 +82,12 @@ def one_line_endings() -> Iterator[None]:
         yield
     except Interrupted as problem:
         sys.exit(_end(problem.exit_code, "stopped; checkpoints are saved, the same command continues"))
+    except KeyboardInterrupt:  # before there was anything to save, or a second one
+        sys.exit(_end(130, "stopped at once"))
     except SweepFailed as problem:
         sys.exit(_end(1, str(problem)))
+    except MemoryError as problem:
+        sys.exit(_end(2, f"task: not enough memory: {one_line(problem)}"))
     except (UserError, HydraException, OmegaConfBaseException) as problem:
         sys.exit(_end(2, one_line(problem)))
 

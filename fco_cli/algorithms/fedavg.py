@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.algorithms.base import Federated, State
+from fco_cli.algorithms.base import Federated, Jobs, State
 from fco_cli.algorithms.primitives import descend, psi_subgradient
+from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
 
 
 class FedAvg(Federated):
@@ -36,6 +38,11 @@ class FedAvgSubgradient(FedAvg):
     """Averaged local subgradient steps."""
 
     name = "fedavg_subgrad"
+
+    def __init__(self, problem: Problem, jobs: Jobs) -> None:
+        super().__init__(problem, jobs)
+        psi = problem.regularizer
+        require(psi.subgradient is not None, "algo", self.name, f"one that needs no subgradient: {psi.name} has none")
 
     @staticmethod
     @kernel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError, one_line
+from fco_cli.help import options_of
 from fco_cli.reporting.results import Results, collect
 
 if TYPE_CHECKING:
@@ -68,16 +68,10 @@ def _folder_of(source: str) -> Path | None:
     for folder in (Path(source), OUTPUTS / source):
         if folder.is_dir():
             return folder
-    if source in shipped_experiments():
+    if source in options_of("experiment"):
         return None
-    known = ", ".join(shipped_experiments())
+    known = ", ".join(options_of("experiment"))
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
-
-
-def shipped_experiments() -> list[str]:
-    """The names of conf/experiment."""
-    places = files("fco_cli.conf").joinpath("experiment").iterdir()
-    return sorted(place.name.removesuffix(".yaml") for place in places if place.name.endswith(".yaml"))
 
 
 def _name_left_out(results: Results) -> None:
@@ -115,10 +109,14 @@ def _print_end(results: Results, made: Report) -> None:
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
         print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
-    missing = [name for name in shipped_experiments() if results.study(name) is None]
+    missing = [name for name in options_of("experiment") if results.study(name) is None]
     if missing:
         print(f"not run: {', '.join(missing)}")
         print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
     print(f"claims: {summary(made.ledger)}")
     print(f"figures: {made.page.parent / 'figures'}")
     print(f"report: {made.page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -63,6 +63,8 @@ class Record:
             raise ValueError("no status")
         except FileNotFoundError:
             return None
+        except OSError as problem:
+            raise UserError(f"output_dir: {self.folder} cannot be read: {problem.strerror}") from problem
         except (ValueError, KeyError, TypeError) as problem:
             self._move_aside(path, problem)
             return None
@@ -110,8 +112,12 @@ class Record:
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""
-        with (self.folder / "run.log").open("a") as file:
-            file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
+        path = self.folder / "run.log"
+        try:
+            with path.open("a") as file:
+                file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
+        except OSError as problem:
+            raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
     def save_config(self, config: str) -> None:
         write_atomically(self.folder / "config.yaml", config.encode())
@@ -166,9 +172,9 @@ def _table(job: Job) -> bytes:
 
 
 def _means_of_last_rounds(job: Job) -> dict[str, float]:
-    last = np.array(job.history["round"]) > max(0, job.round - SUMMARY_ROUNDS)  # round 0 is the start, not a result
-    if not last.any():  # diverged before the first evaluation
-        last[-1] = True
+    rounds = np.array(job.history["round"])
+    # One evaluation at least, however rare they are; round 0 is the start, not a result, unless there is no other.
+    last = rounds > min(max(0, job.round - SUMMARY_ROUNDS), rounds[-1] - 1)
     return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
 
 

@@ -80,7 +80,7 @@ def _print_best(runs: list[Run], ended: Ended) -> None:
     best: dict[tuple[str, str], tuple[float, Run]] = {}
     for run in runs:
         result = ended.results.get(run.run_id)
-        if result is None or result["status"] == "diverged":
+        if result is None or math.isinf(_objective(result)):
             continue
         value = result["summary" if last > 1 else "final"].get(metric)
         key = (run.task.name, run.algo.name)

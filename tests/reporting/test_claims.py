@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from fco_cli.errors import UserError
+from fco_cli.help import options_of
 from fco_cli.reporting.claims import (
     NOT_REPRODUCED,
     NOT_RUN,
@@ -14,7 +15,6 @@ from fco_cli.reporting.claims import (
     read_claims,
     summary,
 )  # fmt: skip
-from fco_cli.reporting.cli import shipped_experiments
 from fco_cli.reporting.results import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
@@ -189,7 +189,7 @@ def test_a_wrong_entry_is_refused_by_name(test, said):
 def test_the_shipped_ledger_names_experiments_that_exist():
     claims = read_claims()
     assert len({claim.id for claim in claims}) == len(claims)
-    assert {name for claim in claims for name in claim.experiments} <= set(shipped_experiments())
+    assert {name for claim in claims for name in claim.experiments} <= set(options_of("experiment"))
     for one in claims:
         (arguments,) = one.test.values()
         assert set(arguments.get("reference", {}) if isinstance(arguments.get("reference"), dict) else ()) <= set(

@@ -1,0 +1,74 @@
+"""The algorithms once more, as plain NumPy loops over one model: what the compiled, stacked ones must reproduce."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Cohort
+from fco_cli.problem.data import ClientData
+
+
+def gradient(w, x, y):
+    """Of the mean of (x'w + b - y)^2; the bias is the last entry."""
+    slopes = 2 * (x @ w[:-1] + w[-1] - y) / len(y)
+    return np.append(x.T @ slopes, slopes.sum())
+
+
+def soft_threshold(z, threshold):
+    """prox of the l1 norm, bias excluded."""
+    w = np.sign(z) * np.maximum(np.abs(z) - threshold, 0)
+    w[-1] = z[-1]
+    return w
+
+
+def run(
+    name: str,
+    data: ClientData,
+    cohorts: list[Cohort],
+    eta_c: float,
+    eta_s: float,
+    prox: Callable[[np.ndarray, float], np.ndarray],
+    strength: float = 0.0,
+) -> list[np.ndarray]:
+    """The outputs after every round, by the table of algorithms in the paper (one row of it per branch)."""
+    s = np.zeros(data.x.shape[1] + 1)
+    owed, outputs = 0.0, []
+    for cohort in cohorts:
+        finals, steps = [], []
+        for i in range(len(cohort.clients)):
+            v = s.copy()
+            edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
+            for k, (low, high) in enumerate(itertools.pairwise(edges)):
+                x, y = data.x[cohort.order[low:high]], data.y[cohort.order[low:high]]
+                if name in ("fedavg", "fedmid_osp", "feddualavg_osp"):
+                    v = v - eta_c * gradient(v, x, y)
+                elif name == "fedavg_subgrad":
+                    v = v - eta_c * (gradient(v, x, y) + np.append(strength * np.sign(v[:-1]), 0))
+                elif name == "fedmid":
+                    v = prox(v - eta_c * gradient(v, x, y), eta_c)
+                elif name == "feddualavg":
+                    v = v - eta_c * gradient(prox(v, owed + eta_c * k), x, y)
+            finals.append(v)
+            steps.append(len(edges) - 1)
+        share = cohort.weights / cohort.weights.sum()
+        delta, mean_steps = share @ (np.array(finals) - s), share @ np.array(steps)
+        s = s + eta_s * delta
+        owed += eta_s * eta_c * mean_steps
+        if name in ("fedmid", "fedmid_osp"):
+            s = prox(s, eta_s * eta_c * mean_steps)
+        outputs.append(prox(s, owed) if name.startswith("feddualavg") else s.copy())
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def reference():
+    return run
+
+
+@pytest.fixture(scope="session")
+def l1_prox():
+    return lambda strength: lambda z, t: soft_threshold(z, t * strength)

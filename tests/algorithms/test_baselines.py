@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.problem import Problem
+
+
+def solve(problem, **options):
+    parameters = problem.regularizer.parameters[None]
+    optimum = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), parameters), **options)
+    w = optimum.output(optimum.round(optimum.start(np.zeros((1, problem.layout.size))), None))
+    residual = problem.kkt_residual(w, problem.risk(w).gradient, parameters)[0]
+    return w[0], residual
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.5])
+@pytest.mark.parametrize("features", [6, 40])
+def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, features):
+    """scikit-learn minimises |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
+
+    With weighting by examples F is the mean over all rows, as theirs. 40 features on 20 rows: F has no single minimum
+    without psi.
+    """
+    from sklearn.linear_model import Lasso
+
+    problem = make_problem(regularizer("l1", strength=strength), features=features, weighting="examples")
+    w, residual = solve(problem)
+    theirs = Lasso(alpha=strength / 2, tol=1e-14, max_iter=1_000_000).fit(problem.data.x, problem.data.y)
+    np.testing.assert_allclose(w[:-1], theirs.coef_, atol=1e-8)
+    np.testing.assert_allclose(w[-1], theirs.intercept_, atol=1e-8)
+    assert residual < 1e-8
+
+
+def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
+    import cvxpy as cp
+
+    problem = make_problem(regularizer("nuclear", strength=0.4), features=12, kernel_shape=(3, 4))
+    w, residual = solve(problem)
+    kernel, bias = cp.Variable((3, 4)), cp.Variable()
+    risk = 0
+    for m, weight in enumerate(problem.weights):
+        data = problem.data.client(m)
+        risk += weight * cp.sum_squares(data.x @ cp.vec(kernel, order="C") + bias - data.y) / len(data.y)
+    cp.Problem(cp.Minimize(risk + 0.4 * cp.normNuc(kernel))).solve()
+    np.testing.assert_allclose(w[:-1].reshape(3, 4), kernel.value, atol=1e-4)
+    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], np.array([[0.4]]))[0]
+    assert ours <= risk.value + 0.4 * np.linalg.norm(kernel.value, "nuc") + 1e-9
+    assert residual < 1e-8
+
+
+@pytest.mark.parametrize("psi", ["l2_squared", "l1_ball", "elastic_net"])
+def test_optimum_reaches_its_certificate(make_problem, regularizer, psi):
+    assert solve(make_problem(regularizer(psi, radius=0.5)))[1] < 1e-8
+
+
+def test_optimum_of_a_logistic_problem(make_problem, regularizer):
+    """Against scikit-learn, which minimises the sum of the losses + |w|_1 / C."""
+    from sklearn.linear_model import LogisticRegression
+
+    problem = make_problem(regularizer("l1", strength=0.05), loss="logistic", weighting="examples")
+    w, residual = solve(problem)
+    n = len(problem.data.y)
+    theirs = LogisticRegression(
+        C=1 / (0.05 * n), l1_ratio=1, solver="saga", tol=1e-12, max_iter=1_000_000, random_state=0
+    ).fit(problem.data.x, problem.data.y)
+    np.testing.assert_allclose(w, np.append(theirs.coef_[0], theirs.intercept_), atol=1e-6)
+    assert residual < 1e-8
+
+
+def test_optimum_where_the_value_of_f_has_few_digits(make_problem, regularizer):
+    """Labels around 1e6 leave F no digits to compare near the optimum; the gradients must tell."""
+    problem = make_problem(regularizer("l1", strength=0.5))
+    data = problem.data
+    far = ClientData(data.x, 1e3 * data.y + 1e6, data.start)
+    residual = solve(Problem(far, problem.model, problem.loss, problem.regularizer), max_iterations=2000)[1]
+    assert residual < 1e-3  # 1e-10 of the gradient at the start
+
+
+def test_optimum_fails_loudly(make_problem, regularizer):
+    with pytest.raises(UserError, match=r"KKT residual .* after 3 iterations.*algo\.max_iterations"):
+        solve(make_problem(regularizer("l1", strength=0.1)), max_iterations=3)
+
+
+def test_optimum_solves_every_job_for_its_own_strength(make_problem, regularizer):
+    problem = make_problem(regularizer("l1"))
+    strengths = np.array([[0.05], [0.5], [50.0]])
+    optimum = ALGORITHMS["optimum"](problem, Jobs(np.ones(3), np.ones(3), strengths))
+    models = optimum.output(optimum.round(optimum.start(np.zeros((3, problem.layout.size))), None))
+    assert np.count_nonzero(models[2][:-1]) == 0
+    for model, strength in zip(models, strengths, strict=True):
+        alone = solve(make_problem(regularizer("l1", strength=float(strength[0]))))[0]
+        np.testing.assert_array_equal(model, alone)
+
+
+def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regularizer, l1_prox):
+    problem = make_problem(regularizer("l1", strength=0.3))
+    algorithm = make_algorithm("centralized", problem, 0.1)
+    state, w = algorithm.start(np.zeros((1, problem.layout.size))), np.zeros(problem.layout.size)
+    for _ in range(5):
+        state = algorithm.round(state, None)
+        w = l1_prox(0.3)(w - 0.1 * problem.risk(w[None]).gradient[0], 0.1)
+        np.testing.assert_allclose(algorithm.output(state)[0], w, rtol=1e-13)
+
+
+def test_local_is_centralized_on_every_client(make_problem, make_algorithm, regularizer):
+    problem = make_problem(regularizer("l1", strength=0.3))
+    local = make_algorithm("local", problem, [0.1, 0.02])
+    state = local.start(np.zeros((2, problem.layout.size)))
+    for _ in range(3):
+        state = local.round(state, None)
+    assert local.output(state).shape == (2, 3, problem.layout.size)
+    for m in range(3):
+        own = Problem(problem.data.client(m), problem.model, problem.loss, problem.regularizer)
+        centralized = make_algorithm("centralized", own, [0.1, 0.02])
+        alone = centralized.start(np.zeros((2, problem.layout.size)))
+        for _ in range(3):
+            alone = centralized.round(alone, None)
+        np.testing.assert_allclose(local.output(state)[:, m], centralized.output(alone), rtol=1e-12)

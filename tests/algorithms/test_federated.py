@@ -1,0 +1,283 @@
+"""The six federated algorithms against plain loops, against each other and against numbers computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import ALGORITHMS, Cohort
+from fco_cli.algorithms.base import mean_change
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
+from fco_cli.simulation.sampling import sample_cohort
+
+SIX = [name for name, kind in ALGORITHMS.items() if kind.federated]
+ROUNDS = 4
+
+
+def outputs(algorithm, cohorts, start=None):
+    """The models of job 0 after every round."""
+    size = algorithm.problem.layout.size
+    first = np.zeros(size) if start is None else start
+    state = algorithm.start(np.repeat(first[None], len(algorithm.jobs), axis=0))
+    models = []
+    for cohort in cohorts:
+        state = algorithm.round(state, cohort)
+        models.append(algorithm.output(state)[0].copy())
+    return models
+
+
+def sampled(problem, settings, rounds=ROUNDS):
+    return [sample_cohort(problem.data, settings, 0, r) for r in range(rounds)]
+
+
+def test_there_are_six():
+    assert len(SIX) == 6
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("name", SIX)
+def test_against_plain_loops(
+    name, weighting, make_problem, make_algorithm, make_settings, regularizer, reference, l1_prox
+):
+    """Unequal clients (so K differs), partial batches, two epochs, both weightings."""
+    problem = make_problem(regularizer("l1", strength=0.3), weighting=weighting, sizes=(7, 4, 9, 1, 12))
+    settings = make_settings(clients_per_round=3, batch_size=4, local_epochs=2, weighting=weighting)
+    cohorts = sampled(problem, settings)
+    models = outputs(make_algorithm(name, problem, 0.05, 0.7), cohorts)
+    expected = reference(name, problem.data, cohorts, 0.05, 0.7, l1_prox(0.3), 0.3)
+    for model, right in zip(models, expected, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-13)
+
+
+# K = 1, one full batch, every client: the centralized methods, step for step.
+
+
+@pytest.mark.parametrize("eta_s", [1.0, 0.6])
+def test_fedmid_osp_with_one_full_step_is_proximal_gradient(
+    make_problem, make_algorithm, regularizer, full_cohort, eta_s
+):
+    """Its clients step without psi, so the server has the pooled gradient, with step size eta_s eta_c."""
+    problem = make_problem(regularizer("l1", strength=0.3))
+    cohorts = [full_cohort(problem)] * ROUNDS
+    models = outputs(make_algorithm("fedmid_osp", problem, 0.05, eta_s), cohorts)
+    centralized = outputs(make_algorithm("centralized", problem, 0.05 * eta_s), cohorts)
+    for model, right in zip(models, centralized, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-11, atol=1e-13)
+
+
+def test_fedmid_with_one_full_step_is_proximal_gradient(make_problem, make_algorithm, regularizer, full_cohort):
+    """For identical clients: each takes the proximal step, their mean is that step, and projecting it again does
+    nothing. (With a penalty in place of a constraint fedmid applies prox twice in such a round.)"""
+    problem = identical_clients(make_problem(regularizer("l2_ball", radius=0.2)))
+    cohorts = [full_cohort(problem)] * ROUNDS
+    models = outputs(make_algorithm("fedmid", problem, 0.05), cohorts)
+    centralized = outputs(make_algorithm("centralized", problem, 0.05), cohorts)
+    for model, right in zip(models, centralized, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-11, atol=1e-13)
+
+
+def test_feddualavg_with_one_full_step_is_dual_averaging(
+    make_problem, make_algorithm, regularizer, full_cohort, l1_prox
+):
+    problem = make_problem(regularizer("l1", strength=0.3))
+    models = outputs(make_algorithm("feddualavg", problem, 0.05), [full_cohort(problem)] * ROUNDS)
+    z, prox = np.zeros(problem.layout.size), l1_prox(0.3)
+    for r, model in enumerate(models):
+        w = prox(z, 0.05 * r)
+        z = z - 0.05 * problem.risk(w[None]).gradient[0]
+        np.testing.assert_allclose(model, prox(z, 0.05 * (r + 1)), rtol=1e-11, atol=1e-13)
+
+
+def identical_clients(problem, copies=3):
+    """Every client holds all the rows of the problem."""
+    data = problem.data
+    n = len(data.y)
+    same = ClientData(np.tile(data.x, (copies, 1)), np.tile(data.y, copies), np.arange(copies + 1) * n)
+    return Problem(same, problem.model, problem.loss, problem.regularizer)
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_identical_clients_behave_as_one(make_problem, make_algorithm, regularizer, full_cohort, name):
+    one = make_problem(regularizer("l1", strength=0.3), sizes=(8,))
+    three = identical_clients(one)
+    alone = outputs(make_algorithm(name, one, 0.05, 0.7), [full_cohort(one)] * ROUNDS)
+    together = outputs(make_algorithm(name, three, 0.05, 0.7), [full_cohort(three)] * ROUNDS)
+    for model, right in zip(together, alone, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-14)
+
+
+# Where psi is 0 the algorithms coincide.
+
+
+@pytest.mark.parametrize("name", [name for name in SIX if name != "fedavg"])
+def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_settings, regularizer, name):
+    """With eta_s = 1 and strength 0: the same kernels as with psi, which then does nothing."""
+    problem = make_problem(regularizer("l1", strength=0.0))
+    cohorts = sampled(problem, make_settings())
+    fedavg = outputs(make_algorithm("fedavg", problem), cohorts)
+    for model, right in zip(outputs(make_algorithm(name, problem), cohorts), fedavg, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("parent", ["fedmid", "feddualavg"])
+def test_osp_variants_coincide_with_their_parents_without_psi(
+    make_problem, make_algorithm, make_settings, regularizer, parent
+):
+    """Whatever eta_s is; and with psi they do not."""
+    cohorts = None
+    for strength, same in ((0.0, True), (0.3, False)):
+        problem = make_problem(regularizer("l1", strength=strength))
+        cohorts = cohorts or sampled(problem, make_settings())
+        models = [outputs(make_algorithm(name, problem, 0.05, 0.4), cohorts)[-1] for name in (parent, f"{parent}_osp")]
+        assert np.allclose(*models, rtol=1e-12, atol=1e-14) == same
+
+
+@pytest.mark.parametrize("ball", ["l1_ball", "l2_ball"])
+def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
+    make_problem, make_algorithm, make_settings, regularizer, ball
+):
+    radius, eta_c = 0.4, 0.05
+    problem = make_problem(regularizer(ball, radius=radius))
+    data, cohorts = problem.data, sampled(problem, make_settings())
+
+    def project(w):
+        """By the definition: the l1 projection's threshold by bisection."""
+        kernel = w[:-1]
+        if np.linalg.norm(kernel, 1 if ball == "l1_ball" else 2) <= radius:
+            return w
+        if ball == "l2_ball":
+            return np.append(radius * kernel / np.linalg.norm(kernel), w[-1])
+        low, high = 0.0, np.abs(kernel).max()
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.maximum(np.abs(kernel) - middle, 0).sum() > radius else (low, middle)
+        return np.append(np.sign(kernel) * np.maximum(np.abs(kernel) - low, 0), w[-1])
+
+    w, felt = np.zeros(problem.layout.size), False
+    for cohort, model in zip(cohorts, outputs(make_algorithm("fedmid", problem, eta_c), cohorts), strict=True):
+        finals = []
+        for i in range(len(cohort.clients)):
+            v = w.copy()
+            for k in range(cohort.first[i], cohort.first[i + 1]):
+                rows = cohort.order[cohort.edges[k] : cohort.edges[k + 1]]
+                error = data.x[rows] @ v[:-1] + v[-1] - data.y[rows]
+                v = project(v - eta_c * 2 / len(rows) * np.append(data.x[rows].T @ error, error.sum()))
+            finals.append(v)
+            felt |= np.isclose(np.linalg.norm(v[:-1], 1 if ball == "l1_ball" else 2), radius)
+        w = project(np.mean(finals, axis=0))
+        np.testing.assert_allclose(model, w, rtol=1e-10, atol=1e-12)
+    assert felt
+
+
+# Two rounds by hand. Two clients with a row each: x = (1, 0), y = 4 and x = (0, 1), y = -4; lambda = 1.
+
+
+def two_rows(regularizer):
+    """In both examples the bias would add terms to every line: the third column of x is it, and it is 0 throughout,
+    for the two clients' gradients by the bias are opposite."""
+    data = ClientData(np.eye(2), np.array([4.0, -4.0]), np.array([0, 1, 2]))
+    return Problem(data, Linear(2), Loss.ALL["squared"], regularizer("l1", strength=1.0))
+
+
+BOTH = Cohort(np.arange(2), np.array([0, 0, 1, 1]), np.arange(5), np.array([0, 2, 4]), np.ones(2))  # K = 2 steps each
+
+
+def test_two_rounds_of_fedmid_by_hand(make_algorithm, regularizer):
+    """eta_c = 1/8, eta_s = 1, K = 2; S is soft-thresholding by eta_c lambda = 1/8 in a local step.
+
+    The gradient of (w_1 + b - 4)^2 is 2 (w_1 + b - 4) in w_1 and b; client 2 mirrors client 1 with the opposite sign.
+
+    Round 1, client 1 from w = (0, 0), b = 0:
+      k=0: slope 2 (0 + 0 - 4) = -8;           w_1 = S(0 + 8/8) = S(1) = 7/8,             b = 1
+      k=1: slope 2 (7/8 + 1 - 4) = -17/4;      w_1 = S(7/8 + 17/32) = S(45/32) = 41/32,   b = 1 + 17/32 = 49/32
+    client 2: w_2 = -41/32, b = -49/32.
+    Mean: w = (41/64, -41/64), b = 0. Server prox with eta_s eta_c K lambda = 1/4: w = (25/64, -25/64).
+
+    Round 2, client 1 from w_1 = 25/64, w_2 = -25/64, b = 0; w_2 feels no gradient (x_2 = 0), only the prox:
+      k=0: slope 2 (25/64 - 4) = -231/32;      w_1 = S(25/64 + 231/256) = S(331/256) = 299/256,   b = 231/256
+           w_2 = S(-25/64) = -17/64
+      k=1: slope 2 (299/256 + 231/256 - 4) = 2 (530 - 1024)/256 = -247/64
+           w_1 = S(299/256 + 247/512) = S(845/512) = 781/512,   b = 231/256 + 247/512 = 709/512
+           w_2 = S(-17/64) = -9/64
+    client 2 mirrors it: w_1 = 9/64, w_2 = -781/512, b = -709/512.
+    Mean: w_1 = (781/512 + 72/512)/2 = 853/1024, b = 0. Server prox with 1/4: w_1 = 853/1024 - 256/1024 = 597/1024.
+    """
+    models = outputs(make_algorithm("fedmid", two_rows(regularizer), 1 / 8), [BOTH, BOTH])
+    np.testing.assert_allclose(models[0], [25 / 64, -25 / 64, 0], atol=1e-15)
+    np.testing.assert_allclose(models[1], [597 / 1024, -597 / 1024, 0], atol=1e-15)
+
+
+def test_two_rounds_of_feddualavg_by_hand(make_algorithm, regularizer):
+    """eta_c = 1/8, eta_s = 1, K = 2; S_t is soft-thresholding by t lambda, applied to the query point only.
+
+    Round 1 (eta_s eta_c r K = 0), client 1 from z = (0, 0), b = 0:
+      k=0, t = 0:   w_1 = 0;                 slope 2 (0 + 0 - 4) = -8;              z_1 = 1,                b = 1
+      k=1, t = 1/8: w_1 = S(1) = 7/8;        slope 2 (7/8 + 1 - 4) = -17/4;         z_1 = 1 + 17/32 = 49/32, b = 49/32
+    client 2: z_2 = -49/32, b = -49/32.
+    Mean: z = (49/64, -49/64), b = 0. Output with t = 2/8: w_1 = 49/64 - 16/64 = 33/64.
+
+    Round 2 (eta_s eta_c r K = 1/4), client 1 from z_1 = 49/64, b = 0; z_2 does not move:
+      k=0, t = 1/4: w_1 = 33/64;             slope 2 (33/64 - 4) = -223/32;         z_1 = 49/64 + 223/256 = 419/256
+                                                                                    b = 223/256
+      k=1, t = 3/8: w_1 = 419/256 - 96/256 = 323/256
+                    slope 2 (323/256 + 223/256 - 4) = 2 (546 - 1024)/256 = -239/64; z_1 = 419/256 + 239/512 = 1077/512
+    client 2 mirrors it. Mean: z_1 = (1077/512 + 392/512)/2 = 1469/1024. Output with t = 1/2: 957/1024.
+    """
+    models = outputs(make_algorithm("feddualavg", two_rows(regularizer), 1 / 8), [BOTH, BOTH])
+    np.testing.assert_allclose(models[0], [33 / 64, -33 / 64, 0], atol=1e-15)
+    np.testing.assert_allclose(models[1], [957 / 1024, -957 / 1024, 0], atol=1e-15)
+
+
+# What happens to clients that blow up.
+
+
+@pytest.mark.parametrize("name", ["fedmid", "feddualavg"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm, regularizer, full_cohort, name, bad):
+    """Nor does it count in the mean number of steps, the time that psi is owed."""
+    problem = make_problem(regularizer("l1", strength=0.3))
+    data = problem.data
+    x = data.x.copy()
+    x[data.start[1]] = bad  # a row of client 1
+    ill = Problem(ClientData(x, data.y, data.start), problem.model, problem.loss, problem.regularizer)
+    rows = np.concatenate([np.arange(7), np.arange(11, 20)])
+    healthy = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2))
+    with_it = outputs(make_algorithm(name, ill), [full_cohort(ill)] * 2)
+    without = outputs(make_algorithm(name, problem), [healthy] * 2)
+    for model, right in zip(with_it, without, strict=True):
+        np.testing.assert_allclose(model, right, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("size", [1, 2, 5, 64])
+def test_mean_change(dtype, size):
+    """Two jobs, three clients that weigh 1, 2 and 5; in job 1 the last is not finite, in job 2 none is."""
+    messages = np.ones((3, 3, size), dtype) * np.array([3.0, 6.0, 9.0], dtype)[:, None, None]
+    messages[2, 1, -1] = np.inf
+    messages[:, 2, 0] = np.nan, np.inf, -np.inf
+    delta, steps = np.empty((3, size), dtype), np.empty(3)
+    mean_change(messages, np.ones((3, size), dtype), np.array([1.0, 2.0, 5.0]), np.array([1, 2, 3]), delta, steps)
+    np.testing.assert_allclose(delta[0], (2 + 2 * 5 + 5 * 8) / 8)
+    np.testing.assert_allclose(delta[1], (2 + 2 * 5) / 3, rtol=1e-6)
+    assert np.isnan(delta[2]).all()
+    np.testing.assert_allclose(steps[:2], [20 / 8, 5 / 3])
+
+
+def test_prox_calls_are_counted(make_problem, make_algorithm, make_settings, regularizer):
+    problem = make_problem(regularizer("l1"))
+    cohort = sampled(problem, make_settings(clients_per_round=3, batch_size=4), 1)[0]
+    steps = 2 + 1 + 3  # 7, 4 and 9 rows in batches of 4
+    expected = {
+        "fedavg": 0, "fedavg_subgrad": 0, "fedmid": steps + 1, "fedmid_osp": 1,
+        "feddualavg": steps + 1, "feddualavg_osp": 1, "centralized": 1, "local": 3,
+    }  # fmt: skip
+    assert {name: make_algorithm(name, problem).prox_calls(cohort) for name in expected} == expected
+
+
+def test_subgradients_of_a_constraint_are_refused_by_name(make_problem, make_algorithm, regularizer):
+    with pytest.raises(UserError, match=r"fedavg_subgrad.*l1_ball"):
+        make_algorithm("fedavg_subgrad", make_problem(regularizer("l1_ball")))

@@ -1,0 +1,99 @@
+"""Tiny problems that the tests share: small enough to compute by other routes, uneven enough to show mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from fco_cli.algorithms import ALGORITHMS, Algorithm, Cohort, Jobs
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer, all_regularizers
+from fco_cli.simulation.settings import Settings
+
+# Kernels compile on their first call, and the machine may be busy: time says nothing about correctness.
+settings.register_profile("fco", deadline=None, max_examples=50)
+settings.load_profile("fco")
+
+SIZES = (7, 4, 9)  # rows of the clients: unequal, so that a weighting or a partial batch gone wrong shows
+
+
+@pytest.fixture(scope="session")
+def make_problem() -> Callable[..., Problem]:
+    """A random problem with unequal clients."""
+
+    def make(
+        regularizer: Regularizer | None = None,
+        loss: str = "squared",
+        sizes: tuple[int, ...] = SIZES,
+        features: int = 6,
+        outputs: int = 1,
+        kernel_shape: tuple[int, ...] | None = None,
+        weighting: str = "uniform",
+        dtype: str = "float64",
+        seed: int = 0,
+    ) -> Problem:
+        random = np.random.default_rng(seed)
+        x = random.standard_normal((sum(sizes), features)).astype(dtype)
+        labels = {"squared": random.standard_normal, "logistic": lambda n: random.integers(2, size=n)}
+        y = labels.get(loss, lambda n: random.integers(outputs, size=n))(sum(sizes)).astype(dtype)
+        data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        model = Linear(features, outputs, kernel_shape)
+        return Problem(data, model, Loss.ALL[loss], regularizer or make_regularizer("none"), weighting)
+
+    return make
+
+
+def make_regularizer(name: str, **numbers: float) -> Regularizer:
+    """The regularizer `name`, with a moderate value for every number that is not given."""
+    kind = all_regularizers()[name]
+    moderate = {"strength": 0.7, "l2_strength": 0.4, "radius": 1.5}
+    own = [field.name for field in fields(kind) if field.name != "name"]
+    return kind(**{key: numbers.get(key, moderate.get(key, 0.5)) for key in own})
+
+
+@pytest.fixture(scope="session")
+def regularizer() -> Callable[..., Regularizer]:
+    return make_regularizer
+
+
+@pytest.fixture(scope="session")
+def make_algorithm() -> Callable[..., Algorithm]:
+    """An algorithm with one job, or a job per client learning rate."""
+
+    def make(name: str, problem: Problem, client_lr: float | list[float] = 0.05, server_lr: float = 1.0) -> Algorithm:
+        rates = np.atleast_1d(np.array(client_lr, dtype=float))
+        parameters = np.repeat(problem.regularizer.parameters[None], len(rates), axis=0)
+        return ALGORITHMS[name](problem, Jobs(rates, np.full(len(rates), server_lr), parameters))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def full_cohort() -> Callable[[Problem], Cohort]:
+    """Every client, with all its rows in one batch, K = 1."""
+
+    def make(problem: Problem) -> Cohort:
+        data = problem.data
+        clients = np.arange(data.clients)
+        return Cohort(clients, np.arange(len(data.y)), data.start, np.arange(data.clients + 1), problem.weights)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_settings() -> Callable[..., Settings]:
+    def make(**changes: float | str) -> Settings:
+        usual = {
+            "client_lr": 0.05, "server_lr": 0.7, "rounds": 4,
+            "clients_per_round": 2, "batch_size": 3, "local_epochs": 1,
+        }  # fmt: skip
+        return Settings(**{**usual, **changes})  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.compiled import is_finite, kernel, specialise
+
+
+def inner(v):
+    raise NotImplementedError
+
+
+@kernel
+def double(v):
+    return 2.0 * v
+
+
+@kernel
+def square(v):
+    return v * v
+
+
+@kernel
+def total(values):
+    """A template: the sum of inner(v)."""
+    result = 0.0
+    for i in range(values.shape[0]):
+        result += inner(values[i])
+    return result
+
+
+VALUES = np.array([1.0, 2.0, 3.0])
+
+
+def test_specialise_binds_the_names():
+    assert specialise(total, inner=double)(VALUES) == 12
+    assert specialise(total, inner=square)(VALUES) == 14
+
+
+def test_the_same_parts_give_the_same_kernel():
+    assert specialise(total, inner=double) is specialise(total, inner=double)
+    assert specialise(total, inner=double) is not specialise(total, inner=double, parallel=True)
+
+
+def test_identities_tell_specialisations_apart():
+    """The identity is the cache key: parts at any depth and the parallel flag change it."""
+
+    @kernel
+    def outer(values):
+        return part(values)  # noqa: F821 - bound below
+
+    kernels = [
+        specialise(outer, part=specialise(total, inner=double)),
+        specialise(outer, part=specialise(total, inner=square)),
+        specialise(total, inner=double),
+        specialise(total, inner=double, parallel=True),
+    ]
+    assert len({k.identity for k in kernels}) == 4
+
+
+def test_a_python_part_makes_it_all_python_with_the_same_numbers():
+    calls = []
+
+    def spying_square(v):
+        calls.append(v)
+        return v * v
+
+    spied = specialise(total, inner=spying_square)
+    assert not spied.compilable
+    assert specialise(total, inner=square).compilable
+    assert spied(VALUES) == specialise(total, inner=square)(VALUES) == 14
+    assert calls == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["feddualavg", "fedavg_subgrad"])
+def test_an_algorithm_as_python_agrees_with_its_machine_code(make_problem, make_algorithm, regularizer, name):
+    """Only the order of sums may differ."""
+    problem = make_problem(regularizer("l1"))
+    from fco_cli.simulation.sampling import sample_cohort
+    from fco_cli.simulation.settings import Settings
+
+    settings = Settings(0.05, 1.0, rounds=1, clients_per_round=3, batch_size=3, local_epochs=1)
+    cohort = sample_cohort(problem.data, settings, seed=0, round_index=0)
+    start = np.random.default_rng(0).standard_normal((1, problem.layout.size))
+
+    def one_round(algorithm):
+        state = algorithm.start(start.copy())
+        return algorithm.output(algorithm.round(state, cohort))
+
+    compiled, plain = make_algorithm(name, problem), make_algorithm(name, problem)
+
+    def descend(*arguments):  # an ordinary function, as a user of the library may write
+        return problem.descend(*arguments)
+
+    plain.__dict__["_parts"] = {**plain._parts, "descend": descend}
+    assert compiled._visit.compilable
+    assert not plain._visit.compilable
+    np.testing.assert_allclose(one_round(plain), one_round(compiled), rtol=1e-13, atol=1e-14)
+
+
+@kernel
+def finite_sum(values):
+    check = 0.0
+    for i in range(values.shape[0]):
+        check += values[i]
+    return is_finite(check)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 33])
+def test_is_finite_survives_reassociation(count):
+    values = np.ones(count)
+    assert finite_sum(values)
+    for bad in (np.nan, np.inf, -np.inf):
+        values[-1] = bad
+        assert not finite_sum(values)
+        assert not is_finite(bad)
+
+
+SCRIPT = """
+import hashlib, numpy as np
+from fco_cli.problem.compiled import specialise
+from fco_cli.problem.mirror import to_primal, Geometry
+from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.balls import L1Ball
+digest = hashlib.sha256()
+for regularizer, number in ((Nuclear, 0.3), (L1Ball, 2.0)):
+    z = np.random.default_rng(0).standard_normal((3, 56))
+    out = np.empty_like(z)
+    geometry = Geometry(np.full((3, 1), number), np.array([[0, 56, 7, 8, 1]]))
+    specialise(to_primal, primal=regularizer.prox)(z, np.ones(3), geometry, out)
+    digest.update(out.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def run_script(home):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_machine_code_from_the_cache_gives_the_bits_of_fresh_code(tmp_path):
+    """Also where a part was compiled and cached on its own before, in another process."""
+    fresh = run_script(tmp_path)
+    cached = sorted((tmp_path / "fco" / "kernels").rglob("*.nbc"))
+    assert len(cached) == 2  # one text, two specialisations, two entries
+    before = [path.stat().st_mtime_ns for path in cached]
+    assert run_script(tmp_path) == fresh
+    assert [path.stat().st_mtime_ns for path in cached] == before
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
+    """Below a regular file nothing can be created, not even by root."""
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    script = "from fco_cli.problem.compiled import is_finite; print(is_finite(1.0))"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    assert list(tmp_path.glob("fco-kernels-*"))

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regularizer):
+    """One feature, no noise from the bias: min (x w + b - y)^2 + lambda |w| has its optimum in closed form."""
+    problem = make_problem(regularizer("l1", strength=0.6), features=1, sizes=(4, 4))
+    x, y = problem.data.x[:, 0], problem.data.y
+    # With the bias at its best, F(w) = var(x) w^2 - 2 cov(x, y) w + var(y): soft-threshold the least squares slope.
+    covariance = np.mean((x - x.mean()) * (y - y.mean()))
+    slope = np.sign(covariance) * max(abs(covariance) - 0.3, 0) / x.var()
+    w = np.array([[slope, y.mean() - slope * x.mean()]])
+    parameters = np.array([[0.6]])
+    at = [
+        problem.kkt_residual(v, problem.risk(v).gradient, parameters)[0]
+        for v in (w, w + np.array([[0.1, 0]]), w + np.array([[0, 0.1]]))
+    ]
+    assert at[0] < 1e-14
+    assert min(at[1:]) > 1e-3
+
+
+def test_kkt_residual_without_psi_is_the_gradient(make_problem):
+    problem = make_problem()
+    w = np.random.default_rng(0).standard_normal((3, problem.layout.size))
+    gradient = problem.risk(w).gradient
+    np.testing.assert_allclose(
+        problem.kkt_residual(w, gradient, np.zeros((3, 0))), np.linalg.norm(gradient, axis=1), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("weighting", "expected"), [("uniform", [1 / 3] * 3), ("examples", [0.35, 0.2, 0.45])])
+def test_weights(make_problem, weighting, expected):
+    np.testing.assert_allclose(make_problem(weighting=weighting).weights, expected)
+
+
+def test_psi_has_a_strength_per_job(make_problem, regularizer):
+    problem = make_problem(regularizer("l1"), features=2)
+    w = np.array([[1.0, -2, 50], [1.0, -2, 50]])
+    np.testing.assert_allclose(problem.psi(w, np.array([[1.0], [0.5]])), [3, 1.5])

@@ -1,0 +1,68 @@
+"""F by sufficient statistics, by a pass over the rows and by the formula: three ways, one number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
+
+
+def by_formula(problem, w):
+    """sum_m p_m mean_i (x_i'w + b - y_i)^2 and its gradient, client by client."""
+    value, gradient = 0.0, np.zeros(len(w))
+    for m, weight in enumerate(problem.weights):
+        data = problem.data.client(m)
+        x, y = data.x.astype(float), data.y.astype(float)
+        error = x @ w[:-1] + w[-1] - y
+        value += weight * np.mean(error**2)
+        gradient += weight * 2 / len(y) * np.append(x.T @ error, error.sum())
+    return value, gradient
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
+    problem = make_problem(weighting=weighting, dtype=dtype, sizes=(7, 4, 9, 1, 12, 3, 2, 5, 6, 8))
+    w = np.random.default_rng(1).standard_normal((3, problem.layout.size)).astype(dtype)
+    quadratic = QuadraticRisk.of(problem.data, problem.weights, rows_at_once=5)(w)
+    passing = DataRisk.of(problem.data, problem.weights, problem.model, problem.loss)(w)
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    for j in range(3):
+        value, gradient = by_formula(problem, w[j].astype(float))
+        np.testing.assert_allclose(quadratic.value[j], value, rtol=1e-12)  # in float64 whatever the data
+        np.testing.assert_allclose(quadratic.gradient[j], gradient, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(passing.value[j], value, rtol=tolerance)
+        np.testing.assert_allclose(passing.gradient[j], gradient, rtol=tolerance, atol=tolerance)
+    assert quadratic.accuracy is None
+    assert passing.accuracy is None
+    assert passing.gradient.dtype == quadratic.gradient.dtype == np.float64
+
+
+@pytest.mark.parametrize("make", [QuadraticRisk, DataRisk])
+def test_bits_do_not_depend_on_the_stack(make_problem, make):
+    problem = make_problem(features=37, sizes=(30, 20, 40))
+    w = np.random.default_rng(1).standard_normal((5, problem.layout.size))
+    arguments = (problem.model, problem.loss) if make is DataRisk else ()
+    risk = make.of(problem.data, problem.weights, *arguments)
+    stacked = risk(w)
+    for j in range(5):
+        alone = risk(w[j : j + 1])
+        assert alone.value[0] == stacked.value[j]
+        np.testing.assert_array_equal(alone.gradient[0], stacked.gradient[j])
+
+
+def test_accuracy_is_the_share_of_rows(make_problem):
+    """Over all rows, whatever the clients weigh."""
+    problem = make_problem(loss="logistic", features=4)
+    w = np.random.default_rng(4).standard_normal((2, 5))
+    right = (problem.data.y > 0.5) == (problem.data.x @ w[:, :-1].T + w[:, -1] > 0).T
+    np.testing.assert_allclose(problem.risk(w).accuracy, right.mean(axis=1))
+
+
+def test_the_cheaper_way_is_taken(make_problem):
+    tall, wide, logistic = make_problem(features=6), make_problem(features=60), make_problem(loss="logistic")
+    kinds = [type(risk_of(p.data, p.weights, p.model, p.loss)) for p in (tall, wide, logistic)]
+    assert kinds == [QuadraticRisk, DataRisk, DataRisk]
+    assert Loss.ALL["squared"].quadratic

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.simulation.evaluate import evaluate
+
+
+def test_local_models_are_summarised_by_median_and_quartiles(make_experiment):
+    experiment = make_experiment("lasso", "local")
+    problem = experiment.problem
+    models = np.random.default_rng(0).standard_normal((2, 5, problem.layout.size))
+    parameters = np.array([[0.5], [2.0]])
+    metrics = evaluate(experiment.task, problem, models, parameters)
+    for j in range(2):
+        each = evaluate(experiment.task, problem, models[j], np.repeat(parameters[j : j + 1], 5, axis=0))
+        for name, values in each.items():
+            assert metrics[name][j] == np.median(values)
+            assert metrics[f"{name}_q25"][j] == np.quantile(values, 0.25)
+            assert metrics[f"{name}_q75"][j] == np.quantile(values, 0.75)
+
+
+def test_the_numbers_every_run_carries(make_experiment):
+    experiment = make_experiment("lasso", "fedavg")
+    problem = experiment.problem
+    w = np.random.default_rng(0).standard_normal((1, problem.layout.size))
+    metrics = evaluate(experiment.task, problem, w, np.array([[0.5]]))
+    psi = 0.5 * np.abs(w[0, :-1]).sum()
+    np.testing.assert_allclose(metrics["objective"] - metrics["train_loss"], psi)
+    np.testing.assert_allclose(metrics["validation_objective"] - metrics["validation_loss"], psi)
+    data = problem.data  # equal clients: F is the mean over all rows
+    np.testing.assert_allclose(metrics["train_loss"], np.mean((data.x @ w[0, :-1] + w[0, -1] - data.y) ** 2))
+    assert metrics["kkt_residual"][0] > 0
+    assert "train_accuracy" not in metrics

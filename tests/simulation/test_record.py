@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+
+from fco_cli.errors import UserError
+from fco_cli.problem.models import Linear
+from fco_cli.simulation.engine import Job
+from fco_cli.simulation.record import Record, replace_folder, write_atomically
+
+LAYOUT = Linear(3).layout
+
+
+@pytest.fixture
+def record(tmp_path):
+    record = Record(tmp_path / "run")
+    record.create()
+    return record
+
+
+@pytest.fixture
+def job():
+    history = {"round": [0, 1, 2], "objective": [3.0, 0.1 + 0.2, 1e-300], "vectors_up": [0, 3, 6]}
+    state = {"s": np.array([1.0, 2, 3, 4]), "t": np.array(0.25)}
+    return Job(2, state, np.arange(5), history, 1.5, model=np.array([1.0, 2, 3, 4]))
+
+
+def files(record):
+    return sorted(path.name for path in record.folder.iterdir())
+
+
+def test_checkpoint_reads_back_exactly(record, job):
+    record.save_checkpoint(job)
+    again = record.checkpoint()
+    assert (again.round, again.seconds, again.history) == (2, 1.5, job.history)
+    np.testing.assert_array_equal(again.counters, job.counters)
+    assert again.state.keys() == job.state.keys()
+    for name in job.state:
+        np.testing.assert_array_equal(again.state[name], job.state[name])
+    assert type(again.history["vectors_up"][0]) is int  # "3", not "3.0", in the table
+
+
+def test_finish_writes_a_complete_record_and_drops_the_checkpoint(record, job):
+    record.save_checkpoint(job)
+    record.finish(job, LAYOUT, {"run_id": "x"})
+    assert files(record) == ["metrics.csv", "model.npz", "result.json"]
+    result = record.result()
+    assert (result["status"], result["rounds"], result["run_id"]) == ("finished", 2, "x")
+    assert result["final"] == {"objective": 1e-300, "vectors_up": 6}
+    np.testing.assert_allclose(result["summary"]["vectors_up"], 3)
+    rows = list(csv.DictReader((record.folder / "metrics.csv").open()))
+    assert [float(row["objective"]) for row in rows] == job.history["objective"]  # every digit
+    with np.load(record.folder / "model.npz", allow_pickle=False) as model:
+        np.testing.assert_array_equal(model["kernel"], [1, 2, 3])
+        np.testing.assert_array_equal(model["bias"], [4])
+
+
+def test_local_models_keep_their_client_axis(record, job):
+    job.model = np.arange(8.0).reshape(2, 4)
+    record.finish(job, LAYOUT, {})
+    with np.load(record.folder / "model.npz") as model:
+        assert (model["kernel"].shape, model["bias"].shape) == ((2, 3), (2, 1))
+
+
+def test_numbers_that_are_not_finite_become_null(record, job):
+    job.history["objective"][-1] = np.inf
+    job.diverged = 3
+    record.finish(job, LAYOUT, {})
+    result = json.loads((record.folder / "result.json").read_text())
+    assert (result["status"], result["diverged_round"]) == ("diverged", 3)
+    assert result["final"]["objective"] is None
+    assert result["summary"]["objective"] is None
+
+
+def test_summary_is_the_mean_of_the_last_hundred_rounds(record, job):
+    job.round, job.history = 250, {"round": list(range(251)), "objective": [float(n) for n in range(251)]}
+    assert record.finish(job, LAYOUT, {})["summary"]["objective"] == np.mean(range(151, 251))
+
+
+def test_summary_of_a_run_that_diverged_long_after_its_last_evaluation(record, job):
+    job.round, job.diverged, job.history = 149, 150, {"round": [0], "objective": [7.0]}
+    assert record.finish(job, LAYOUT, {})["summary"]["objective"] == 7.0
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"null", b"{}", b'{"status": "half"}', b"\xff\xfe", b'{"status": []}']
+)
+def test_a_damaged_result_is_moved_aside(record, caplog, damage):
+    (record.folder / "result.json").write_bytes(damage)
+    assert record.result() is None
+    (aside,) = files(record)
+    assert aside.startswith("result.json.corrupt-")
+    assert (record.folder / aside).read_bytes() == damage  # nothing is lost
+    assert "result.json cannot be read" in caplog.text
+
+
+def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
+    """Cut short anywhere, or with any of its bytes changed: it reads back as it was or not at all."""
+    record.save_checkpoint(job)
+    path = record.folder / "checkpoint.npz"
+    content = path.read_bytes()
+    random = np.random.default_rng(0)
+    damaged = [content[:length] for length in (0, 1, 10, len(content) // 2, len(content) - 1)]
+    for place in random.integers(len(content), size=200):
+        damaged.append(content[:place] + bytes([content[place] ^ int(random.integers(1, 256))]) + content[place + 1 :])
+    refused = 0
+    for bytes_on_disk in damaged:
+        path.write_bytes(bytes_on_disk)
+        again = record.checkpoint()
+        if again is None:
+            refused += 1
+            assert not path.exists()
+        else:
+            np.testing.assert_array_equal(again.state["s"], job.state["s"])
+            assert (again.round, again.history) == (job.round, job.history)
+    assert refused > 100
+    assert "the run starts over" in caplog.text
+
+
+def test_a_checkpoint_without_its_parts_is_damaged(record):
+    np.savez(record.folder / "checkpoint.npz", round=np.array(3))
+    assert record.checkpoint() is None
+    (record.folder / "checkpoint.npz").write_bytes(b"not a checkpoint")
+    assert record.checkpoint() is None
+
+
+def test_an_empty_folder_has_nothing(record):
+    assert record.result() is None
+    assert record.checkpoint() is None
+
+
+# A full disk.
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_no_half_written_file(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(UserError, match=r"result\.json: cannot be written: No space left on device"):
+        write_atomically(path, b"new and longer")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_full_disk_while_finishing_keeps_the_checkpoint(record, job, monkeypatch, failing):
+    """Whichever file it hits: no result.json, and the checkpoint is there to go on from."""
+    record.save_checkpoint(job)
+    real, calls = os.fsync, []
+
+    def fsync(number):
+        calls.append(number)
+        return full_disk() if len(calls) == failing else real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(UserError, match="No space left"):
+        record.finish(job, LAYOUT, {})
+    assert "result.json" not in files(record)
+    assert record.checkpoint() is not None
+    assert not [name for name in files(record) if name.startswith(".")]
+    monkeypatch.undo()
+    record.finish(job, LAYOUT, {})
+    assert record.result()["status"] == "finished"
+
+
+def test_a_full_disk_while_logging_is_said_in_one_line(record, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.open", full_disk)
+    with pytest.raises(UserError, match=r"run\.log: cannot be written: No space"):
+        record.note("a line")
+
+
+# Folders.
+
+
+def test_a_folder_below_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_text("")
+    record = Record(tmp_path / "file" / "run")
+    with pytest.raises(UserError, match=r"^output_dir: .*file/run.*Not a directory"):
+        record.result()
+    with pytest.raises(UserError, match=r"^output_dir: .*file/run.*Not a directory"):
+        record.create()
+
+
+def test_one_process_at_a_time(record):
+    other = Record(record.folder)
+    with record.lock(wait=False) as mine, other.lock(wait=False) as theirs:
+        assert mine
+        assert not theirs
+    with other.lock(wait=False) as theirs:
+        assert theirs
+
+
+def test_replace_folder(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "name").write_text(folder.name)
+    replace_folder(old, new)
+    assert (old / "name").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [old]
