@@ -182,7 +182,8 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """All that the result depends on, and nothing else: paths, threads and unused settings are left out."""
         hparams = {key: value for key, value in asdict(self.hparams).items() if key in self.algorithm.settings}
-        parts = {key: asdict(getattr(self, key)) for key in ("task", "algo", "regularizer", "mirror")}
+        parts = {key: asdict(getattr(self, key)) for key in ("algo", "regularizer", "mirror")}
+        parts["task"] = self.task.identity()
         # A record without the clients' models is no record of a run that asks for them.
         extra = {"record_clients": True} if self.record_clients else {}
         return parts | {"hparams": hparams, "seed": self.seed} | extra

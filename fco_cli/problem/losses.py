@@ -107,12 +107,15 @@ def binary_hits(scores, y, rows):
 
 @kernel
 def class_hits(scores, y, rows):
-    """How many rows have their largest score at their label: [J]."""
+    """How many rows have their largest score, the first of equal ones, at their label: [J]."""
     hits = np.zeros(scores.shape[0])
     for j in range(scores.shape[0]):
         for i in range(scores.shape[2]):
-            label = int(y[rows[i]])
-            hits[j] += scores[j, label, i] == largest(scores[j], i)
+            best = 0
+            for c in range(1, scores.shape[1]):
+                if scores[j, c, i] > scores[j, best, i]:
+                    best = c
+            hits[j] += best == int(y[rows[i]])
     return hits
 
 

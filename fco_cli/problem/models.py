@@ -7,7 +7,7 @@ alone and in a stack. The loops finish a chunk of columns for all jobs before th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -18,12 +18,68 @@ CHUNK = 512  # columns
 
 
 @kernel
+def add_products(weights, x, rows, low, high, score):
+    """score[i] += weights . x[rows[i], low:high]."""
+    count = rows.shape[0]
+    zero = weights.dtype.type(0)
+    i = 0
+    while i + 5 <= count:  # five rows at a time: one load of the weights serves five sums
+        x0 = x[rows[i], low:high]
+        x1 = x[rows[i + 1], low:high]
+        x2 = x[rows[i + 2], low:high]
+        x3 = x[rows[i + 3], low:high]
+        x4 = x[rows[i + 4], low:high]
+        s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
+        for k in range(high - low):
+            s0 += x0[k] * weights[k]
+            s1 += x1[k] * weights[k]
+            s2 += x2[k] * weights[k]
+            s3 += x3[k] * weights[k]
+            s4 += x4[k] * weights[k]
+        score[i] += s0
+        score[i + 1] += s1
+        score[i + 2] += s2
+        score[i + 3] += s3
+        score[i + 4] += s4
+        i += 5
+    while i < count:
+        x0 = x[rows[i], low:high]
+        s0 = zero
+        for k in range(high - low):
+            s0 += x0[k] * weights[k]
+        score[i] += s0
+        i += 1
+
+
+@kernel
+def add_rows(target, x, rows, low, high, slope):
+    """target += sum_i slope[i] x[rows[i], low:high]."""
+    count = rows.shape[0]
+    i = 0
+    while i + 5 <= count:
+        x0 = x[rows[i], low:high]
+        x1 = x[rows[i + 1], low:high]
+        x2 = x[rows[i + 2], low:high]
+        x3 = x[rows[i + 3], low:high]
+        x4 = x[rows[i + 4], low:high]
+        a0, a1, a2, a3, a4 = slope[i], slope[i + 1], slope[i + 2], slope[i + 3], slope[i + 4]
+        for k in range(high - low):
+            target[k] += x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
+        i += 5
+    while i < count:
+        x0 = x[rows[i], low:high]
+        a0 = slope[i]
+        for k in range(high - low):
+            target[k] += x0[k] * a0
+        i += 1
+
+
+@kernel
 def linear_forward(w, x, rows, widths):
     """Scores [J, C, B] of the rows: kernel (C, d) times x plus bias (C)."""
     jobs, features, count = w.shape[0], x.shape[1], rows.shape[0]
     outputs = widths[-1]
     scores = np.empty((jobs, outputs, count), w.dtype)
-    zero = w.dtype.type(0)
     for j in range(jobs):
         for c in range(outputs):
             for i in range(count):
@@ -32,35 +88,7 @@ def linear_forward(w, x, rows, widths):
         high = min(low + CHUNK, features)
         for j in range(jobs):
             for c in range(outputs):
-                weights = w[j, c * features + low : c * features + high]
-                score = scores[j, c]
-                i = 0
-                while i + 5 <= count:  # five rows at a time: one load of the weights serves five sums
-                    x0 = x[rows[i], low:high]
-                    x1 = x[rows[i + 1], low:high]
-                    x2 = x[rows[i + 2], low:high]
-                    x3 = x[rows[i + 3], low:high]
-                    x4 = x[rows[i + 4], low:high]
-                    s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
-                    for k in range(high - low):
-                        s0 += x0[k] * weights[k]
-                        s1 += x1[k] * weights[k]
-                        s2 += x2[k] * weights[k]
-                        s3 += x3[k] * weights[k]
-                        s4 += x4[k] * weights[k]
-                    score[i] += s0
-                    score[i + 1] += s1
-                    score[i + 2] += s2
-                    score[i + 3] += s3
-                    score[i + 4] += s4
-                    i += 5
-                while i < count:
-                    x0 = x[rows[i], low:high]
-                    s0 = zero
-                    for k in range(high - low):
-                        s0 += x0[k] * weights[k]
-                    score[i] += s0
-                    i += 1
+                add_products(w[j, c * features + low : c * features + high], x, rows, low, high, scores[j, c])
     return scores
 
 
@@ -77,25 +105,27 @@ def linear_backward(gradient, w, x, rows, widths, slopes):
         high = min(low + CHUNK, features)
         for j in range(jobs):
             for c in range(outputs):
-                target = gradient[j, c * features + low : c * features + high]
-                slope = slopes[j, c]
-                i = 0
-                while i + 5 <= count:
-                    x0 = x[rows[i], low:high]
-                    x1 = x[rows[i + 1], low:high]
-                    x2 = x[rows[i + 2], low:high]
-                    x3 = x[rows[i + 3], low:high]
-                    x4 = x[rows[i + 4], low:high]
-                    a0, a1, a2, a3, a4 = slope[i], slope[i + 1], slope[i + 2], slope[i + 3], slope[i + 4]
-                    for k in range(high - low):
-                        target[k] += x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
-                    i += 5
-                while i < count:
-                    x0 = x[rows[i], low:high]
-                    a0 = slope[i]
-                    for k in range(high - low):
-                        target[k] += x0[k] * a0
-                    i += 1
+                add_rows(gradient[j, c * features + low : c * features + high], x, rows, low, high, slopes[j, c])
+
+
+class Model(Protocol):
+    """What a problem asks of a model; its kernels loop over the jobs."""
+
+    forward: ClassVar[Kernel]  # forward(w, x, rows, widths) -> scores [J, C, B]
+    backward: ClassVar[Kernel]  # backward(gradient, w, x, rows, widths, slopes [J, C, B]): adds to gradient [J, P]
+    convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
+
+    @property
+    def widths(self) -> Array:
+        """Of the layers, from the features to the outputs: what the kernels must know of the model's shape."""
+        ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def start(self) -> Array:
+        """w_0 [P]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -112,7 +142,6 @@ class Linear:
 
     @property
     def widths(self) -> Array:
-        """Of the layers, from the features to the outputs: what the kernels must know of the model's shape."""
         return np.array([self.features, self.outputs])
 
     @property

@@ -13,7 +13,7 @@ from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss, descend
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models import Model
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Risk, risk_of
 
@@ -26,7 +26,7 @@ class Problem:
     """
 
     data: ClientData
-    model: Linear
+    model: Model
     loss: Loss
     regularizer: Regularizer
     weighting: str = "uniform"
@@ -112,3 +112,9 @@ class Problem:
         """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (SPEC section 6)."""
         w = np.asarray(w, dtype=float)
         return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), parameters), axis=1)
+
+    def constraint_violation(self, w: Array, parameters: Array) -> Array:
+        """How far w is outside of a constraint, relative to its length: |w - projection| / |w|, 0 inside."""
+        w = np.asarray(w, dtype=float)
+        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), parameters), axis=1)
+        return outside / np.maximum(np.linalg.norm(w, axis=1), np.finfo(float).tiny)

@@ -16,7 +16,7 @@ from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, backward, forward, slopes_of
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models import Linear, Model
 
 prange = range  # Numba's parallel range in the compiled kernel
 
@@ -147,7 +147,7 @@ class DataRisk:
     classification: bool
 
     @classmethod
-    def of(cls, data: ClientData, weights: Array, model: Linear, loss: Loss) -> DataRisk:
+    def of(cls, data: ClientData, weights: Array, model: Model, loss: Loss) -> DataRisk:
         one_client = specialise(
             add_client,
             forward=model.forward,
@@ -170,7 +170,7 @@ class DataRisk:
         return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
 
 
-def risk_of(data: ClientData, weights: Array, model: Linear, loss: Loss) -> Risk:
+def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
     """The cheaper of the two ways to compute the same F."""
     size = model.layout.size
     if loss.quadratic and isinstance(model, Linear) and size <= GRAM_LIMIT and size <= len(data.y):

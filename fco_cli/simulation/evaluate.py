@@ -31,6 +31,8 @@ def _evaluate(task: Task, problem: Problem, w: Array, parameters: Array) -> Metr
         "train_loss": training.value,
         "kkt_residual": problem.kkt_residual(w, training.gradient, parameters),
     }
+    if problem.regularizer.constraint:
+        metrics["constraint_violation"] = problem.constraint_violation(w, parameters)
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
     if problem.validation is not None:

@@ -1,6 +1,9 @@
 """Tasks: each builds a problem and owns its metrics."""
 
 from fco_cli.tasks.base import Task
+from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.digits import Digits
+from fco_cli.tasks.femnist import Femnist
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 from fco_cli.tasks.shapes import GroupSparse, Mixture, MonotoneRegression, Piecewise
@@ -12,6 +15,9 @@ TASKS: dict[str, type[Task]] = {
     "piecewise": Piecewise,
     "monotone": MonotoneRegression,
     "group_sparse": GroupSparse,
+    "femnist": Femnist,
+    "digits": Digits,
+    "custom": Custom,
 }
 
 __all__ = ["TASKS", "Task"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
@@ -26,6 +26,10 @@ class Task(ABC):
     def clients_available(self) -> int | None:
         """How many training clients there are, where that is known before the data are read."""
         return None
+
+    def identity(self) -> dict[str, Any]:
+        """What the result depends on: the configuration, with the content of files in the place of their paths."""
+        return asdict(self)
 
     @abstractmethod
     def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:

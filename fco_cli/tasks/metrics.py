@@ -29,3 +29,13 @@ def rank(matrices: Array, threshold: float) -> Array:
     shape = matrices.shape[1:]
     squared = [orthogonal_rows(wide(np.ascontiguousarray(matrix).reshape(-1), shape)) for matrix in matrices]
     return (~(np.array(squared) <= threshold**2)).sum(axis=1)  # NaN counts
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
+    from scipy.stats import rankdata
+
+    ahead, behind = int(positive.sum()), int((~positive).sum())
+    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
+        return 0.5
+    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))

@@ -58,9 +58,11 @@ class Regularizer:
 
 @kernel
 def squared_length(w):
+    """In float64 whatever the precision of w, as is the sum below."""
     total = 0.0
     for i in range(w.shape[0]):
-        total += w[i] * w[i]
+        entry = np.float64(w[i])
+        total += entry * entry
     return total
 
 

@@ -12,11 +12,9 @@ from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, non_neg
 
 @kernel
 def soft_threshold(z, threshold, shrink, out):
-    """out = shrink * sign(z) max(|z| - threshold, 0)."""
-    zero = z.dtype.type(0)
+    """out = shrink * sign(z) max(|z| - threshold, 0): z minus what of it lies within the threshold; NaN stays NaN."""
     for i in range(z.shape[0]):
-        above = z[i] - threshold if z[i] > threshold else zero * z[i]  # so that NaN stays NaN
-        out[i] = shrink * (z[i] + threshold if z[i] < -threshold else above)
+        out[i] = shrink * (z[i] - min(max(z[i], -threshold), threshold))
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,167 @@
+"""Federated EMNIST from TensorFlow Federated's archives: downloaded once, verified, unpacked."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fco_cli.errors import UserError
+
+log = logging.getLogger(__name__)
+
+SITE = "https://storage.googleapis.com/tff-datasets-public/"
+CHUNK = 1 << 16  # bytes: the most that a broken download loses
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file on the site and what its content must be."""
+
+    name: str
+    sha256: str
+
+    @property
+    def url(self) -> str:
+        return SITE + self.name
+
+    @property
+    def folder(self) -> Path:
+        """Where it is unpacked; there only when it is complete."""
+        return cache_folder() / self.name.removesuffix(".tar.bz2")
+
+
+ARCHIVES = {
+    10: Archive("fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"),
+    62: Archive("fed_emnist.tar.bz2", "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"),
+}  # by the number of classes (SPEC section 7)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "data"
+
+
+def fetch(archive: Archive) -> Path:
+    """The folder with the archive's files; downloads what is not there yet."""
+    if archive.folder.exists():
+        return archive.folder
+    try:
+        import pooch
+    except ImportError:
+        raise UserError(
+            f"task.data_dir: not given, and a download needs pooch: pip install 'fco[femnist]', or {by_hand(archive)}"
+        ) from None
+    with _one_at_a_time(cache_folder()):
+        if archive.folder.exists():  # another process was faster
+            return archive.folder
+        return _fetch(archive, pooch)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Processes of a sweep wait for the first of them; the lock ends with its process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(archive: Archive, pooch: Any) -> Path:
+    packed = cache_folder() / archive.name
+    if packed.exists():
+        verify(packed, archive.sha256)
+    pooch.get_logger().setLevel("WARNING")
+    log.info("downloading %s to %s", archive.url, packed)
+    path = pooch.retrieve(
+        archive.url, f"sha256:{archive.sha256}", archive.name, cache_folder(), downloader=Resumable(archive)
+    )
+    return unpack(Path(path), archive.folder)
+
+
+def by_hand(archive: Archive) -> str:
+    """What to do without the download."""
+    return (
+        f"fetch {archive.url} yourself, unpack it and pass task.data_dir=<the folder> "
+        "(a folder of LEAF's JSON or an .npz file will do as well)"
+    )
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """A downloader for pooch that keeps what it has: the next attempt asks for the rest."""
+
+    archive: Archive
+
+    def __call__(self, url: str, output_file: str, _pooch: Any) -> None:
+        part = Path(output_file).parent / f"{self.archive.name}.part"
+        try:
+            _download(url, part)
+        except OSError as problem:  # requests' errors are kinds of OSError
+            kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
+            raise UserError(
+                f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
+                f"try again, or {by_hand(self.archive)}"
+            ) from problem
+        verify(part, self.archive.sha256)
+        part.replace(output_file)
+
+
+def _download(url: str, part: Path) -> None:
+    import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    have = part.stat().st_size if part.exists() else 0
+    with requests.get(url, stream=True, timeout=30, headers={"Range": f"bytes={have}-"} if have else {}) as answer:
+        if answer.status_code == 416:  # nothing after what we have
+            return
+        answer.raise_for_status()
+        resumed = answer.status_code == 206
+        have = have if resumed else 0
+        total = have + int(answer.headers.get("Content-Length", 0)) or None
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress, part.open("ab" if resumed else "wb") as file:
+            task = progress.add_task("download", total=total, completed=have)
+            for chunk in answer.iter_content(CHUNK):
+                file.write(chunk)
+                progress.advance(task, len(chunk))
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Refuse a file that is not the one we know; it is kept aside for whoever wants to look."""
+    import pooch
+
+    found = pooch.file_hash(str(path), "sha256")
+    if found != sha256:
+        aside = path.with_name(f"{path.name}.wrong-{time.time_ns()}")
+        path.rename(aside)
+        raise UserError(f"{path}: wrong checksum: sha256 is {found}, must be {sha256}; the file is kept as {aside}")
+
+
+def unpack(packed: Path, folder: Path) -> Path:
+    """Take the HDF5 files out of the archive; the folder appears when all are there."""
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(packed) as archive:
+        for member in archive:
+            if member.isfile() and member.name.endswith(".h5"):
+                archive.extract(_renamed(member), unfinished, filter="data")
+    unfinished.replace(folder)
+    packed.unlink()  # its content is verified and unpacked
+    return folder
+
+
+def _renamed(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without folders: nothing is written outside of ours."""
+    return member.replace(name=Path(member.name).name, deep=False)

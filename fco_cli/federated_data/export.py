@@ -1,0 +1,54 @@
+"""A fitted linear model for people and for other software: a table of its weights, plain arrays, plain JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.federated_data.moments import Moments
+from fco_cli.files import write_atomically
+from fco_cli.problem.layout import Array
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """What the numbers of a model mean."""
+
+    loss: str
+    features: list[str]
+    classes: list[str] | None
+    moments: Moments  # by which the features were standardised
+
+    def write(self, folder: Path, kernel: Array, bias: Array) -> None:
+        """Three files from the kernel [C, d] and bias [C] for standardised features.
+
+        model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature as given
+        linear_model.npz    coef [C, d] and intercept [C] for features as given; mean and scale
+        linear_model.json   the names
+        """
+        coef = kernel / self.moments.scale
+        intercept = bias - (coef * self.moments.mean).sum(axis=1)
+        write_atomically(folder / "model.csv", self._table(kernel, coef))
+        arrays = io.BytesIO()
+        mean, scale = self.moments.mean, self.moments.scale
+        np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
+        write_atomically(folder / "linear_model.npz", arrays.getvalue())
+        names = {"loss": self.loss, "features": self.features, "classes": self.classes}
+        write_atomically(folder / "linear_model.json", (json.dumps(names, indent=1) + "\n").encode())
+
+    def _table(self, kernel: Array, coef: Array) -> bytes:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        one = len(kernel) == 1
+        writer.writerow(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"])
+        flat = np.abs(kernel).ravel()
+        for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
+            label, feature = np.unravel_index(place, kernel.shape)
+            name = [] if one else [label if self.classes is None else self.classes[label]]
+            writer.writerow([self.features[feature], *name, kernel[label, feature], coef[label, feature]])
+        return text.getvalue().encode()

@@ -1,0 +1,160 @@
+"""A fully connected ReLU network, its gradient written out.
+
+One job at a time, so that a job's numbers do not depend on its stack. With batches of ten these loops are faster
+than calls of a matrix library, which would spend its time on packing the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.problem.layout import Array, Block, Layout
+from fco_cli.problem.models import add_products, add_rows
+from fco_cli.problem.streams import MODEL, generator
+
+
+@kernel
+def inner_width(widths):
+    """The width of all layers' inputs together."""
+    total = 0
+    for layer in range(widths.shape[0] - 1):
+        total += widths[layer]
+    return total
+
+
+@kernel
+def dense(w, inputs, scores):
+    """scores [C, B] = kernel (C, d) times the inputs [B, d] plus bias (C), with w the two after one another."""
+    outputs, features = scores.shape[0], inputs.shape[1]
+    every = np.arange(inputs.shape[0])
+    for c in range(outputs):
+        for i in range(scores.shape[1]):
+            scores[c, i] = w[outputs * features + c]
+        add_products(w[c * features : (c + 1) * features], inputs, every, 0, features, scores[c])
+
+
+@kernel
+def activate(w, x, rows, widths, activations):
+    """The inputs [B, width] of every layer of one job, flat, one after another; returns where the last layer starts.
+
+    Two numbers: in the activations and in w.
+    """
+    count = rows.shape[0]
+    inputs = activations[: count * widths[0]].reshape((count, widths[0]))
+    for i in range(count):
+        for k in range(widths[0]):
+            inputs[i, k] = x[rows[i], k]
+    at, place = 0, 0
+    for layer in range(1, widths.shape[0] - 1):
+        features, outputs = widths[layer - 1], widths[layer]
+        inputs = activations[at : at + count * features].reshape((count, features))
+        at += count * features
+        target = activations[at : at + count * outputs].reshape((count, outputs))
+        scores = np.empty((outputs, count), w.dtype)
+        dense(w[place:], inputs, scores)
+        place += (features + 1) * outputs
+        for c in range(outputs):
+            for i in range(count):
+                target[i, c] = max(scores[c, i], scores.dtype.type(0))
+    return at, place
+
+
+@kernel
+def slope_below(weights, inputs, slope, below):
+    """Slopes [d, B] by the scores of the layer below: the weights' transpose times `slope`, 0 where ReLU was 0."""
+    every = np.arange(weights.shape[0])
+    row = np.empty(weights.shape[1], weights.dtype)
+    column = np.empty(weights.shape[0], weights.dtype)
+    for i in range(inputs.shape[0]):
+        for c in range(column.shape[0]):
+            column[c] = slope[c, i]
+        for k in range(row.shape[0]):
+            row[k] = 0
+        add_rows(row, weights, every, 0, row.shape[0], column)
+        for k in range(row.shape[0]):
+            if inputs[i, k] > 0:
+                below[k, i] = row[k]
+
+
+@kernel
+def network_forward(w, x, rows, widths):
+    """Scores [J, C, B] of the rows."""
+    count = rows.shape[0]
+    scores = np.empty((w.shape[0], widths[-1], count), w.dtype)
+    activations = np.empty(count * inner_width(widths), w.dtype)
+    for j in range(w.shape[0]):
+        at, place = activate(w[j], x, rows, widths, activations)
+        dense(w[j, place:], activations[at:].reshape((count, widths[-2])), scores[j])
+    return scores
+
+
+@kernel
+def network_backward(gradient, w, x, rows, widths, slopes):
+    """Add to `gradient` [J, P] the rows' sum of slope times derivative of the score; it may be w itself."""
+    count = rows.shape[0]
+    every = np.arange(count)
+    activations = np.empty(count * inner_width(widths), w.dtype)
+    for j in range(w.shape[0]):
+        at, place = activate(w[j], x, rows, widths, activations)
+        slope = slopes[j]
+        for layer in range(widths.shape[0] - 1, 0, -1):
+            features, outputs = widths[layer - 1], widths[layer]
+            inputs = activations[at : at + count * features].reshape((count, features))
+            kernel_size = outputs * features
+            below = np.zeros((features, count), w.dtype)
+            if layer > 1:  # first what needs this layer's weights, then their change
+                weights = w[j, place : place + kernel_size].reshape((outputs, features))
+                slope_below(weights, inputs, slope, below)
+            target = gradient[j, place : place + kernel_size].reshape((outputs, features))
+            for c in range(outputs):
+                add_rows(target[c], inputs, every, 0, features, slope[c])
+                for i in range(count):
+                    gradient[j, place + kernel_size + c] += slope[c, i]
+            slope = below
+            if layer > 1:
+                at -= count * widths[layer - 2]
+                place -= (widths[layer - 2] + 1) * features
+
+
+@dataclass(frozen=True)
+class Network:
+    """Dense layers with ReLU between them; every kernel is regularised on its own, no bias is (SPEC section 1)."""
+
+    features: int
+    hidden: tuple[int, ...]
+    outputs: int
+    seed: int
+
+    forward: ClassVar[Kernel] = network_forward
+    backward: ClassVar[Kernel] = network_backward
+    convex: ClassVar[bool] = False
+
+    @property
+    def widths(self) -> Array:
+        return np.array([self.features, *self.hidden, self.outputs])
+
+    @property
+    def layout(self) -> Layout:
+        blocks: list[Block] = []
+        widths = self.widths.tolist()
+        for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+            blocks += [
+                Block(f"kernel{layer}", (outputs, inputs)),
+                Block(f"bias{layer}", (outputs,), regularised=False),
+            ]
+        return Layout(tuple(blocks))
+
+    def start(self) -> Array:
+        """Glorot-uniform kernels, zero biases (SPEC section 3)."""
+        random, layout = generator(self.seed, MODEL), self.layout
+        w = np.zeros(layout.size)
+        for block in layout.blocks:
+            if block.regularised:
+                limit = np.sqrt(6 / sum(block.shape))
+                w[layout.slices[block.name]] = random.uniform(-limit, limit, block.size)
+        return w

@@ -1,0 +1,70 @@
+"""Scikit-learn's small handwritten digits, dealt to clients with label skew: a constrained task with no download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.errors import UserError, require
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.streams import TRAINING, VALIDATION, generator
+from fco_cli.tasks.images import ImageClassification
+
+CLASSES = 10
+SMALLEST_CLIENT = 2
+ATTEMPTS = 1000
+
+
+@dataclass(kw_only=True)
+class Digits(ImageClassification):
+    """8 x 8 images; every class is dealt by its own Dirichlet draw over the clients (Hsu, Qi and Brown, 2019)."""
+
+    clients: int
+    concentration: float  # of the Dirichlet distribution: small is skewed, large is alike
+    test_fraction: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 <= self.clients <= 500, "task.clients", self.clients, "from 2 to 500: there are 1797 images")
+        require(0 < self.concentration < np.inf, "task.concentration", self.concentration, "a number > 0")
+        require(0 < self.test_fraction < 0.9, "task.test_fraction", self.test_fraction, "above 0, below 0.9")
+
+    @property
+    def clients_available(self) -> int:
+        return self.clients
+
+    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        x, y = (x / 16).astype(dtype), y.astype(dtype)
+        order = generator(seed, VALIDATION).permutation(len(y))
+        held_out = round(self.test_fraction * len(y))
+        test, rows = order[:held_out], order[held_out:]
+        owner = self._deal(y[rows], seed)
+        rows = rows[np.argsort(owner, kind="stable")]
+        start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=self.clients))])
+        training = ClientData(x[rows], y[rows], start)
+        return self.problem(
+            training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed, regularizer, weighting
+        )
+
+    def _deal(self, y: Array, seed: int) -> Array:
+        """The owner of every row; drawn again until every client has something to learn from."""
+        for attempt in range(ATTEMPTS):
+            random = generator(seed, TRAINING, attempt)
+            owner = np.empty(len(y), dtype=np.int64)
+            for label in range(CLASSES):
+                mine = np.flatnonzero(y == label)
+                shares = random.dirichlet(np.full(self.clients, self.concentration))
+                owner[mine] = np.searchsorted(np.cumsum(shares), random.random(len(mine))).clip(0, self.clients - 1)
+            if np.bincount(owner, minlength=self.clients).min() >= SMALLEST_CLIENT:
+                return owner
+        raise UserError(
+            f"task.concentration: got {self.concentration:g}, which leaves some of {self.clients} clients without "
+            "images; must be larger, or task.clients smaller"
+        )

@@ -1,0 +1,78 @@
+"""Federated EMNIST under constraints (section "Constrained Federated Optimization for Federated EMNIST")."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fco_cli.errors import UserError, require
+from fco_cli.federated_data.download import ARCHIVES, fetch
+from fco_cli.federated_data.format import FederatedData, check_labels, from_arrays
+from fco_cli.federated_data.readers import fingerprint, kind_of, read
+from fco_cli.federated_data.tff import read_tff
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.streams import TRAINING, generator
+from fco_cli.tasks.images import ImageClassification
+
+PIXELS = 28 * 28
+
+
+@dataclass(kw_only=True)
+class Femnist(ImageClassification):
+    """Handwritten characters by writer: 10 digits, or 62 digits and letters."""
+
+    classes: int
+    client_fraction: float  # of the writers; the paper takes a tenth for the digits
+    data_dir: str | None = None  # TFF's or LEAF's folder, or an .npz file; none: download
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.classes in ARCHIVES, "task.classes", self.classes, "10 or 62")
+        require(0 < self.client_fraction <= 1, "task.client_fraction", self.client_fraction, "above 0, at most 1")
+
+    def identity(self) -> dict[str, Any]:
+        known = ARCHIVES[self.classes].sha256
+        return asdict(self) | {"data_dir": known if self.data_dir is None else fingerprint(Path(self.data_dir))}
+
+    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+        data = self._read(seed)
+        if data.split is None or not {"train", "test"} <= set(np.unique(data.split)):
+            raise UserError(f"{data.source}: needs rows of both splits, train and test")
+        if data.x.shape[1] != PIXELS:
+            raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
+        check_labels(data, "softmax")
+        if data.y.max() >= self.classes:
+            row = int(np.argmax(data.y >= self.classes))
+            data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")
+        training, test = (data.take(data.split == part).as_clients(dtype) for part in ("train", "test"))
+        for part in (training, test):
+            ink(part.x, data)
+        return self.problem(training, test, self.classes, seed, regularizer, weighting)
+
+    def _read(self, seed: int) -> FederatedData:
+        """The chosen writers' rows; from HDF5 no others are read."""
+
+        def choose(writers: list[str]) -> list[str]:
+            count = max(2, round(self.client_fraction * len(writers)))
+            chosen = generator(seed, TRAINING).choice(len(writers), min(count, len(writers)), replace=False)
+            return [writers[m] for m in sorted(chosen)]
+
+        source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
+        if kind_of(source) == "tff":
+            return from_arrays(str(source), read_tff(source, choose))
+        data = read(source)
+        return data.take(np.isin(data.client, choose(data.clients.tolist())))
+
+
+def ink(pixels: Array, data: FederatedData) -> None:
+    """Turn background 1 (or 255 of whole numbers) and ink 0 into background 0 and ink 1, in place."""
+    if data.x.dtype.kind in "iu":
+        pixels /= 255
+    if pixels.min() < 0 or pixels.max() > 1:
+        raise UserError(f"{data.source}: pixels must be from 0 to 1, or whole numbers from 0 to 255")
+    np.subtract(1, pixels, out=pixels)

@@ -1,0 +1,42 @@
+"""What the tasks that classify images share: softmax regression or a network, held-out accuracy, density."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fco_cli.errors import require
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Linear, Model
+from fco_cli.problem.network import Network
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.risk import risk_of
+from fco_cli.tasks.base import Task
+from fco_cli.tasks.metrics import density
+
+
+@dataclass(kw_only=True)
+class ImageClassification(Task):
+    """Softmax cross-entropy; `hidden` are the widths of a ReLU network's hidden layers, none for a linear model."""
+
+    hidden: list[int] = field(default_factory=list)
+
+    main_metric = "validation_accuracy"
+
+    def __post_init__(self) -> None:
+        require(all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or none")
+
+    def problem(
+        self, training: ClientData, test: ClientData, classes: int, seed: int, regularizer: Regularizer, weighting: str
+    ) -> Problem:
+        features, loss = training.x.shape[1], Loss.ALL["softmax"]
+        model: Model = Linear(features, classes)
+        if self.hidden:
+            model = Network(features, tuple(self.hidden), classes, seed)
+        validation = risk_of(test, test.weights(weighting), model, loss)
+        return Problem(training, model, loss, regularizer, weighting, validation=validation)
+
+    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
+        return {"density": density(w[:, problem.layout.regularised] != 0)}

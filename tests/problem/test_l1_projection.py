@@ -1,0 +1,127 @@
+"""The projection onto the l1 ball, against sorting, against cvxpy, and its feasibility to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.compiled import specialise
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.mirror import Geometry, to_primal
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
+
+COUNT, SIZE = 125_000, 7
+
+
+def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
+    """Every row of z onto the ball of its own radius."""
+    out = np.empty_like(z)
+    table = np.array([[0, z.shape[1], z.shape[1], 1, 1]])
+    specialise(to_primal, primal=kind.prox)(z, np.zeros(len(z)), Geometry(radius[:, None], table), out)
+    return out
+
+
+def by_sorting(z: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Held, Wolfe and Crowder (1974): sort, find the last entry that stays, subtract."""
+    size = np.abs(z)
+    ordered = -np.sort(-size, axis=1)
+    excess = np.cumsum(ordered, axis=1) - radius[:, None]
+    stays = ordered * np.arange(1, z.shape[1] + 1) > excess
+    last = z.shape[1] - 1 - np.argmax(stays[:, ::-1], axis=1)
+    theta = excess[np.arange(len(z)), last] / (last + 1)
+    theta[size.sum(axis=1) <= radius] = 0
+    return np.sign(z) * np.maximum(size - theta[:, None], 0)
+
+
+random = np.random.default_rng(0)
+FAMILIES = {
+    "normal": lambda n, d: random.standard_normal((n, d)),
+    "heavy tails": lambda n, d: random.standard_cauchy((n, d)),
+    "ties": lambda n, d: random.integers(-2, 3, (n, d)).astype(float),
+    "all equal": lambda n, d: np.repeat(random.standard_normal((n, 1)), d, axis=1),
+    "mostly zeros": lambda n, d: random.standard_normal((n, d)) * (random.random((n, d)) < 0.2),
+    "one huge": lambda n, d: random.standard_normal((n, d)) + 1e6 * (np.arange(d) == random.integers(d)),
+    "geometric": lambda n, d: random.permuted(2.0 ** -np.arange(d) * np.ones((n, d)), axis=1) * random.random((n, 1)),
+    "already inside": lambda n, d: random.standard_normal((n, d)) * 1e-3,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_million_vectors_agree_with_sorting(family):
+    """Eight families of 125,000."""
+    z = FAMILIES[family](COUNT, SIZE)
+    radius = random.uniform(0.01, 5, COUNT)
+    scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
+    assert (np.abs(project(z, radius) - by_sorting(z, radius)) / scale).max() < 1e-14
+
+
+def hidden_from_the_sample(n: int, d: int) -> np.ndarray:
+    """What the sample sees says nothing about the rest."""
+    z = random.standard_normal((n, d)) * 100
+    z[:, ::SAMPLE_STRIDE] = random.standard_normal((n, z[:, ::SAMPLE_STRIDE].shape[1])) * 1e-3
+    return z
+
+
+def only_in_the_sample(n: int, d: int) -> np.ndarray:
+    z = random.standard_normal((n, d)) * 1e-3
+    z[:, ::SAMPLE_STRIDE] *= 1e6
+    return z
+
+
+LONG = FAMILIES | {"hidden from the sample": hidden_from_the_sample, "only in the sample": only_in_the_sample}
+
+
+@pytest.mark.parametrize("family", LONG)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
+    size = SAMPLE_FROM + 333
+    z = LONG[family](20, size).astype(dtype)
+    radius = np.geomspace(0.01, 1000, 20)
+    scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
+    tolerance = 1e-12 if dtype == "float64" else 1e-6
+    expected = by_sorting(z.astype(float), radius)
+    assert (np.abs(project(z, radius) - expected) / scale).max() < tolerance
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("kind", "order"), [(L1Ball, 1), (L2Ball, 2)])
+@pytest.mark.parametrize("family", LONG)
+def test_the_result_is_feasible_in_either_precision(family, kind, order, dtype):
+    """Not up to the rounding of single precision, 1e-7, but to 1e-9 and better."""
+    z = LONG[family](50, SAMPLE_FROM + 333).astype(dtype)
+    radius = np.geomspace(0.01, 1000, 50)
+    norms = np.linalg.norm(project(z, radius, kind).astype(float), order, axis=1)
+    assert (norms <= radius * (1 + 1e-12)).all()
+    outside = np.linalg.norm(z.astype(float), order, axis=1) > radius
+    # What is outside lands on the boundary, up to the rounding of every entry.
+    rounding = 4 * np.finfo(dtype).eps * np.maximum(np.abs(z).max(axis=1) * z.shape[1], radius)
+    assert (radius - norms <= rounding)[outside].all()
+
+
+def test_small_vectors_agree_with_cvxpy():
+    import cvxpy
+
+    for radius in (0.5, 2.0):
+        z = np.random.default_rng(int(radius)).standard_normal(6)
+        w = cvxpy.Variable(6)
+        cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w - z)), [cvxpy.norm1(w) <= radius]).solve(solver="CLARABEL")
+        np.testing.assert_allclose(project(z[None], np.array([radius]))[0], w.value, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so_and_ends(bad):
+    """Divergence is detected by it."""
+    for size in (SIZE, SAMPLE_FROM):
+        z = np.ones((1, size))
+        z[0, 3] = bad
+        assert not np.isfinite(project(z, np.ones(1))).all()
+
+
+def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
+    data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
+    problem = Problem(data, Linear(2), Loss.ALL["squared"], L2Ball(radius=5.0))
+    w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, 1e9]])  # the last of each is the bias: free
+    np.testing.assert_allclose(problem.constraint_violation(w, np.full((3, 1), 5.0)), [0, 0.5, 0], atol=1e-15)

@@ -1,0 +1,104 @@
+"""The network's scores and gradient, against other ways to compute them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.compiled import specialise
+from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.models import Linear
+from fco_cli.problem.network import Network
+
+MODEL = Network(7, (6, 5), 3, seed=0)
+ROWS = np.array([4, 0, 9, 9, 2, 7, 1])  # more than one group of five, one row twice
+
+
+@pytest.fixture(scope="module")
+def data():
+    random = np.random.default_rng(1)
+    return random.standard_normal((10, 7)), random.integers(0, 3, 10).astype(float)
+
+
+@pytest.fixture(scope="module")
+def models() -> np.ndarray:
+    """Three jobs, with biases that are not 0."""
+    w = np.repeat(MODEL.start()[None], 3, axis=0)
+    return w + 0.3 * np.random.default_rng(2).standard_normal(w.shape)
+
+
+def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """[B, C], by NumPy."""
+    blocks = {block.name: MODEL.layout.view(w[None], block.name)[0] for block in MODEL.layout.blocks}
+    for layer in (1, 2):
+        x = np.maximum(x @ blocks[f"kernel{layer}"].T + blocks[f"bias{layer}"], 0)
+    return x @ blocks["kernel3"].T + blocks["bias3"]
+
+
+def test_scores(data, models):
+    scores = MODEL.forward(models, data[0], ROWS, MODEL.widths)
+    for j in range(3):
+        np.testing.assert_allclose(scores[j].T, plain_scores(models[j], data[0][ROWS]), rtol=1e-12)
+
+
+def gradient(w, x, y) -> np.ndarray:
+    """Of the mean loss: what `descend` adds with rate -1."""
+    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    out = np.zeros_like(w)
+    step(out, w, x, y, ROWS, MODEL.widths, -np.ones(len(w)))
+    return out
+
+
+def test_the_gradient_is_that_of_finite_differences(data, models):
+    x, y = data
+
+    def loss(w: np.ndarray) -> float:
+        scores = plain_scores(w, x[ROWS])
+        return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(ROWS)), y[ROWS].astype(int)]))
+
+    computed = gradient(models, x, y)
+    for j in range(3):
+        steps = 1e-6 * np.eye(MODEL.layout.size)
+        differences = [(loss(models[j] + step) - loss(models[j] - step)) / 2e-6 for step in steps]
+        np.testing.assert_allclose(computed[j], differences, atol=1e-8)
+
+
+def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
+    together = gradient(models, *data)
+    for j in range(3):
+        assert (gradient(models[j : j + 1], *data) == together[j]).all()
+
+
+def test_the_state_may_be_the_query(data, models):
+    """As in FedAvg: every layer must see the weights from before the step."""
+    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    w = models.copy()
+    step(w, w, *data, ROWS, MODEL.widths, np.full(3, 0.5))
+    np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)
+
+
+def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
+    model = Network(300, (200,), 62, seed=3)
+    w = model.start()[None]
+    for name, shape in (("kernel1", (200, 300)), ("kernel2", (62, 200))):
+        kernel, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
+        assert kernel.shape == shape
+        assert limit * 0.99 < np.abs(kernel).max() <= limit
+        assert abs(kernel.std() / (limit / np.sqrt(3)) - 1) < 0.02
+    assert (model.layout.view(w, "bias1") == 0).all()
+    assert (w == Network(300, (200,), 62, seed=3).start()).all()
+    assert (w != Network(300, (200,), 62, seed=4).start()).any()
+
+
+def test_kernels_are_regularised_and_biases_are_not():
+    assert [(block.name, block.regularised) for block in MODEL.layout.blocks] == [
+        ("kernel1", True), ("bias1", False), ("kernel2", True), ("bias2", False), ("kernel3", True), ("bias3", False),
+    ]  # fmt: skip
+
+
+def test_with_no_hidden_layer_it_is_the_linear_model(data):
+    network, linear = Network(7, (), 3, seed=0), Linear(7, 3)
+    w = np.random.default_rng(0).standard_normal((2, linear.layout.size))
+    assert network.layout.size == linear.layout.size
+    scores = [model.forward(w, data[0], ROWS, model.widths) for model in (network, linear)]
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-12)

@@ -1,0 +1,183 @@
+"""Your own clients' data, from a CSV file to a sparse model in another program, as the documentation says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from running import make_run
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score, roc_auc_score
+
+from fco_cli.errors import UserError
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Six hospitals; two of eight features matter, on very different scales."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((300, 8))
+    sick = 3 * x[:, 1] - 2 * x[:, 4] + 0.3 * random.standard_normal(300) > 0
+    frame = pd.DataFrame(x * 10.0 ** np.arange(-4, 4) + 5, columns=[f"marker{k}" for k in range(8)])
+    frame["hospital"] = random.choice(["north", "south", "east", "west", "lake", "hill"], 300)
+    frame["diagnosis"] = np.where(sick, "sick", "healthy")
+    frame.to_csv(tmp_path / "hospitals.csv", index=False)
+    return tmp_path / "hospitals.csv"
+
+
+def documented(language: str) -> str:
+    """The first block of the document in this language."""
+    return re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
+
+
+def test_the_documented_way_from_csv_to_a_scikit_learn_estimator(table, tmp_path):
+    for line in documented("").splitlines():
+        command, *arguments = line.split()
+        subprocess.run(
+            [Path(sys.executable).with_name(command), *arguments], cwd=tmp_path, check=True, capture_output=True
+        )
+    (record,) = (tmp_path / "outputs" / "custom" / "feddualavg").iterdir()
+
+    weights = list(csv.DictReader((record / "model.csv").read_text().splitlines()))
+    sizes = [abs(float(row["weight"])) for row in weights]
+    assert {row["feature"] for row in weights[:2]} == {"marker1", "marker4"}
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(weights) < 8
+    assert 0 not in sizes
+
+    code = re.sub(r'Path\(".*?"\)', f'Path("{record}")', documented("python"))
+    assert len([line for line in code.splitlines() if line]) <= 10
+    scope: dict = {}
+    exec(code, scope)
+    estimator: LogisticRegression = scope["model"]
+    frame = pd.read_csv(table)
+    predicted = estimator.predict(frame.drop(columns=["hospital", "diagnosis"]))
+    result = json.loads((record / "result.json").read_text())["final"]
+    rows = {part: np.load(tmp_path / "hospitals.npz")[part] for part in ("y", "client")}
+    assert len(rows["y"]) == 300
+    held_out = round(0.2 * 300)  # the accuracy over all rows lies between those over the two parts
+    right = result["train_accuracy"] * (300 - held_out) + result["validation_accuracy"] * held_out
+    assert abs((predicted == frame["diagnosis"]).sum() - right) <= 4  # the parts' sizes are rounded client by client
+    assert right / 300 > 0.9
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((60, 3)) * [1, 10, 100] + [0, 5, -7]
+    client = np.repeat(["a", "b", "c", "d", "e"], [4, 20, 11, 15, 10])
+    np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 2, 60), client=client)
+    return tmp_path / "d.npz"
+
+
+def build(path: Path, *overrides: str):
+    run = make_run("task=custom", f"task.path={path}", *overrides)
+    return run.task, run.task.build(run.seed, "float64", run.regularizer, "uniform")
+
+
+def with_changes(path: Path, **changes) -> Path:
+    np.savez(path, **(dict(np.load(path)) | changes))
+    return path
+
+
+def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(data):
+    _, problem = build(data, "task.loss=logistic")
+    np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
+    assert not np.allclose(problem.validation.data.x.std(axis=0), 1)  # by the training rows' moments
+    _, raw = build(data, "task.loss=logistic", "task.standardise=false")
+    assert set(raw.data.x[:, 0]) | set(raw.validation.data.x[:, 0]) == set(np.load(data)["x"][:, 0])
+
+
+def test_rows_of_every_client_are_held_out(data):
+    _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
+    assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
+    assert problem.validation.data.sizes.tolist() == [1, 4, 2, 3, 2]
+
+
+def test_whole_clients_are_held_out(data):
+    _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
+    assert (problem.data.clients, problem.validation.data.clients) == (3, 2)
+    assert sorted([*problem.data.sizes, *problem.validation.data.sizes]) == [4, 10, 11, 15, 20]
+
+
+def test_the_file_s_split_is_held_out_where_there_is_one(data):
+    with_changes(data, split=np.where(np.arange(60) % 4 == 0, "val", "train"))
+    _, problem = build(data, "task.loss=logistic")
+    assert len(problem.validation.data.y) == 15
+    with_changes(data, split=np.full(60, "test"))
+    with pytest.raises(UserError, match="its split leaves no rows to train on"):
+        build(data, "task.loss=logistic")
+
+
+def test_a_split_that_is_not_there_is_refused(data):
+    with pytest.raises(UserError, match=r"task\.holdout: got 'split'"):
+        build(data, "task.loss=logistic", "task.holdout=split")
+
+
+def test_nothing_need_be_held_out(data):
+    _, problem = build(data, "task.loss=logistic", "task.holdout=none")
+    assert problem.validation is None
+    assert len(problem.data.y) == 60
+
+
+@pytest.mark.parametrize(
+    "setting", ["loss=hinge", "loss=squared task.holdout=some", "loss=squared task.holdout_fraction=1"]
+)
+def test_settings_out_of_range_are_refused(data, setting):
+    with pytest.raises(UserError, match=f"task.{setting.split('task.')[-1].split('=')[0]}"):
+        make_run("task=custom", f"task.path={data}", *f"task.{setting}".split())
+
+
+def test_labels_that_do_not_fit_the_loss_are_refused(data):
+    y = np.load(data)["y"]
+    y[30] = 3
+    with pytest.raises(UserError, match=r"d\.npz: client 'c', row 30: label 3; the logistic loss"):
+        build(with_changes(data, y=y), "task.loss=logistic")
+
+
+def test_metrics_fit_the_loss(data):
+    w = np.random.default_rng(3).standard_normal((2, 4))
+    w[0, 1] = 0
+    for loss in ("logistic", "squared"):
+        task, problem = build(data, f"task.loss={loss}")
+        metrics, held_out = task.metrics(problem, w), problem.validation.data
+        assert metrics["nonzeros"].tolist() == [2, 3]
+        assert metrics["density"].tolist() == [2 / 3, 1]
+        for j in range(2):
+            scores = held_out.x @ w[j, :3] + w[j, 3]
+            if loss == "logistic":
+                assert metrics["validation_auc"][j] == pytest.approx(roc_auc_score(held_out.y, scores))
+            else:
+                assert metrics["validation_r2"][j] == pytest.approx(r2_score(held_out.y, scores))
+                assert metrics["validation_rmse"][j] == pytest.approx(np.sqrt(np.mean((held_out.y - scores) ** 2)))
+
+
+def test_the_exported_model_gives_the_same_scores_for_features_as_given(data, tmp_path):
+    with_changes(
+        data, y=np.arange(60) % 3, classes=np.array(["low", "mid", "high"]), features=np.array(["p", "q", "r"])
+    )
+    task, problem = build(data, "task.loss=softmax", "task.holdout=none")
+    model = np.random.default_rng(3).standard_normal(12)
+    model[4] = 0  # class mid, feature q
+    task.export(problem, model, tmp_path)
+    with np.load(tmp_path / "linear_model.npz") as arrays:
+        given = np.load(data)["x"] @ arrays["coef"].T + arrays["intercept"]
+    standardised = problem.data.x @ model[:9].reshape(3, 3).T + model[9:]
+    np.testing.assert_allclose(given, standardised, atol=1e-10)
+    rows = pd.read_csv(tmp_path / "model.csv")
+    assert list(rows.columns) == ["feature", "class", "weight", "weight_per_unit"]
+    assert len(rows) == 8
+    assert not ((rows["feature"] == "q") & (rows["class"] == "mid")).any()
+    assert (rows["weight"].abs().diff().dropna() <= 0).all()
+    names = json.loads((tmp_path / "linear_model.json").read_text())
+    assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": ["low", "mid", "high"]}

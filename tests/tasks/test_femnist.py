@@ -1,0 +1,138 @@
+"""Federated EMNIST: small files made here, and the real subsets where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from running import make_run, run_all, run_one
+
+from fco_cli.errors import UserError
+
+SHARED = Path(os.environ.get("FCO_SHARED_DATA", "/work/shared/data"))
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    """Ten writers with three training images and one test image each; label = brightest row."""
+    random = np.random.default_rng(0)
+    x = np.full((40, 784), 255, np.uint8)
+    x[:, :5] = random.integers(0, 256, (40, 5))
+    path = tmp_path / "small.npz"
+    np.savez(
+        path,
+        x=x,
+        y=np.arange(40) % 10,
+        client=np.arange(40) // 4,
+        split=np.where(np.arange(40) % 4 == 3, "test", "train"),
+    )
+    return path
+
+
+def build(path: Path, *overrides: str, task: str = "femnist10_l1"):
+    run = make_run(f"task={task}", f"task.data_dir={path}", "task.client_fraction=1", *overrides)
+    return run.task.build(run.seed, "float32", run.regularizer, "uniform")
+
+
+def test_background_becomes_0_and_ink_1_whatever_the_scale(small, tmp_path):
+    raw = dict(np.load(small))
+    problem = build(small)
+    assert (problem.data.x[:, 5:] == 0).all()
+    np.testing.assert_allclose(problem.data.x, 1 - raw["x"][raw["split"] == "train"] / 255, atol=1e-7)
+    np.savez(tmp_path / "floats.npz", **(raw | {"x": (raw["x"] / 255).astype(np.float32)}))
+    assert np.allclose(build(tmp_path / "floats.npz").data.x, problem.data.x, atol=1e-6)
+    np.savez(tmp_path / "wrong.npz", **(raw | {"x": raw["x"].astype(np.float32)}))
+    with pytest.raises(UserError, match=r"wrong.npz: pixels must be from 0 to 1"):
+        build(tmp_path / "wrong.npz")
+
+
+def test_a_fraction_of_the_writers_by_the_seed(small):
+    some = build(small, "task.client_fraction=0.3")
+    assert some.data.clients == 3
+    assert some.validation.data.clients == 3
+    again, other = build(small, "task.client_fraction=0.3"), build(small, "task.client_fraction=0.3", "seed=1")
+    assert (some.data.x == again.data.x).all()
+    assert (some.data.x != other.data.x).any()
+
+
+def test_the_configurations_are_those_of_the_paper():
+    expected = {
+        "femnist10_l1": (10, [], 0.1, "l1_ball", 1000),
+        "femnist10_l2": (10, [], 0.1, "l2_ball", 10),
+        "femnist62_mlp": (62, [200, 200], 1.0, "l1_ball", 1000),
+    }
+    for name, (classes, hidden, fraction, regularizer, radius) in expected.items():
+        run = make_run(f"experiment={name}")
+        assert (run.task.classes, run.task.hidden, run.task.client_fraction) == (classes, hidden, fraction)
+        assert (run.regularizer.name, run.regularizer.radius) == (regularizer, radius)
+        settings = run.hparams
+        assert (settings.clients_per_round, settings.batch_size, settings.local_epochs) == (10, 10, 10)
+        assert (settings.rounds, settings.eval_every, settings.dtype) == (5000, 100, "float32")
+        assert run.config.experiment.select.last == 1000
+
+
+def test_the_data_and_not_their_path_make_the_identity(small, tmp_path):
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(small.read_bytes())
+    first, second = (make_run("task=femnist10_l1", f"task.data_dir={path}") for path in (small, copy))
+    assert first.run_id == second.run_id
+    np.savez(copy, **(dict(np.load(small)) | {"y": np.arange(40) % 9}))
+    assert make_run("task=femnist10_l1", f"task.data_dir={copy}").run_id != first.run_id
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"split": np.full(40, "train")}, "needs rows of both splits"),
+        ({"x": np.zeros((40, 10), np.uint8)}, "x has 10 columns, must be 784"),
+        ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; task.classes=10"),
+    ],
+)
+def test_what_is_no_femnist_is_refused(small, changes, says):
+    np.savez(small, **(dict(np.load(small)) | changes))
+    with pytest.raises(UserError) as problem:
+        build(small)
+    assert says in str(problem.value)
+    assert str(small) in str(problem.value)
+
+
+def subset(name: str) -> list[str]:
+    path = SHARED / f"{name}_leaf_subset.npz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    return [f"task.data_dir={path}", "task.client_fraction=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
+def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(tmp_path, task):
+    """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid."""
+    best = {}
+    for algo in ("feddualavg", "fedmid"):
+        common = [f"task={task}", f"algo={algo}", *subset("femnist10"), "hparams.rounds=150", "hparams.eval_every=50"]
+        grid = [(client, server) for client in (0.001, 0.01, 0.1) for server in (0.1, 0.3, 1)]
+        stack = [[*common, f"hparams.client_lr={client}", f"hparams.server_lr={server}"] for client, server in grid]
+        finals = [outcome.result["final"] for outcome in run_all(tmp_path, stack)]
+        assert max(final["constraint_violation"] for final in finals) <= 1e-9
+        best[algo] = min(finals, key=lambda final: final["train_loss"])
+    assert best["feddualavg"]["validation_accuracy"] >= 0.85
+    assert best["feddualavg"]["validation_accuracy"] >= best["fedmid"]["validation_accuracy"]
+    assert best["feddualavg"]["train_loss"] <= best["fedmid"]["train_loss"]
+
+
+@pytest.mark.slow
+def test_the_network_learns_with_feasible_kernels(tmp_path):
+    """200 rounds of real writers."""
+    outcome = run_one(
+        tmp_path, "task=femnist62_mlp", *subset("femnist62"),
+        "hparams.client_lr=0.1", "hparams.rounds=200", "hparams.eval_every=50",
+    )  # fmt: skip
+    metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
+    assert (np.diff(metrics.train_loss) < 0).all()
+    assert (metrics.constraint_violation <= 1e-9).all()
+    with np.load(outcome.run.folder / "model.npz") as model:
+        for layer in (1, 2, 3):
+            assert np.abs(model[f"kernel{layer}"].astype(float)).sum() <= 1000 * (1 + 1e-9)
