@@ -17,7 +17,6 @@ import fcntl
 import io
 import json
 import logging
-import os
 import shutil
 import time
 import zipfile
@@ -30,26 +29,13 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
 
 log = logging.getLogger(__name__)
 
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
 def _arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
