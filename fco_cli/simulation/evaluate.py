@@ -34,7 +34,7 @@ def _evaluate(task: Task, problem: Problem, w: Array, parameters: Array) -> Metr
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
     if problem.validation is not None:
-        held_out = problem.validation(w)
+        held_out = problem.validation(w, gradient=False)
         metrics["validation_loss"] = held_out.value
         metrics["validation_objective"] = held_out.value + psi
         if held_out.accuracy is not None:

@@ -125,14 +125,14 @@ class SmoothField:
     """Gaussian noise of variance 1 in the brain, smoothed by a kernel of the given full width at half maximum (mm)."""
 
     def __init__(self, mask: Nifti1Image, width: float) -> None:
-        from scipy.ndimage import gaussian_filter1d
+        from scipy.ndimage import gaussian_filter
 
         self.inside = np.asarray(mask.dataobj) > 0
         self.sigma = width * FWHM_TO_SIGMA / np.abs(mask.affine[0, 0])  # in voxels
-        # Smoothing is a sum with weights along each axis in turn; the weights' squares add up to the variance left.
+        # Smoothing is a weighted sum along each of three axes; the squares of its weights add up to the variance left.
         impulse = np.zeros(2 * int(4 * self.sigma + 1) + 1)
         impulse[len(impulse) // 2] = 1
-        self.scale = (gaussian_filter1d(impulse, self.sigma, mode="constant") ** 2).sum() ** 1.5
+        self.deviation = (gaussian_filter(impulse, self.sigma) ** 2).sum() ** 1.5
 
     def draw(self, random: np.random.Generator, count: int) -> Array:
         """[count, voxels]."""
@@ -140,4 +140,4 @@ class SmoothField:
 
         noise = random.standard_normal((count, *self.inside.shape))
         smooth = gaussian_filter(noise, (0, self.sigma, self.sigma, self.sigma), mode="wrap")
-        return smooth[:, self.inside] / np.sqrt(self.scale)
+        return smooth[:, self.inside] / self.deviation

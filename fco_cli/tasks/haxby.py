@@ -74,7 +74,7 @@ class Prepared:
 def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
     """The sessions of the subjects, from the cache if they have been prepared before."""
     files = [fetch(data_dir, number) for number in subjects]
-    folder = _cache_home() / _digest(files)
+    folder = cache_home() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
         _prepare(files, folder)
@@ -152,11 +152,10 @@ def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti
     if scans.shape[:3] != mask.shape:
         raise UserError(f"{subject.mask}: its shape {mask.shape} is not that of the scans, {subject.scans.name}: "
                         f"{scans.shape[:3]}")  # fmt: skip
-    masker = NiftiMasker(mask, runs=runs, standardize=PREPROCESSING["standardize"], dtype=PREPROCESSING["dtype"])
-    x = masker.fit_transform(scans)[[volume for session in sessions for volume in session.volumes]]
-    if not np.isfinite(x).all():
+    if not np.isfinite(np.asarray(scans.dataobj)[np.asarray(mask.dataobj) != 0]).all():
         raise UserError(f"{subject.scans}: some voxels are not finite")
-    return x
+    masker = NiftiMasker(mask, runs=runs, standardize=PREPROCESSING["standardize"], dtype=PREPROCESSING["dtype"])
+    return masker.fit_transform(scans)[[volume for session in sessions for volume in session.volumes]]
 
 
 def _prepare(files: list[Subject], folder: Path) -> None:
@@ -167,6 +166,8 @@ def _prepare(files: list[Subject], folder: Path) -> None:
     sessions = [session for found, _ in labelled for session in found]
     mask = read_image(files[0].mask)
     voxels = int((np.asarray(mask.dataobj) != 0).sum())
+    if voxels == 0:
+        raise UserError(f"{files[0].mask}: has no voxel")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
@@ -227,5 +228,5 @@ def _digest(files: list[Subject]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _cache_home() -> Path:
+def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "fmri"
