@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,15 @@ SLICES = 5
 COLOURS_MEAN = "red: towards face, blue: towards house, each from its faintest to the run's largest weight"
 
 
+@contextmanager
+def _any_map_will_do() -> Iterator[None]:
+    """nilearn warns of maps that are empty, full or of one sign; runs may well leave such maps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@_any_map_will_do()
 def brain_maps(records: dict[str, Path], folder: Path) -> list[Path]:
     """Draw the runs (name -> record folder): two pictures, a page to explore for each, and a table of clusters.
 
@@ -35,7 +47,7 @@ def brain_maps(records: dict[str, Path], folder: Path) -> list[Path]:
     if (first / "truth.nii.gz").exists():
         drawn = {"active regions (the truth)": _read(first / "truth.nii.gz"), **drawn}
     written = {
-        "brain_glass.png": _glass(drawn),
+        "brain_glass.png": _glass(drawn, native=background is None),
         "brain_slices.png": _slices(drawn, background),
         "brain_clusters.csv": clusters(images).to_csv(index=False).encode(),
     }
@@ -58,6 +70,7 @@ def read_weights(record: Path) -> Nifti1Image:
     return image
 
 
+@_any_map_will_do()
 def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
     """The connected groups of non-zero weights: peak (mm), peak weight and size of each, by run."""
     import pandas as pd
@@ -119,10 +132,13 @@ def _colours() -> Any:
     return ListedColormap(np.concatenate([whole[:96], whole[160:]]))
 
 
-def _glass(images: dict[str, Nifti1Image]) -> bytes:
+def _glass(images: dict[str, Nifti1Image], native: bool) -> bytes:
     from nilearn.plotting import plot_glass_brain
 
-    figure, axes = _grid(len(images), height=2.2, note=f"Weights through a glass brain ({COLOURS_MEAN})")
+    note = f"Weights through a glass brain ({COLOURS_MEAN})"
+    if native:
+        note += "\nThe scans are in their own space: the outline of the standard brain is only a guide"
+    figure, axes = _grid(len(images), height=2.2, note=note)
     for place, (title, image) in zip(axes, images.items(), strict=False):
         limit = _limit(image)
         plot_glass_brain(
@@ -172,7 +188,7 @@ def _grid(count: int, height: float, note: str) -> tuple[Any, list[Any]]:
     tall = rows * (height + 0.4) + 0.4
     figure, axes = plt.subplots(rows, 2, figsize=(12, tall), squeeze=False)
     figure.subplots_adjust(0.01, 0.4 / tall, 0.99, 1 - 0.3 / tall, wspace=0.02, hspace=0.4 / height)
-    figure.text(0.5, 0.12 / tall, note, ha="center", fontsize=9)
+    figure.text(0.5, 0.05 / tall, note, ha="center", va="bottom", fontsize=9)
     for place in axes.flat[count:]:
         place.set_axis_off()
     return figure, list(axes.flat)
