@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Jobs
@@ -22,6 +23,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.simulation.settings import Settings
 from fco_cli.tasks import TASKS, Task
+from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 
 @dataclass
@@ -81,6 +83,7 @@ class RunConfig:
     seed: int = MISSING
     output_dir: str = MISSING
     force: bool = MISSING
+    dry_run: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None
     profile: Profile = field(default_factory=Profile)
@@ -89,6 +92,8 @@ class RunConfig:
 def register() -> None:
     """Tell Hydra the schemas; the YAML files of conf/ refer to them as /schema/... and to rounds as ${at_scale:...}."""
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
+    for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
+        Plugins.instance().register(plugin)
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=RunConfig, package="_global_")
     store.store(group="schema", name="hparams", node=Settings)
@@ -117,7 +122,8 @@ class Run:
     output_dir: Path
     force: bool
     threads: int | None
-    config: DictConfig  # as composed
+    select: Selection | None  # how the experiment it belongs to, if any, chooses learning rates
+    yaml: str  # the resolved configuration
 
     @classmethod
     def of(cls, config: DictConfig) -> Run:
@@ -129,7 +135,8 @@ class Run:
             output_dir=Path(config.output_dir),
             force=config.force,
             threads=config.threads,
-            config=config,
+            select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
+            yaml=OmegaConf.to_yaml(config, resolve=True),
         )
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
@@ -189,10 +196,6 @@ class Run:
             if "client_lr" in self.algorithm.settings
             else f"{line}, seed {self.seed}"
         )
-
-    def as_yaml(self) -> str:
-        """The resolved configuration, for the record."""
-        return OmegaConf.to_yaml(self.config, resolve=True)
 
 
 def _digest(content: dict[str, Any]) -> str:

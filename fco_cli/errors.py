@@ -17,6 +17,10 @@ class Interrupted(Exception):
         self.exit_code = 128 + signal_number
 
 
+class SweepFailed(Exception):
+    """Some runs of a sweep failed; the message lists them, a line each."""
+
+
 def require(condition: bool, key: str, given: object, allowed: str) -> None:
     """Refuse a value of the configuration in the one wording that every key uses."""
     if not condition:

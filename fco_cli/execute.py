@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,14 +36,6 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 5.0
 
 
-class Observer(Protocol):
-    """Someone who watches a stack."""
-
-    def on_start(self, runs: list[Run], rounds: int) -> None: ...
-
-    def on_round(self, simulation: Simulation) -> None: ...
-
-
 @dataclass
 class Outcome:
     """How one run ended: its result, and whether it was there already."""
@@ -51,16 +45,31 @@ class Outcome:
     was_done: bool = False
 
 
+class Observer(Protocol):
+    """Someone who watches a stack."""
+
+    def on_start(self, runs: list[Run], rounds: int) -> None: ...
+
+    def on_round(self, simulation: Simulation) -> None: ...
+
+    def on_outcome(self, outcome: Outcome) -> None: ...
+
+
 @dataclass
 class Stop:
-    """Remembers that a signal asked to stop; a second one stops at once."""
+    """Remembers that someone asked to stop: by a signal to this process, or by a file that another process wrote.
 
+    A second signal stops at once.
+    """
+
+    flag: Path | None = None
     signal_number: int | None = None
     _previous: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._remember)
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,51 +80,108 @@ class Stop:
         if self.signal_number is not None:
             raise KeyboardInterrupt
         self.signal_number = number
+        if self.flag is not None:
+            self.flag.write_text(str(number))
+
+    @property
+    def requested(self) -> bool:
+        if self.signal_number is None and self.flag is not None and self.flag.exists():
+            self.signal_number = int(self.flag.read_text() or signal.SIGTERM)
+        return self.signal_number is not None
+
+    def check(self) -> None:
+        if self.requested:
+            assert self.signal_number is not None
+            raise Interrupted(self.signal_number)
 
 
-def execute(runs: list[Run], observer: Observer, stop: Stop) -> list[Outcome]:
-    """Run what is not done yet and return all outcomes, in order. The runs share a stack key."""
+def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 512) -> list[Outcome]:
+    """Run what is not done yet and return all outcomes, in order. The runs share a stack key.
+
+    Runs on which another process is working are waited for at the end; if it died, they are run here.
+    """
     outcomes: dict[str, Outcome] = {}
+    busy: list[Run] = []
     with ExitStack() as held:
         waiting: list[tuple[Run, Record]] = []
         for run in {run.run_id: run for run in runs}.values():
-            record = Record(run.folder)
-            if not run.force and (result := record.result()):
+            record = Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
+            if not held.enter_context(record.lock(wait=False)):
+                busy.append(run)
+            elif not run.force and (result := record.result()):
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
-                continue
-            if run.force:
-                record = Record(run.folder.with_name(f"{run.run_id}.force"))
-            held.enter_context(record.lock())
-            waiting.append((run, record))
+            else:
+                waiting.append((run, record))
         if waiting:
-            for outcome in _execute(waiting, observer, stop):
-                outcomes[outcome.run.run_id] = outcome
+            outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
+    for run in busy:
+        log.info("%s: another process is working on this run; waiting for it", run.folder)
+        with Record(run.folder).lock(wait=True):
+            pass
+        (outcomes[run.run_id],) = execute([run], observer, stop, memory_mb)
     return [outcomes[run.run_id] for run in runs]
 
 
-def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop) -> Iterator[Outcome]:
+class _Recipe:
+    """How to build a run's problem; equal for runs on the same data with the same kind of regularizer."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.key = repr((run.task, run.seed, run.regularizer.name, run.hparams.dtype, run.hparams.weighting))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Recipe) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@functools.lru_cache(maxsize=1)  # stacks in a row mostly share their data
+def _built(recipe: _Recipe) -> Problem:
+    run = recipe.run
+    return run.task.build(run.seed, run.hparams.dtype, run.regularizer, run.hparams.weighting)
+
+
+def problem_of(run: Run) -> Problem:
+    return _built(_Recipe(run))
+
+
+def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
-    cores = first.threads or os.cpu_count() or 1
-    set_threads(cores)
-    problem = first.task.build(first.seed, first.hparams.dtype, first.regularizer, first.hparams.weighting)
+    set_threads(first.threads or os.cpu_count() or 1)
+    problem = problem_of(first)
     first.check_clients(problem.data.clients)
     experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm)
     smoothness = None
     if first.algorithm.federated:
         smoothness = estimate_smoothness(problem, first.seed, first.hparams.batch_size)
     for run, record in waiting:
-        record.save_config(run.as_yaml())
+        record.save_config(run.yaml)
         record.note(run.describe())
-        _warn_of_large_steps(run, record, smoothness)
+        if warning := _warning_of_large_steps(run, smoothness):
+            record.note(warning)
+            if len(waiting) == 1:
+                log.warning(warning)
     jobs = [record.checkpoint() or Job() for _, record in waiting]
     observer.on_start([run for run, _ in waiting], first.hparams.rounds)
+    size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
     # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
     for start in sorted({job.round for job in jobs}):
-        members = [i for i, job in enumerate(jobs) if job.round == start]
-        stack = [(*waiting[i], jobs[i]) for i in members]
-        # Threads belong to the kernels; a second pool of them in BLAS would only get in their way.
-        with threadpool_limits(1, user_api="blas"):
-            yield from _simulate(experiment, stack, smoothness, observer, stop)
+        members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == start]
+        for low in range(0, len(members), size):
+            # Threads belong to the kernels; a second pool of them in BLAS would only get in their way.
+            with threadpool_limits(1, user_api="blas"):
+                yield from _simulate(experiment, members[low : low + size], smoothness, observer, stop)
+
+
+def bytes_per_job(run: Run, problem: Problem) -> int:
+    """What a job adds to its stack: server states and temporaries, and a message per client of the round."""
+    vectors = 8
+    if run.algorithm.federated:
+        vectors += run.hparams.clients_per_round
+    elif run.algorithm.name == "local":
+        vectors *= problem.data.clients
+    return vectors * problem.layout.size * problem.dtype.itemsize
 
 
 def _simulate(
@@ -126,29 +192,35 @@ def _simulate(
     stop: Stop,
 ) -> Iterator[Outcome]:
     runs, records, jobs = (list(column) for column in zip(*stack, strict=True))
-    varying = Jobs(
-        np.array([run.hparams.client_lr for run in runs]),
-        np.array([run.hparams.server_lr for run in runs]),
-        np.array([run.regularizer.parameters for run in runs]),
-    )
-    simulation = Simulation(experiment, jobs, varying)
+    simulation = Simulation(experiment, jobs, varying_of(runs))
     unfinished = dict(enumerate(jobs))
-    started = saved = time.monotonic()
+    before = saved = time.monotonic()
     while simulation.advance():
         now = time.monotonic()
         for job in unfinished.values():
-            job.seconds += (now - started) / len(unfinished)  # a job's share of the stack's time
-        started = now
+            job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time
+        before = now
         for i in [i for i, job in unfinished.items() if job.ended]:
-            yield _finish(runs[i], records[i], unfinished.pop(i), experiment.problem, smoothness)
-        if unfinished and (stop.signal_number is not None or now - saved > CHECKPOINT_SECONDS):
+            outcome = _finish(runs[i], records[i], unfinished.pop(i), experiment.problem, smoothness)
+            observer.on_outcome(outcome)
+            yield outcome
+        if unfinished and (stop.requested or now - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
                 records[i].save_checkpoint(job)
-            saved = now
-        if unfinished and stop.signal_number is not None:
-            raise Interrupted(stop.signal_number)
+            saved = time.monotonic()
+            stop.check()
         observer.on_round(simulation)
+
+
+def varying_of(runs: list[Run]) -> Jobs:
+    """What differs between the runs of a stack, as vectors over the job axis."""
+    dtype = runs[0].hparams.dtype
+    return Jobs(
+        np.array([run.hparams.client_lr for run in runs], dtype),
+        np.array([run.hparams.server_lr for run in runs], dtype),
+        np.array([run.regularizer.parameters for run in runs]),
+    )
 
 
 def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: float | None) -> Outcome:
@@ -176,14 +248,13 @@ def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: fl
     return Outcome(run, result)
 
 
-def _warn_of_large_steps(run: Run, record: Record, smoothness: float | None) -> None:
-    if smoothness and run.hparams.client_lr > 2 / smoothness:
-        message = (
-            f"hparams.client_lr={run.hparams.client_lr:g} is above 2/L = {2 / smoothness:.2g} "
-            f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
-        )
-        record.note(message)
-        log.warning(message)
+def _warning_of_large_steps(run: Run, smoothness: float | None) -> str | None:
+    if smoothness is None or run.hparams.client_lr <= 2 / smoothness:
+        return None
+    return (
+        f"hparams.client_lr={run.hparams.client_lr:g} is above 2/L = {2 / smoothness:.2g} "
+        f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
+    )
 
 
 def why_diverged(run: Run, result: dict[str, Any]) -> str:

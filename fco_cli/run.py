@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
+from fco_cli.help import help_text
 
-from fco_cli.config import Run, register
-from fco_cli.errors import Interrupted, UserError, one_line
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 log = logging.getLogger("fco")
 
 
-def run(config: DictConfig) -> None:
+def run(config: DictConfig) -> float:
     """The story of one run."""
     from rich.console import Console
 
+    from fco_cli.config import Run
     from fco_cli.execute import Stop, execute, why_diverged
     from fco_cli.terminal import RunProgress, final_table
 
@@ -36,32 +38,59 @@ def run(config: DictConfig) -> None:
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
+    return outcome.result["final"]["objective"]
 
 
 def main() -> None:
-    """Compose the configuration with Hydra and run it; every way to fail has its exit code."""
+    """Compose the configuration with Hydra and run it."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_text(), end="")
+        return
+    import hydra
+
+    from fco_cli.config import register
+
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
-    try:
+    with one_line_endings():
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()
-    except (HydraException, OmegaConfBaseException) as problem:
-        sys.exit(_report(UserError(one_line(problem))))
 
 
-def _job(config: DictConfig) -> None:
-    """What Hydra calls; it must not see our exceptions, for it would print their traces."""
+def _job(config: DictConfig) -> float:
+    """What Hydra calls for a job; it must not see our exceptions, for it would add lines of its own."""
+    with one_line_endings():
+        return run(config)
+
+
+def _sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    """What the fused launcher calls for all jobs at once."""
+    from fco_cli.sweeps.run import sweep
+
+    return sweep(configs, overrides, **options)
+
+
+_job.sweep = _sweep  # type: ignore[attr-defined]
+
+
+@contextmanager
+def one_line_endings() -> Iterator[None]:
+    """Every foreseen way to fail has its exit code and says itself in one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        run(config)
-    except (UserError, OmegaConfBaseException, Interrupted) as problem:
-        sys.exit(_report(problem))
+        yield
+    except Interrupted as problem:
+        sys.exit(_end(problem.exit_code, "stopped; checkpoints are saved, the same command continues"))
+    except SweepFailed as problem:
+        sys.exit(_end(1, str(problem)))
+    except (UserError, HydraException, OmegaConfBaseException) as problem:
+        sys.exit(_end(2, one_line(problem)))
 
 
-def _report(problem: Exception) -> int:
-    if isinstance(problem, Interrupted):
-        print("fco-run: stopped; the checkpoint is saved, the same command continues", file=sys.stderr)
-        return problem.exit_code
-    print(f"fco-run: {one_line(problem)}", file=sys.stderr)
-    return 2
+def _end(exit_code: int, message: str) -> int:
+    print(f"fco-run: {message}", file=sys.stderr)
+    return exit_code
 
 
 if __name__ == "__main__":

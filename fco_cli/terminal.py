@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fco_cli.config import Run
+from fco_cli.execute import Outcome
 from fco_cli.simulation.engine import Simulation
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ class RunProgress:
             pace = (now - self.started) / max(done - self.first, 1)
             log.info("round %d of %d, %s, %.0f s left", done, self.rounds, value, pace * (self.rounds - done))
             self.said = now
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        pass
 
 
 def final_table(result: dict[str, Any]) -> Table:

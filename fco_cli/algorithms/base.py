@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, copy, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
@@ -96,7 +96,7 @@ def visit(broadcast, t, rate, x, y, order, edges, first, widths, geometry, messa
     for i in prange(messages.shape[0]):
         state = messages[i]
         for j in range(state.shape[0]):
-            state[j, :] = broadcast[j]
+            copy(broadcast[j], state[j])
         batches = Batches(x, y, order, edges[first[i] : first[i + 1] + 1], widths)
         local_steps(state, t, rate, batches, geometry)
 
@@ -110,7 +110,8 @@ def mean_change(messages, broadcast, weights, steps, delta, mean_steps):
     for j in range(broadcast.shape[0]):
         total = 0.0
         mean_steps[j] = 0.0
-        delta[j, :] = 0
+        for k in range(delta.shape[1]):
+            delta[j, k] = 0
         for i in range(messages.shape[0]):
             message = messages[i, j]
             check = message.dtype.type(0)

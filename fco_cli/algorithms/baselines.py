@@ -57,10 +57,12 @@ def stay_home(models, rate, x, y, order, start, widths, geometry):
     for m in prange(clients):
         w = np.empty((jobs, size), models.dtype)  # one piece of memory, which the loops inside need to be fast
         for j in range(jobs):
-            w[j, :] = models[j, m]
+            for k in range(size):
+                w[j, k] = models[j, m, k]
         local_steps(w, rate, rate, Batches(x, y, order, start[m : m + 2], widths), geometry)
         for j in range(jobs):
-            models[j, m, :] = w[j]
+            for k in range(size):
+                models[j, m, k] = w[j, k]
 
 
 class Local(Algorithm):

@@ -21,13 +21,13 @@ class FedDualAvg(Federated):
     @kernel
     def local_steps(z, t, rate, batches, geometry):
         w = np.empty_like(z)
-        time = t.copy()  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
+        time = np.empty_like(t)
         for k in range(batches.edges.shape[0] - 1):
             rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+            for j in range(t.shape[0]):
+                time[j] = t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
             to_primal(z, time, geometry, w)  # retrieve primal
             descend(z, w, batches.x, batches.y, rows, batches.widths, rate)  # query gradient, dual update
-            for j in range(time.shape[0]):
-                time[j] = t[j] + (k + 1) * rate[j]
 
     def start(self, w: Array) -> State:
         dual = np.empty_like(w)

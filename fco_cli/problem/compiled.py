@@ -1,6 +1,7 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
-A kernel is written as plain Python, with loops: array expressions take Numba seconds to compile. The names it calls
+A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
+to a slice (there is `copy` for that). The names it calls
 may be bound to other kernels with `specialise`, which is how one text of an algorithm serves every loss and
 regularizer and still runs as a single compiled loop. If a part is an ordinary Python function, the whole runs as
 ordinary Python: slower, the same text.
@@ -13,6 +14,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -25,6 +27,10 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 PARALLEL = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
 )
+
+
+# Numba's simplest thread pool, the only one that is always there, ends the process when two threads enter it at once.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Kernel:
@@ -80,12 +86,22 @@ class Kernel:
         return text
 
     def __call__(self, *arguments: Any) -> Any:
+        if self.parallel:
+            with _ONE_AT_A_TIME:
+                return self.function(*arguments)
         return self.function(*arguments)
 
 
 def kernel(python: Callable[..., Any]) -> Kernel:
     """Mark a function as a kernel (a decorator)."""
     return Kernel(python)
+
+
+@kernel
+def copy(source, out):
+    """out[:] = source, for vectors."""
+    for i in range(source.shape[0]):
+        out[i] = source[i]
 
 
 @functools.cache

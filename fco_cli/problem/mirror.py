@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.problem.compiled import Kernel, copy, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 
@@ -18,13 +18,13 @@ class Euclidean:
     @kernel
     def dual(w, out):
         """grad h, on one block of one job."""
-        out[:] = w
+        copy(w, out)
 
     @staticmethod
     @kernel
     def free_primal(z, t, p, shape, out):
         """grad h*: back to the primal with no psi."""
-        out[:] = z
+        copy(z, out)
 
     def primal(self, regularizer: type[Regularizer]) -> Kernel:
         """The kernel of grad (h + t psi)*, or a refusal that names both where there is no closed form."""
@@ -55,7 +55,7 @@ def to_dual(w, geometry, out):
             if regularised:
                 dual(w[j, start:stop], out[j, start:stop])
             else:
-                out[j, start:stop] = w[j, start:stop]
+                copy(w[j, start:stop], out[j, start:stop])
 
 
 @kernel
@@ -67,7 +67,7 @@ def to_primal(z, t, geometry, out):
             if regularised:
                 primal(z[j, start:stop], t[j], geometry.parameters[j], (rows, columns), out[j, start:stop])
             else:
-                out[j, start:stop] = z[j, start:stop]
+                copy(z[j, start:stop], out[j, start:stop])
 
 
 def value(w, p, shape):  # bound by `specialise` to the regularizer's, as is `subgradient`

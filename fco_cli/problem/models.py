@@ -26,7 +26,8 @@ def linear_forward(w, x, rows, widths):
     zero = w.dtype.type(0)
     for j in range(jobs):
         for c in range(outputs):
-            scores[j, c, :] = w[j, outputs * features + c]
+            for i in range(count):
+                scores[j, c, i] = w[j, outputs * features + c]
     for low in range(0, features, CHUNK):
         high = min(low + CHUNK, features)
         for j in range(jobs):

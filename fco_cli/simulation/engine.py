@@ -103,6 +103,7 @@ class Simulation:
         if done == self.rounds:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
+            self.running = []
 
     def _drop(self, diverged: Array, before: State) -> None:
         """Jobs that have diverged leave the stack, with their last finite model."""

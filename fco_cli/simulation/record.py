@@ -92,8 +92,8 @@ class Record:
             raise UserError(f"output_dir: {self.folder} cannot be created: {problem.strerror}") from problem
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold this run for this process. A lock ends with its process, however that ends."""
+    def lock(self, wait: bool) -> Iterator[bool]:
+        """Hold this run for this process; False if another one does. A lock ends with its process, in any case."""
         self.create()
         try:
             file = (self.folder / ".lock").open("w")
@@ -101,10 +101,11 @@ class Record:
             raise UserError(f"output_dir: {self.folder} cannot be written: {problem.strerror}") from problem
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                raise UserError(f"{self.folder}: another process is working on this run") from None
-            yield
+                yield False
+            else:
+                yield True
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""
@@ -118,7 +119,7 @@ class Record:
         arrays = {f"state/{name}": values for name, values in job.state.items()}
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
-        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays))
+        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=False)
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any]) -> dict[str, Any]:
         """Write everything, `result.json` last, and only then drop the checkpoint."""
@@ -161,7 +162,9 @@ def _table(job: Job) -> bytes:
 
 
 def _means_of_last_rounds(job: Job) -> dict[str, float]:
-    last = np.array(job.history["round"]) > job.round - SUMMARY_ROUNDS
+    last = np.array(job.history["round"]) > max(0, job.round - SUMMARY_ROUNDS)  # round 0 is the start, not a result
+    if not last.any():  # diverged before the first evaluation
+        last[-1] = True
     return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
 
 

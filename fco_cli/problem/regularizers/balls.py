@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, positive, scale, squared_length
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
@@ -53,7 +53,7 @@ class L1Ball(Regularizer):
     @kernel
     def prox(z, t, p, shape, out):
         if absolute_sum(z) <= p[0]:
-            out[:] = z
+            copy(z, out)
         else:
             soft_threshold(z, z.dtype.type(l1_ball_threshold(z, p[0])), z.dtype.type(1), out)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, squared_length
 
 SWEEPS = 40  # a bound that is never reached: about eight sweeps suffice
@@ -64,8 +64,15 @@ def orthogonal_rows(a):
 @kernel
 def wide(z, shape):
     """A copy of the matrix with no more rows than columns, transposed if need be."""
-    matrix = z.reshape(shape)
-    return matrix.copy() if shape[0] <= shape[1] else matrix.T.copy()
+    rows, columns = shape
+    matrix = np.empty((min(rows, columns), max(rows, columns)), z.dtype)
+    for r in range(rows):
+        for c in range(columns):
+            if rows <= columns:
+                matrix[r, c] = z[r * columns + c]
+            else:
+                matrix[c, r] = z[r * columns + c]
+    return matrix
 
 
 @kernel
@@ -84,10 +91,10 @@ def spectral(a, rows, factors, shape, out):
             weight = factors[i] * product
             for c in range(a.shape[1]):
                 target[c] += weight * v[c]
-    matrix = out.reshape(shape)
-    for r in range(shape[0]):
-        for c in range(shape[1]):
-            matrix[r, c] = result[r, c] if shape[0] <= shape[1] else result[c, r]
+    rows_out, columns_out = shape
+    for r in range(rows_out):
+        for c in range(columns_out):
+            out[r * columns_out + c] = result[r, c] if rows_out <= columns_out else result[c, r]
 
 
 @dataclass(kw_only=True)
@@ -118,10 +125,9 @@ class Nuclear(Regularizer):
         """Singular value thresholding: every s_i becomes max(s_i - t * strength, 0)."""
         threshold = t * p[0]
         if threshold <= 0:
-            out[:] = z
+            copy(z, out)
             return
-        a = wide(z, shape)
-        rows = a.copy()
+        a, rows = wide(z, shape), wide(z, shape)
         factors = orthogonal_rows(rows)
         for i in range(factors.shape[0]):
             if factors[i] <= threshold * threshold:
@@ -134,8 +140,7 @@ class Nuclear(Regularizer):
     @kernel
     def subgradient(w, p, shape, out):
         """The smallest subgradient: strength * U V^T over the non-zero singular values."""
-        a = wide(w, shape)
-        rows = a.copy()
+        a, rows = wide(w, shape), wide(w, shape)
         factors = orthogonal_rows(rows)
         tiny = 1e-20 * max(factors)
         for i in range(factors.shape[0]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, non_negative, scale, squared_length
 
 
@@ -33,12 +33,12 @@ class NoRegularizer(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, p, shape, out):
-        out[:] = z
+        copy(z, out)
 
     @staticmethod
     @kernel
     def subgradient(w, p, shape, out):
-        out[:] = 0
+        scale(w, w.dtype.type(0), out)
 
 
 @dataclass(kw_only=True)

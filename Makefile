@@ -1,0 +1,44 @@
+# `make` lists the targets. Each one does all set-up it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PROFILE ?= paper
+FIGURES ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-all lint reproduce-figures benchmark clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+install: $(INSTALLED) ## set up .venv with everything for development
+
+run: $(INSTALLED) ## one run: lasso with federated dual averaging
+	$(BIN)/fco-run task=lasso algo=feddualavg
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint ## lint and the tests of a few minutes
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-all: lint ## lint and all tests, those at the paper's size too
+	$(BIN)/pytest -n 2 --dist loadfile -m 'slow or not slow'
+
+reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
+	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)
+
+benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
+	$(BIN)/python -m benchmarks
+
+clean: ## remove .venv and caches, keep outputs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

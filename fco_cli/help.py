@@ -1,0 +1,53 @@
+"""The text of `fco-run --help`, from the configuration itself; nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+GROUPS = {
+    "task": "what is learnt, from which data",
+    "algo": "how",
+    "regularizer": "the penalty or constraint; follows the task",
+    "hparams": "learning rates, rounds, clients, batches; follow the task",
+    "hparams/grid": "with -m: a grid of learning rates",
+    "experiment": "with -m: a figure of the paper, ready to run",
+    "profile": "how much of an experiment",
+}
+
+TEMPLATE = """\
+fco-run: federated composite optimisation from the command line
+
+  fco-run task=lasso algo=feddualavg
+      one run: a progress line, a table of the final metrics, a record in outputs/
+  fco-run task=nuclear algo=fedmid hparams.client_lr=0.001 hparams.server_lr=0.3 seed=1
+      any value of the configuration can be set
+  fco-run -m experiment=lasso_i profile=quick
+      a sweep over algorithms and learning rates; the same command continues it
+
+Groups (group=option):
+{groups}
+Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is).
+  fco-run task=lasso --cfg job     prints the whole configuration of a run
+  fco-run --hydra-help             Hydra's own flags; tab completion: eval "$(fco-run -sc install=bash)"
+"""
+
+
+def options(group: Traversable) -> list[str]:
+    """The YAML files of a group."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in group.iterdir() if entry.name.endswith(".yaml"))
+
+
+def help_text() -> str:
+    configuration = files("fco_cli.conf")
+    groups = ""
+    for group, meaning in GROUPS.items():
+        groups += f"  {group}: {meaning}\n"
+        line = "     "
+        for option in options(configuration.joinpath(group)):
+            if len(line) + len(option) > 100:
+                groups += line + "\n"
+                line = "     "
+            line += f" {option}"
+        groups += line + "\n"
+    return TEMPLATE.format(groups=groups)

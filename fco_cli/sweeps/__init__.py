@@ -1,0 +1,1 @@
+"""Sweeps: many runs at once, as stacks over processes or a cluster."""

@@ -1,0 +1,49 @@
+"""A dry run: how much work a sweep is, from its configuration and a few measured rounds."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fco_cli.config import Run
+from fco_cli.execute import bytes_per_job, problem_of, varying_of
+from fco_cli.problem.compiled import set_threads
+from fco_cli.simulation.engine import Experiment, Job, Simulation
+from fco_cli.sweeps.backends import Options
+from fco_cli.sweeps.stacks import stacks_of
+
+PROBE_ROUNDS = 3
+
+
+def describe_plan(runs: list[Run], done: int, options: Options) -> str:
+    """Say it in a few lines; nothing is written."""
+    stacks = stacks_of(runs)
+    cores = os.cpu_count() or 1
+    workers = max(1, min(options.n_jobs or cores, len(stacks)))
+    set_threads(max(1, cores // workers))
+    seconds, largest = 0.0, 0.0
+    for stack in stacks:
+        first = stack.runs[0]
+        problem = problem_of(first)
+        first.check_clients(problem.data.clients)
+        data = problem.data.x.nbytes + problem.data.y.nbytes
+        state = min(len(stack.runs) * bytes_per_job(first, problem), options.memory_mb * 2**20)
+        largest = max(largest, (data + state) / 2**20)
+        seconds += _seconds(stack.runs)
+    lines = [
+        f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
+        f"at most {largest:.0f} MB of data and state in a process, {largest * workers:.0f} MB in all",
+        f"about {seconds / workers / 60:.1f} minutes if no run diverges, by {PROBE_ROUNDS} rounds of each stack",
+    ]
+    return "\n".join(lines)
+
+
+def _seconds(runs: list[Run]) -> float:
+    """How long a stack takes: its rounds times the time of one, compilation left out."""
+    first = runs[0]
+    experiment = Experiment(first.task, problem_of(first), first.hparams, first.seed, first.make_algorithm)
+    simulation = Simulation(experiment, [Job() for _ in runs], varying_of(runs))
+    simulation.advance()
+    start = time.perf_counter()
+    rounds = sum(simulation.advance() for _ in range(PROBE_ROUNDS))
+    return (time.perf_counter() - start) / rounds * simulation.rounds if rounds else 0.0

@@ -1,0 +1,100 @@
+"""A whole sweep: what is done already, the rest as stacks, and the best of all."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from fco_cli.config import Run
+from fco_cli.errors import SweepFailed
+from fco_cli.execute import Stop
+from fco_cli.simulation.record import Record
+from fco_cli.sweeps.backends import BACKENDS, Options
+from fco_cli.sweeps.display import Display
+from fco_cli.sweeps.plan import describe_plan
+from fco_cli.sweeps.stacks import Ended, stacks_of
+
+log = logging.getLogger(__name__)
+
+
+def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    """Run all jobs of a Hydra multirun: the final objective of each, in order, or what it failed with."""
+    checked = Options(**options)
+    runs = [Run.of(config) for config in configs]
+    unique = {run.run_id: run for run in runs}
+    display, ended = Display(Console(stderr=True)), Ended()
+    for run_id, run in unique.items():
+        if not run.force and (result := Record(run.folder).result()):
+            ended.results[run_id] = result
+            display.already(result["status"])
+    missing = [run for run_id, run in unique.items() if run_id not in ended.results]
+    if configs[0].dry_run:
+        Console().print(describe_plan(missing, len(ended.results), checked), highlight=False)
+        return [math.nan] * len(runs)
+    with tempfile.TemporaryDirectory() as folder, Stop(Path(folder) / "stop") as stop:
+        stacks = stacks_of(missing)
+        with display.watching(stacks):
+            for part in BACKENDS[checked.backend](stacks, checked, stop, display.post):
+                ended.add(part)
+        stop.check()
+    for run, config, chosen in zip(runs, configs, overrides, strict=True):
+        _save_hydra_output(run, config, chosen)
+    _print_best(list(unique.values()), ended)
+    failure = _failure(unique, ended)
+    return [_objective(ended.results[run.run_id]) if run.run_id in ended.results else failure for run in runs]
+
+
+def _objective(result: dict[str, Any]) -> float:
+    """What sweepers that optimise want to see; infinite for a run that diverged."""
+    final = result["final"]["objective"]
+    return math.inf if final is None or result["status"] == "diverged" else final
+
+
+def _failure(unique: dict[str, Run], ended: Ended) -> SweepFailed:
+    lines = [f"  {unique[run_id].folder}: {reason}" for run_id, reason in ended.failures.items()]
+    return SweepFailed("\n".join([f"{len(lines)} of {len(unique)} runs failed:", *lines]))
+
+
+def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> None:
+    """What Hydra would leave of a job, beside its record; a folder that has it is not touched again."""
+    folder = run.folder / ".hydra"
+    if run.folder.exists() and not folder.exists():
+        folder.mkdir()
+        OmegaConf.save(config, folder / "config.yaml")
+        OmegaConf.save(OmegaConf.create(overrides), folder / "overrides.yaml")
+
+
+def _print_best(runs: list[Run], ended: Ended) -> None:
+    """The best configuration of each algorithm, by the experiment's rule or else by the objective."""
+    select = runs[0].select
+    metric, sign, last = (
+        (select.metric, -1 if select.mode == "max" else 1, select.last) if select else ("objective", 1, 1)
+    )
+    best: dict[tuple[str, str], tuple[float, Run]] = {}
+    for run in runs:
+        result = ended.results.get(run.run_id)
+        if result is None or result["status"] == "diverged":
+            continue
+        value = result["summary" if last > 1 else "final"].get(metric)
+        key = (run.task.name, run.algo.name)
+        if value is not None and (key not in best or sign * value < sign * best[key][0]):
+            best[key] = (value, run)
+    table = Table(title=f"best by {metric.replace('_', ' ')}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("task", "algorithm", metric.replace("_", " "), "client lr", "server lr", "record"):
+        table.add_column(
+            heading, justify="left" if heading in ("task", "algorithm", "record") else "right", no_wrap=True
+        )
+    for (task, algo), (value, run) in best.items():
+        rates = [
+            f"{getattr(run.hparams, key):g}" if key in run.algorithm.settings else ""
+            for key in ("client_lr", "server_lr")
+        ]
+        table.add_row(task, algo, f"{value:.4g}", *rates, str(run.folder))
+    Console(width=160).print(table)

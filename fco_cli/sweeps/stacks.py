@@ -1,0 +1,107 @@
+"""Stacks: runs that differ only in what may vary along the job axis, and how one of them is executed.
+
+A stack's jobs leave it when they diverge or end, each with a record of its own.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fco_cli.config import Run
+from fco_cli.errors import Interrupted
+from fco_cli.execute import Outcome, Stop, execute
+from fco_cli.simulation.engine import Simulation
+from fco_cli.simulation.record import Record
+
+EVENT_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Runs that are simulated together."""
+
+    number: int
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a stack says of itself while it runs."""
+
+    stack: int
+    kind: str  # round, finished, diverged or failed
+    running: int = 0  # jobs, for `round`
+    progress: float = 0.0  # the share of the rounds that are done, for `round`
+    text: str = ""
+
+
+Post = Callable[[Event], None]
+
+
+@dataclass
+class Ended:
+    """How runs ended: the results of those that did, the reasons of those that failed, by run id."""
+
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Ended) -> None:
+        self.results |= other.results
+        self.failures |= other.failures
+
+
+def stacks_of(runs: list[Run]) -> list[Stack]:
+    """Group runs by their stack key, in the order in which the keys appear."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.stack_key, []).append(run)
+    return [Stack(number, members) for number, members in enumerate(groups.values())]
+
+
+class Reporter:
+    """Watches a stack where it runs and posts events, not too many."""
+
+    def __init__(self, stack: int, post: Post) -> None:
+        self.stack, self.post, self.said = stack, post, 0.0
+
+    def on_start(self, runs: list[Run], rounds: int) -> None:
+        self.post(Event(self.stack, "round", running=len(runs)))
+
+    def on_round(self, simulation: Simulation) -> None:
+        if time.monotonic() - self.said > EVENT_SECONDS:
+            progress = simulation.round / simulation.rounds
+            self.post(Event(self.stack, "round", running=len(simulation.running), progress=progress))
+            self.said = time.monotonic()
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        self.post(Event(self.stack, outcome.result["status"]))
+
+
+def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
+    """Execute a stack. Where it fails as a whole its runs are tried one by one, so that only those fail that must."""
+    ended = Ended()
+    with stop:
+        try:
+            stop.check()
+            for outcome in execute(stack.runs, Reporter(stack.number, post), stop, memory_mb):
+                ended.results[outcome.run.run_id] = outcome.result
+        except Interrupted:
+            return ended
+        except Exception as problem:  # whatever it is: it is reported and logged, and the other runs go on
+            if len(stack.runs) == 1:
+                return _failed(stack, problem, post)
+            for run in stack.runs:
+                ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
+    return ended
+
+
+def _failed(stack: Stack, problem: Exception, post: Post) -> Ended:
+    (run,) = stack.runs
+    reason = f"{type(problem).__name__}: {problem}"
+    Record(run.folder).note(f"failed\n{traceback.format_exc()}")
+    post(Event(stack.number, "failed", text=f"failed: {run.describe()}: {reason} (trace in {run.folder}/run.log)"))
+    return Ended(failures={run.run_id: reason})

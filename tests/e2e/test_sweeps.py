@@ -1,0 +1,218 @@
+"""Sweeps by the installed command: resume, kill -9, two at once, other launchers, a real Dask cluster."""
+
+import filecmp
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+CONF = Path(__file__).parents[2] / "conf"
+TINY = [
+    "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15",
+    "hparams.clients_per_round=3", "hparams.batch_size=3",
+]  # fmt: skip
+GRID = ["hparams.client_lr=0.001,0.01,1", "hparams.server_lr=0.3,1"]
+# Long enough to be interrupted: a few seconds of rounds, the heavy part being the many evaluations.
+LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.rounds=6000"]
+
+
+def fco(*arguments, cwd, check=True, **options):
+    done = subprocess.run([BIN / "fco-run", *arguments], cwd=cwd, capture_output=True, text=True, **options)
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def records(folder):
+    return {path.parent.name: path.parent for path in folder.rglob("metrics.csv")}
+
+
+def assert_same_records(folder, other):
+    mine, others = records(folder), records(other)
+    assert mine.keys() == others.keys()
+    assert mine
+    for run_id, record in mine.items():
+        for name in ("metrics.csv", "model.npz"):
+            assert filecmp.cmp(record / name, others[run_id] / name, shallow=False), (run_id, name)
+        ours, theirs = (json.loads((path / "result.json").read_text()) for path in (record, others[run_id]))
+        timely = {"seconds", "finished_at"}
+        assert {k: v for k, v in ours.items() if k not in timely} == {
+            k: v for k, v in theirs.items() if k not in timely
+        }
+        assert not (record / "checkpoint.npz").exists()
+
+
+def test_launchers_and_workers_agree_file_by_file(tmp_path):
+    sweep = ["-m", *TINY, *GRID, "algo=feddualavg,fedmid", "hparams.rounds=60"]
+    fco(*sweep, "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}/two", cwd=tmp_path)
+    fco(*sweep, "hydra.launcher.n_jobs=1", f"output_dir={tmp_path}/one", cwd=tmp_path)
+    assert len(records(tmp_path / "two")) == 12
+    assert_same_records(tmp_path / "one", tmp_path / "two")
+    few = ["-m", *TINY, "hparams.client_lr=0.01,1", "algo=feddualavg", "hparams.rounds=60"]
+    for launcher in ("basic", "joblib", "submitit_local"):
+        done = fco(*few, f"hydra/launcher={launcher}", f"output_dir={tmp_path}/{launcher}", cwd=tmp_path)
+        assert done.returncode == 0
+        for run_id, record in records(tmp_path / launcher).items():
+            assert filecmp.cmp(record / "metrics.csv", records(tmp_path / "two")[run_id] / "metrics.csv", shallow=False)
+        assert len(records(tmp_path / launcher)) == 2
+
+
+def test_a_second_call_does_only_what_is_missing(tmp_path):
+    sweep = ["-m", *TINY, "hparams.client_lr=0.01,0.02", "hparams.rounds=5"]
+    fco(*sweep, cwd=tmp_path)
+    before = {run_id: (path / "result.json").stat().st_mtime_ns for run_id, path in records(tmp_path).items()}
+    more = fco("-m", *TINY, "hparams.client_lr=0.01,0.02,0.03", "hparams.rounds=5", cwd=tmp_path)
+    after = {run_id: (path / "result.json").stat().st_mtime_ns for run_id, path in records(tmp_path).items()}
+    assert len(after) == 3
+    assert {run_id: after[run_id] for run_id in before} == before
+    assert "3 finished" in more.stderr
+    edited = fco(*sweep[:-1], "hparams.rounds=6", cwd=tmp_path)  # another number of rounds is another run
+    assert len(records(tmp_path)) == 5
+    assert {run_id: (records(tmp_path)[run_id] / "result.json").stat().st_mtime_ns for run_id in before} == before
+    assert "best by objective" in edited.stdout
+
+
+def test_every_job_has_its_record_and_hydra_output(tmp_path):
+    fco("-m", *TINY, *GRID, "hparams.rounds=3", "algo=feddualavg,optimum", cwd=tmp_path)
+    folders = records(tmp_path)
+    assert len(folders) == 7  # six pairs, and an optimum that knows no learning rate
+    for folder in folders.values():
+        assert (folder / ".hydra" / "overrides.yaml").read_text().count("\n") >= 4
+        assert (folder / "config.yaml").exists()
+
+
+def start(*arguments, cwd):
+    return subprocess.Popen(
+        [BIN / "fco-run", *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(condition, seconds=120, what="it"):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen in {seconds} s")
+
+
+def checkpoints(folder):
+    return list(folder.rglob("checkpoint.npz"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
+    sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid"]
+    process = start(*sweep, f"output_dir={tmp_path}/interrupted", cwd=tmp_path)
+    if how == signal.SIGKILL:
+        wait_for(lambda: checkpoints(tmp_path / "interrupted"), what="a checkpoint")
+    else:
+        wait_for(lambda: list((tmp_path / "interrupted").rglob("run.log")), what="a start")
+        time.sleep(3)
+    os.killpg(process.pid, how) if how == signal.SIGKILL else process.send_signal(how)
+    process.communicate(timeout=120)
+    assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
+    unfinished = 6 - len(list((tmp_path / "interrupted").rglob("result.json")))
+    assert unfinished > 0
+    assert checkpoints(tmp_path / "interrupted")
+    fco(*sweep, f"output_dir={tmp_path}/interrupted", cwd=tmp_path)
+    fco(*sweep, f"output_dir={tmp_path}/straight", cwd=tmp_path)
+    assert_same_records(tmp_path / "interrupted", tmp_path / "straight")
+
+
+def test_two_sweeps_at_once_share_the_work(tmp_path):
+    sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001", "algo=feddualavg"]
+    first, second = start(*sweep, cwd=tmp_path), start(*sweep, cwd=tmp_path)
+    for process in (first, second):
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    assert len(records(tmp_path)) == 2
+    fco(*sweep, f"output_dir={tmp_path}/straight", cwd=tmp_path)
+    shutil.move(tmp_path / "straight", tmp_path.with_name(f"{tmp_path.name}-straight"))
+    assert_same_records(tmp_path, tmp_path.with_name(f"{tmp_path.name}-straight"))
+
+
+def test_a_failed_run_is_listed_and_the_others_go_on(tmp_path):
+    """An optimum that cannot reach its certificate is the failure that a user can provoke."""
+    done = fco(
+        "-m", *TINY, "algo=optimum", "algo.max_iterations=1,1000", "hparams.rounds=3", cwd=tmp_path, check=False
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "1 of 2 runs failed" in done.stderr
+    assert "did not reach its certificate" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert len(records(tmp_path)) == 1
+    assert any("Traceback" in path.read_text() for path in tmp_path.rglob("run.log"))
+
+
+def test_a_dry_run_tells_and_writes_nothing(tmp_path):
+    done = fco("-m", *TINY, *GRID, "algo=feddualavg,optimum", "hparams.rounds=5", "dry_run=true", cwd=tmp_path)
+    assert "7 runs to do (0 done already) in 2 stacks" in done.stdout
+    assert "MB" in done.stdout
+    assert "minutes" in done.stdout
+    assert not records(tmp_path)
+
+
+def test_wrong_launcher_options_are_one_line(tmp_path):
+    for wrong in ("hydra.launcher.n_jobs=0", "hydra.launcher.backend=slurm", "hydra.launcher.backend=dask"):
+        done = fco("-m", *TINY, wrong, cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("fco-run: hydra.launcher.")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in (CONF / "experiment").glob("*_*i*.yaml")))
+def test_every_synthetic_experiment_runs(experiment, tmp_path):
+    done = fco(
+        "-m", f"experiment={experiment}", "profile=smoke", "task.clients=12", "task.samples=12",
+        "hydra.launcher.n_jobs=1", cwd=tmp_path,
+    )  # fmt: skip
+    assert len(records(tmp_path / "outputs" / experiment)) == 9  # four algorithms, two pairs, and the optimum
+    for algorithm in ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum"):
+        assert f" {algorithm} " in done.stdout
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_sweep_on_dask_survives_the_death_of_a_worker(tmp_path):
+    pytest.importorskip("distributed", reason="the extra fco[dask] is not installed")
+    address = f"tcp://127.0.0.1:{free_port()}"
+    environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "5"}
+    options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    scheduler = subprocess.Popen(
+        [BIN / "dask", "scheduler", "--host", address, "--dashboard-address", "127.0.0.1:0"], **options
+    )
+    worker = [BIN / "dask", "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    workers = [subprocess.Popen(worker, **options) for _ in range(2)]
+    sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid", "seed=0,1"]
+    try:
+        process = start(
+            *sweep, "hydra.launcher.backend=dask", f"hydra.launcher.address={address}",
+            f"output_dir={tmp_path}/cluster", cwd=tmp_path,
+        )  # fmt: skip
+        wait_for(
+            lambda: list((tmp_path / "cluster").rglob("result.json")) or process.poll() is not None, 240, "a record"
+        )
+        workers[0].kill()  # in the middle: it holds a stack at any time until the last one
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    finally:
+        for child in (*workers, scheduler):
+            child.kill()
+            child.wait()
+    fco(*sweep, f"output_dir={tmp_path}/straight", cwd=tmp_path)
+    assert len(records(tmp_path / "cluster")) == 12
+    assert_same_records(tmp_path / "cluster", tmp_path / "straight")

@@ -1,0 +1,129 @@
+"""Stacks: what is fused, that fusing changes no number, that one failure does not harm the others."""
+
+import csv
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.algorithms import ALGORITHMS
+from fco_cli.config import Run, register
+from fco_cli.execute import Stop
+from fco_cli.simulation.record import Record
+from fco_cli.sweeps import stacks as stacks_module
+from fco_cli.sweeps.stacks import Ended, Stack, run_stack, stacks_of
+
+register()
+
+TINY = {
+    "lasso": ["task=lasso", "task.dimension=12", "task.ones=4"],
+    "nuclear": ["task=nuclear", "task.dimension=4", "task.rank=1"],
+}
+SMALL = [
+    "task.clients=6",
+    "task.samples=15",
+    "hparams.clients_per_round=3",
+    "hparams.batch_size=3",
+    "hparams.rounds=80",
+]
+RATES = [(a, b) for a in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1) for b in (0.01, 0.03, 0.1, 0.3, 1, 3, 10)]
+
+
+def make_runs(folder, *overrides, rates=((0.01, 1),)):
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        config = compose("config", overrides=[*SMALL, *overrides, f"output_dir={folder}"])
+    runs = []
+    for client_lr, server_lr in rates:
+        config.hparams.client_lr, config.hparams.server_lr = client_lr, server_lr
+        runs.append(Run.of(config))
+    return runs
+
+
+def execute(runs, events=None):
+    return run_stack(Stack(0, runs), 512, Stop(), (events if events is not None else []).append)
+
+
+def metrics(run):
+    with (run.folder / "metrics.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def test_runs_are_stacked_by_what_may_vary(tmp_path):
+    lasso = make_runs(tmp_path, *TINY["lasso"], rates=RATES)
+    other_strength = make_runs(tmp_path, *TINY["lasso"], "regularizer.strength=0.1")
+    other_seed = make_runs(tmp_path, *TINY["lasso"], "seed=1")
+    other_algorithm = make_runs(tmp_path, *TINY["lasso"], "algo=fedmid")
+    other_batch = make_runs(tmp_path, *TINY["lasso"], "hparams.batch_size=5")
+    stacks = stacks_of([*lasso, *other_strength, *other_seed, *other_algorithm, *other_batch])
+    assert [len(stack.runs) for stack in stacks] == [50, 1, 1, 1]
+    assert len({run.run_id for stack in stacks for run in stack.runs}) == 53
+
+
+def test_what_cannot_change_a_result_is_not_in_its_id(tmp_path):
+    (run,) = make_runs(tmp_path, *TINY["lasso"])
+    (elsewhere,) = make_runs(tmp_path / "b", *TINY["lasso"], "threads=1", "force=true")
+    assert run.run_id == elsewhere.run_id
+    optima = make_runs(tmp_path, *TINY["lasso"], "algo=optimum", rates=RATES)
+    assert len({run.run_id for run in optima}) == 1  # a solver has no learning rates
+    longer = make_runs(tmp_path, *TINY["lasso"], "hparams.rounds=81")[0]
+    assert longer.run_id != run.run_id
+
+
+@pytest.mark.parametrize("task", TINY)
+@pytest.mark.parametrize("algo", [name for name, kind in ALGORITHMS.items() if kind.federated])
+def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
+    def runs(name, rates):
+        return make_runs(tmp_path / name, *TINY[task], f"algo={algo}", rates=rates)
+
+    grid = runs("grid", RATES)
+    ended = execute(grid)
+    statuses = {result["status"] for result in ended.results.values()}
+    assert statuses == {"finished", "diverged"}  # both kinds must be compared
+    for i in (0, 11, 30, 48):
+        (alone,) = runs("alone", RATES[i : i + 1])
+        pair = runs("pair", [RATES[i], RATES[3]])
+        execute([alone])
+        execute(pair)
+        for run in (alone, pair[0]):
+            assert metrics(run) == metrics(grid[i])
+            assert Record(run.folder).result()["diverged_round"] == Record(grid[i].folder).result()["diverged_round"]
+
+
+def test_a_stack_is_bounded_by_its_memory_budget(tmp_path, monkeypatch):
+    sizes = []
+    simulate = stacks_module.execute.__globals__["Simulation"]
+
+    class Spy(simulate):
+        def __init__(self, experiment, jobs, varying):
+            sizes.append(len(jobs))
+            super().__init__(experiment, jobs, varying)
+
+    monkeypatch.setitem(stacks_module.execute.__globals__, "Simulation", Spy)
+    monkeypatch.setitem(stacks_module.execute.__globals__, "bytes_per_job", lambda run, problem: 2**20)
+    ended = run_stack(Stack(0, make_runs(tmp_path, *TINY["lasso"], rates=RATES[:10])), 4, Stop(), lambda event: None)
+    assert sizes == [4, 4, 2]
+    assert len(ended.results) == 10
+
+
+def test_one_failing_run_fails_alone(tmp_path, monkeypatch):
+    runs = make_runs(tmp_path, *TINY["lasso"], rates=RATES[:4])
+    execute_stack = stacks_module.execute
+
+    def execute_or_fail(stack, *rest):
+        if runs[2] in stack:
+            raise MemoryError("no room for this one")
+        return execute_stack(stack, *rest)
+
+    monkeypatch.setattr(stacks_module, "execute", execute_or_fail)
+    events = []
+    ended = execute(runs, events)
+    assert set(ended.failures) == {runs[2].run_id}
+    assert set(ended.results) == {run.run_id for run in runs} - {runs[2].run_id}
+    assert [event.kind for event in events].count("failed") == 1
+    assert "MemoryError" in (runs[2].folder / "run.log").read_text()
+    assert Record(runs[2].folder).result() is None
+
+
+def test_results_are_added_up():
+    ended = Ended({"a": {}}, {"b": "no"})
+    ended.add(Ended({"c": {}}, {"d": "neither"}))
+    assert ended == Ended({"a": {}, "c": {}}, {"b": "no", "d": "neither"})
