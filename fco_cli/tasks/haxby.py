@@ -6,13 +6,15 @@ folder whose name is a digest of everything they depend on; it appears complete 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
-import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +79,26 @@ def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
     folder = cache_home() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
-        _prepare(files, folder)
-        prepared = _load(folder)
-        assert prepared is not None, folder
+        with _lock(folder.parent):  # another process may be at it: then wait, and find its work done
+            prepared = _load(folder)
+            if prepared is None:
+                _prepare(files, folder)
+                prepared = _load(folder)
+    assert prepared is not None, folder
     return prepared
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Be the only process that writes into the cache; a lock ends with its process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as problem:
+        raise UserError(f"{folder}: the cache cannot be written: {problem.strerror}") from problem
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def fetch(data_dir: str | None, number: int) -> Subject:
@@ -168,12 +186,9 @@ def _prepare(files: list[Subject], folder: Path) -> None:
     voxels = int((np.asarray(mask.dataobj) != 0).sum())
     if voxels == 0:
         raise UserError(f"{files[0].mask}: has no voxel")
+    work = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
-    except OSError as problem:
-        raise UserError(f"{folder.parent}: the cache cannot be written: {problem.strerror}") from problem
-    try:
+        work.mkdir()
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
@@ -185,7 +200,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         shutil.copyfile(files[0].mask, work / "mask.nii.gz")
         description = _contents(files) | {"shape": shape, "sessions": [asdict(session) for session in sessions]}
         (work / "prepared.json").write_text(json.dumps(description, indent=1))
-        if folder.exists():  # damaged, or another process was faster
+        if folder.exists():  # damaged
             folder.rename(work / "replaced")
         work.rename(folder)
         shutil.rmtree(folder / "replaced", ignore_errors=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,6 +166,24 @@ def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
 # The cache.
 
 
+def prepared_folders(tmp_path: Path) -> list[Path]:
+    """Everything that is in the cache but its lock."""
+    return [path for path in (tmp_path / "cache").iterdir() if path.name != ".lock"]
+
+
+def test_of_two_processes_that_need_the_same_scans_one_prepares_them(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand for processes: each opens the lock's file on its own."""
+    calls, real = [], haxby.z_scores
+    monkeypatch.setattr(haxby, "z_scores", lambda *given: calls.append(given) or real(*given))
+    with ThreadPoolExecutor(4) as pool:
+        problems = list(pool.map(lambda _: tree.build(), range(4)))
+    assert len(calls) == 3  # subjects, once each
+    for problem in problems[1:]:
+        np.testing.assert_array_equal(problem.data.x, problems[0].data.x)
+
+
 def test_scans_are_prepared_once_and_read_in_place(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tree.build().data.x.copy()
     monkeypatch.setattr(haxby, "z_scores", lambda *_: pytest.fail("prepared again"))
@@ -181,16 +200,16 @@ def test_nothing_half_done_stays_in_the_cache(tree: Tree, monkeypatch: pytest.Mo
     monkeypatch.setattr(haxby, "z_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         tree.build()
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert prepared_folders(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["x.npy", "prepared.json", "mask.nii.gz"])
 def test_a_damaged_cache_is_prepared_again(tree: Tree, tmp_path: Path, name: str) -> None:
     expected = tree.build().data.x.copy()
-    (folder,) = (tmp_path / "cache").iterdir()
+    (folder,) = prepared_folders(tmp_path)
     (folder / name).write_bytes((folder / name).read_bytes()[:-20])
     np.testing.assert_array_equal(tree.build().data.x, expected)
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert prepared_folders(tmp_path) == [folder]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tree: Tree, tmp_path: Path) -> None:
