@@ -4,6 +4,8 @@ from fco_cli.tasks.base import Task
 from fco_cli.tasks.custom import Custom
 from fco_cli.tasks.digits import Digits
 from fco_cli.tasks.femnist import Femnist
+from fco_cli.tasks.fmri import Fmri
+from fco_cli.tasks.fmri_sim import FmriSim
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 from fco_cli.tasks.shapes import GroupSparse, Mixture, MonotoneRegression, Piecewise
@@ -18,6 +20,8 @@ TASKS: dict[str, type[Task]] = {
     "femnist": Femnist,
     "digits": Digits,
     "custom": Custom,
+    "fmri": Fmri,
+    "fmri_sim": FmriSim,
 }
 
 __all__ = ["TASKS", "Task"]

@@ -187,4 +187,4 @@ class Instance:
         x[..., :size] = self.centres[:, None] - noise / self.curvature
         x[..., size:] = np.sqrt(self.curvature)
         data = ClientData.of_equal_clients(x, np.zeros(x.shape[:2]))
-        return Problem(data, Distance(size), HALF_SQUARES, self.regularizer)  # type: ignore[arg-type]
+        return Problem(data, Distance(size), HALF_SQUARES, self.regularizer)
