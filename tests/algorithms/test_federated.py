@@ -40,7 +40,9 @@ def test_there_are_six():
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("name", SIX)
-def test_against_plain_loops(name, weighting, make_problem, make_algorithm, make_settings, regularizer, reference, l1_prox):
+def test_against_plain_loops(
+    name, weighting, make_problem, make_algorithm, make_settings, regularizer, reference, l1_prox
+):
     """Unequal clients (so K differs), partial batches, two epochs, both weightings."""
     problem = make_problem(regularizer("l1", strength=0.3), weighting=weighting, sizes=(7, 4, 9, 1, 12))
     settings = make_settings(clients_per_round=3, batch_size=4, local_epochs=2, weighting=weighting)
@@ -78,7 +80,9 @@ def test_fedmid_with_one_full_step_is_proximal_gradient(make_problem, make_algor
         np.testing.assert_allclose(model, right, rtol=1e-11, atol=1e-13)
 
 
-def test_feddualavg_with_one_full_step_is_dual_averaging(make_problem, make_algorithm, regularizer, full_cohort, l1_prox):
+def test_feddualavg_with_one_full_step_is_dual_averaging(
+    make_problem, make_algorithm, regularizer, full_cohort, l1_prox
+):
     problem = make_problem(regularizer("l1", strength=0.3))
     models = outputs(make_algorithm("feddualavg", problem, 0.05), [full_cohort(problem)] * ROUNDS)
     z, prox = np.zeros(problem.layout.size), l1_prox(0.3)
