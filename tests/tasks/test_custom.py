@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from running import make_run
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score, roc_auc_score
 
@@ -79,9 +78,15 @@ def data(tmp_path) -> Path:
     return tmp_path / "d.npz"
 
 
-def build(path: Path, *overrides: str):
-    run = make_run("task=custom", f"task.path={path}", *overrides)
-    return run.task, run.task.build(run.seed, "float64", run.regularizer, "uniform")
+@pytest.fixture
+def build(build_task):
+    """The task and its problem."""
+
+    def build(path: Path, *overrides: str):
+        run, problem = build_task("task=custom", f"task.path={path}", *overrides)
+        return run.task, problem
+
+    return build
 
 
 def with_changes(path: Path, **changes) -> Path:
@@ -89,7 +94,7 @@ def with_changes(path: Path, **changes) -> Path:
     return path
 
 
-def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(data):
+def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
@@ -98,19 +103,19 @@ def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(
     assert set(raw.data.x[:, 0]) | set(raw.validation.data.x[:, 0]) == set(np.load(data)["x"][:, 0])
 
 
-def test_rows_of_every_client_are_held_out(data):
+def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
     assert problem.validation.data.sizes.tolist() == [1, 4, 2, 3, 2]
 
 
-def test_whole_clients_are_held_out(data):
+def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
     assert (problem.data.clients, problem.validation.data.clients) == (3, 2)
     assert sorted([*problem.data.sizes, *problem.validation.data.sizes]) == [4, 10, 11, 15, 20]
 
 
-def test_the_file_s_split_is_held_out_where_there_is_one(data):
+def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
     with_changes(data, split=np.where(np.arange(60) % 4 == 0, "val", "train"))
     _, problem = build(data, "task.loss=logistic")
     assert len(problem.validation.data.y) == 15
@@ -119,12 +124,12 @@ def test_the_file_s_split_is_held_out_where_there_is_one(data):
         build(data, "task.loss=logistic")
 
 
-def test_a_split_that_is_not_there_is_refused(data):
+def test_a_split_that_is_not_there_is_refused(build, data):
     with pytest.raises(UserError, match=r"task\.holdout: got 'split'"):
         build(data, "task.loss=logistic", "task.holdout=split")
 
 
-def test_nothing_need_be_held_out(data):
+def test_nothing_need_be_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=none")
     assert problem.validation is None
     assert len(problem.data.y) == 60
@@ -133,19 +138,19 @@ def test_nothing_need_be_held_out(data):
 @pytest.mark.parametrize(
     "setting", ["loss=hinge", "loss=squared task.holdout=some", "loss=squared task.holdout_fraction=1"]
 )
-def test_settings_out_of_range_are_refused(data, setting):
+def test_settings_out_of_range_are_refused(make_run, data, setting):
     with pytest.raises(UserError, match=f"task.{setting.split('task.')[-1].split('=')[0]}"):
         make_run("task=custom", f"task.path={data}", *f"task.{setting}".split())
 
 
-def test_labels_that_do_not_fit_the_loss_are_refused(data):
+def test_labels_that_do_not_fit_the_loss_are_refused(build, data):
     y = np.load(data)["y"]
     y[30] = 3
     with pytest.raises(UserError, match=r"d\.npz: client 'c', row 30: label 3; the logistic loss"):
         build(with_changes(data, y=y), "task.loss=logistic")
 
 
-def test_metrics_fit_the_loss(data):
+def test_metrics_fit_the_loss(build, data):
     w = np.random.default_rng(3).standard_normal((2, 4))
     w[0, 1] = 0
     for loss in ("logistic", "squared"):
@@ -162,7 +167,7 @@ def test_metrics_fit_the_loss(data):
                 assert metrics["validation_rmse"][j] == pytest.approx(np.sqrt(np.mean((held_out.y - scores) ** 2)))
 
 
-def test_the_exported_model_gives_the_same_scores_for_features_as_given(data, tmp_path):
+def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, data, tmp_path):
     with_changes(
         data, y=np.arange(60) % 3, classes=np.array(["low", "mid", "high"]), features=np.array(["p", "q", "r"])
     )

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from running import make_run, run_all, run_one
 
 from fco_cli.errors import UserError
 from fco_cli.problem.models import Linear
 from fco_cli.problem.network import Network
 
 
-def build(*overrides: str):
-    run = make_run("task=digits", *overrides)
-    return run.task.build(run.seed, "float32", run.regularizer, "uniform")
+@pytest.fixture
+def build(build_task):
+    return lambda *overrides: build_task("task=digits", *overrides)[1]
 
 
-def test_every_image_is_dealt_once_and_small_concentrations_skew_the_labels():
+def test_every_image_is_dealt_once_and_small_concentrations_skew_the_labels(build):
     problem, alike = build("task.concentration=0.1"), build("task.concentration=1000")
     assert problem.data.clients == alike.data.clients == 20
     assert len(problem.data.y) == 1797 - 359
@@ -32,24 +31,24 @@ def test_every_image_is_dealt_once_and_small_concentrations_skew_the_labels():
     assert len(rows) > 1700  # training and test together are the whole set, a few images of which are equal
 
 
-def test_the_model_is_linear_or_a_network():
+def test_the_model_is_linear_or_a_network(build):
     assert isinstance(build().model, Linear)
     assert build("task.hidden=[32]").model == Network(64, (32,), 10, seed=0)
 
 
-def test_too_skewed_for_so_many_clients_is_said():
+def test_too_skewed_for_so_many_clients_is_said(build):
     with pytest.raises(UserError, match=r"task\.concentration: got 0\.001"):
         build("task.concentration=0.001", "task.clients=300")
 
 
 @pytest.mark.parametrize("key", ["clients=1", "concentration=0", "test_fraction=1", "hidden=[0]"])
-def test_values_out_of_range_are_refused(key):
+def test_values_out_of_range_are_refused(make_run, key):
     with pytest.raises(UserError, match=f"task.{key.split('=')[0]}"):
         make_run("task=digits", f"task.{key}")
 
 
-def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(tmp_path):
-    outcome = run_one(tmp_path, "task=digits", "hparams.rounds=40", "hparams.eval_every=4")
+def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_stack):
+    (outcome,) = run_stack([["task=digits", "hparams.rounds=40", "hparams.eval_every=4"]])
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
     assert metrics.validation_accuracy.iloc[-1] >= 0.9
     assert (metrics.constraint_violation <= 1e-9).all()
@@ -60,7 +59,7 @@ def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("regularizer", ["l1_ball", "l2_ball"])
 @pytest.mark.parametrize("algo", ["feddualavg", "fedmid"])
-def test_the_network_learns_under_either_ball(tmp_path, regularizer, algo):
+def test_the_network_learns_under_either_ball(run_stack, regularizer, algo):
     """A stack of two learning rates; the best reaches nine of ten, all stay feasible."""
     common = ["task=digits", "task.hidden=[32]", f"algo={algo}", f"regularizer={regularizer}"]
     radius = "regularizer.radius=200" if regularizer == "l1_ball" else "regularizer.radius=10"
@@ -68,6 +67,6 @@ def test_the_network_learns_under_either_ball(tmp_path, regularizer, algo):
         [*common, radius, "hparams.rounds=60", "hparams.server_lr=1", f"hparams.client_lr={rate}"]
         for rate in (0.03, 0.1)
     ]
-    finals = [outcome.result["final"] for outcome in run_all(tmp_path, stack)]
+    finals = [outcome.result["final"] for outcome in run_stack(stack)]
     assert max(final["validation_accuracy"] for final in finals) >= 0.9
     assert max(final["constraint_violation"] for final in finals) <= 1e-9

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from running import make_run, run_all, run_one
 
 from fco_cli.errors import UserError
 
@@ -32,12 +31,15 @@ def small(tmp_path) -> Path:
     return path
 
 
-def build(path: Path, *overrides: str, task: str = "femnist10_l1"):
-    run = make_run(f"task={task}", f"task.data_dir={path}", "task.client_fraction=1", *overrides)
-    return run.task.build(run.seed, "float32", run.regularizer, "uniform")
+@pytest.fixture
+def build(build_task):
+    def build(path: Path, *overrides: str):
+        return build_task("task=femnist10_l1", f"task.data_dir={path}", "task.client_fraction=1", *overrides)[1]
+
+    return build
 
 
-def test_background_becomes_0_and_ink_1_whatever_the_scale(small, tmp_path):
+def test_background_becomes_0_and_ink_1_whatever_the_scale(build, small, tmp_path):
     raw = dict(np.load(small))
     problem = build(small)
     assert (problem.data.x[:, 5:] == 0).all()
@@ -49,7 +51,7 @@ def test_background_becomes_0_and_ink_1_whatever_the_scale(small, tmp_path):
         build(tmp_path / "wrong.npz")
 
 
-def test_a_fraction_of_the_writers_by_the_seed(small):
+def test_a_fraction_of_the_writers_by_the_seed(build, small):
     some = build(small, "task.client_fraction=0.3")
     assert some.data.clients == 3
     assert some.validation.data.clients == 3
@@ -58,7 +60,7 @@ def test_a_fraction_of_the_writers_by_the_seed(small):
     assert (some.data.x != other.data.x).any()
 
 
-def test_the_configurations_are_those_of_the_paper():
+def test_the_configurations_are_those_of_the_paper(make_run):
     expected = {
         "femnist10_l1": (10, [], 0.1, "l1_ball", 1000),
         "femnist10_l2": (10, [], 0.1, "l2_ball", 10),
@@ -71,10 +73,10 @@ def test_the_configurations_are_those_of_the_paper():
         settings = run.hparams
         assert (settings.clients_per_round, settings.batch_size, settings.local_epochs) == (10, 10, 10)
         assert (settings.rounds, settings.eval_every, settings.dtype) == (5000, 100, "float32")
-        assert run.config.experiment.select.last == 1000
+        assert run.select.last == 1000
 
 
-def test_the_data_and_not_their_path_make_the_identity(small, tmp_path):
+def test_the_data_and_not_their_path_make_the_identity(make_run, small, tmp_path):
     copy = tmp_path / "copy.npz"
     copy.write_bytes(small.read_bytes())
     first, second = (make_run("task=femnist10_l1", f"task.data_dir={path}") for path in (small, copy))
@@ -91,7 +93,7 @@ def test_the_data_and_not_their_path_make_the_identity(small, tmp_path):
         ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; task.classes=10"),
     ],
 )
-def test_what_is_no_femnist_is_refused(small, changes, says):
+def test_what_is_no_femnist_is_refused(build, small, changes, says):
     np.savez(small, **(dict(np.load(small)) | changes))
     with pytest.raises(UserError) as problem:
         build(small)
@@ -108,14 +110,14 @@ def subset(name: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
-def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(tmp_path, task):
+def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, task):
     """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid."""
     best = {}
     for algo in ("feddualavg", "fedmid"):
         common = [f"task={task}", f"algo={algo}", *subset("femnist10"), "hparams.rounds=150", "hparams.eval_every=50"]
         grid = [(client, server) for client in (0.001, 0.01, 0.1) for server in (0.1, 0.3, 1)]
         stack = [[*common, f"hparams.client_lr={client}", f"hparams.server_lr={server}"] for client, server in grid]
-        finals = [outcome.result["final"] for outcome in run_all(tmp_path, stack)]
+        finals = [outcome.result["final"] for outcome in run_stack(stack)]
         assert max(final["constraint_violation"] for final in finals) <= 1e-9
         best[algo] = min(finals, key=lambda final: final["train_loss"])
     assert best["feddualavg"]["validation_accuracy"] >= 0.85
@@ -124,12 +126,12 @@ def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(tmp_path, tas
 
 
 @pytest.mark.slow
-def test_the_network_learns_with_feasible_kernels(tmp_path):
+def test_the_network_learns_with_feasible_kernels(run_stack):
     """200 rounds of real writers."""
-    outcome = run_one(
-        tmp_path, "task=femnist62_mlp", *subset("femnist62"),
+    (outcome,) = run_stack([[
+        "task=femnist62_mlp", *subset("femnist62"),
         "hparams.client_lr=0.1", "hparams.rounds=200", "hparams.eval_every=50",
-    )  # fmt: skip
+    ]])  # fmt: skip
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
     assert (np.diff(metrics.train_loss) < 0).all()
     assert (metrics.constraint_violation <= 1e-9).all()
