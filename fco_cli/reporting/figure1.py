@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError
-from fco_cli.files import write_atomically
+from fco_cli.reporting.style import ALGORITHMS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,12 +43,15 @@ def figure1(records: dict[str, Path], path: Path) -> Path:
     import matplotlib.pyplot as plt
     import numpy as np
 
+    from fco_cli.reporting.figures import save
+
     table = side_by_side(records)
     figure, axes = plt.subplots(1, len(PANELS), figsize=(4 * len(PANELS), 3.6), layout="constrained")
     places = np.arange(len(table))
+    colours = {style.label: style.colour for style in ALGORITHMS.values()}
     for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
         middle, low, high = (table[f"{metric}{suffix}"] for suffix in ("", "_q25", "_q75"))
-        axis.bar(places, middle, color=[f"C{i}" for i in range(len(table))])
+        axis.bar(places, middle, color=[colours.get(name, "#4D4D4D") for name in table.index])
         spread = (high > low).to_numpy()
         reach = [(middle - low)[spread], (high - middle)[spread]]
         axis.errorbar(places[spread], middle[spread], yerr=reach, fmt="none", ecolor="black", capsize=4)
@@ -63,9 +65,7 @@ def figure1(records: dict[str, Path], path: Path) -> Path:
         axis.margins(y=0.12)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].axhline(0.5, color="grey", linewidth=0.8, linestyle=":")  # chance
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    plt.close(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content.getvalue())
-    return path
+    png, _pdf = save(figure, path.with_suffix(""))
+    plt.close(figure)
+    return png
