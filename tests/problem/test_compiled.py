@@ -130,7 +130,7 @@ digest = hashlib.sha256()
 for regularizer, number in ((Nuclear, 0.3), (L1Ball, 2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
-    geometry = Geometry(np.full((3, 1), number), np.array([[0, 56, 7, 8, 1]]))
+    geometry = Geometry(np.full((3, 1), number), np.array([[0, 56, 7, 8, 1]]), np.array([[0, 1]]))
     specialise(to_primal, primal=regularizer.prox)(z, np.ones(3), geometry, out)
     digest.update(out.tobytes())
 print(digest.hexdigest())
