@@ -19,10 +19,12 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Jobs
 from fco_cli.errors import no_such_key, require
+from fco_cli.problem.mirror_maps import MIRRORS, Mirror
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.simulation.settings import Settings
 from fco_cli.tasks import TASKS, Task
+from fco_cli.theory.statements import Grid
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 
@@ -80,6 +82,7 @@ class RunConfig:
     task: Any = MISSING
     algo: Any = MISSING
     regularizer: Any = MISSING
+    mirror: Any = MISSING
     hparams: Any = MISSING
     seed: int = MISSING
     output_dir: str = MISSING
@@ -87,7 +90,9 @@ class RunConfig:
     record_clients: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
+    advise: bool = MISSING
     experiment: Experiment | None = None
+    theory: Grid | None = None  # in place of a run: experiment=theory
     profile: Profile = field(default_factory=Profile)
 
 
@@ -99,12 +104,15 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=RunConfig, package="_global_")
     store.store(group="schema", name="hparams", node=Settings)
+    store.store(group="schema", name="theory", node=Grid)
     store.store(group="schema/algo", name="plain", node=Algo)
     store.store(group="schema/algo", name="optimum", node=OptimumAlgo)
     for name, task in TASKS.items():
         store.store(group="schema/task", name=name, node=task)
     for name, regularizer in all_regularizers().items():
         store.store(group="schema/regularizer", name=name, node=regularizer)
+    for name, mirror in MIRRORS.items():
+        store.store(group="schema/mirror", name=name, node=mirror)
 
 
 def _at_scale(rounds: int, *, _root_: DictConfig) -> int:
@@ -119,6 +127,7 @@ class Run:
     task: Task
     algo: Algo
     regularizer: Regularizer
+    mirror: Mirror
     hparams: Settings
     seed: int
     output_dir: Path
@@ -131,7 +140,7 @@ class Run:
     @classmethod
     def of(cls, config: DictConfig) -> Run:
         """Check everything that can be known before any data are built."""
-        parts = {key: OmegaConf.to_object(config[key]) for key in ("task", "algo", "regularizer", "hparams")}
+        parts = {key: OmegaConf.to_object(config[key]) for key in ("task", "algo", "regularizer", "mirror", "hparams")}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_strangers(f"{key}.", config[key], part)
         _refuse_strangers("", config, RunConfig)
@@ -147,6 +156,7 @@ class Run:
         )
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
+        run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         return run
@@ -172,7 +182,8 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """All that the result depends on, and nothing else: paths, threads and unused settings are left out."""
         hparams = {key: value for key, value in asdict(self.hparams).items() if key in self.algorithm.settings}
-        parts = {"task": self.task.identity(), "algo": asdict(self.algo), "regularizer": asdict(self.regularizer)}
+        parts = {key: asdict(getattr(self, key)) for key in ("algo", "regularizer", "mirror")}
+        parts["task"] = self.task.identity()
         # A record without the clients' models is no record of a run that asks for them.
         extra = {"record_clients": True} if self.record_clients else {}
         return parts | {"hparams": hparams, "seed": self.seed} | extra
@@ -184,7 +195,7 @@ class Run:
     @property
     def stack_key(self) -> str:
         """Runs with the same key differ only in what may vary along the job axis."""
-        common = {**self.identity, "regularizer": self.regularizer.name, "hparams": dict(self.identity["hparams"])}
+        common = {**self.identity, "regularizer": self.regularizer.kind, "hparams": dict(self.identity["hparams"])}
         for key in ("client_lr", "server_lr"):
             common["hparams"].pop(key, None)
         return _digest(common)
@@ -198,8 +209,10 @@ class Run:
         rates = f"client_lr {self.hparams.client_lr:g}"
         if self.algorithm.federated:
             rates += f", server_lr {self.hparams.server_lr:g}"
-        psi = ", ".join(f"{key} {value:g}" for key, value in asdict(self.regularizer).items() if key != "name")
+        psi = ", ".join(f"{key} {value}" for key, value in asdict(self.regularizer).items() if key != "name")
         line = f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {psi}".rstrip()
+        if self.mirror.name != "euclidean":
+            line += f", mirror {self.mirror.name}"
         return (
             f"{line}, {rates}, seed {self.seed}"
             if "client_lr" in self.algorithm.settings

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -127,7 +127,8 @@ class _Recipe:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.key = repr((run.task, run.seed, run.regularizer.name, run.hparams.dtype, run.hparams.weighting))
+        kinds = (run.regularizer.kind, run.mirror)
+        self.key = repr((run.task, run.seed, kinds, run.hparams.dtype, run.hparams.weighting))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Recipe) and self.key == other.key
@@ -139,7 +140,8 @@ class _Recipe:
 @functools.lru_cache(maxsize=1)  # stacks in a row mostly share their data
 def _built(recipe: _Recipe) -> Problem:
     run = recipe.run
-    return run.task.build(run.seed, run.hparams.dtype, run.regularizer, run.hparams.weighting)
+    problem = run.task.build(run.seed, run.hparams.dtype, run.regularizer, run.hparams.weighting)
+    return replace(problem, mirror=run.mirror)  # a task knows its data and its loss; the mirror map is the run's choice
 
 
 def problem_of(run: Run) -> Problem:
@@ -270,10 +272,10 @@ def why_diverged(run: Run, result: dict[str, Any]) -> str:
 
 def _optimality_gap(run: Run, job: Job) -> float | None:
     """Phi minus the certified optimum's, where a record of that optimum is at hand."""
-    wanted = [asdict(run.task), asdict(run.regularizer), run.seed, run.hparams.weighting]
+    wanted = [asdict(run.task), asdict(run.regularizer), asdict(run.mirror), run.seed, run.hparams.weighting]
     for path in run.folder.parents[1].glob("optimum/*/config.yaml"):
         known = OmegaConf.load(path)
-        same = [known.task, known.regularizer, known.seed, known.hparams.weighting] == wanted
+        same = [known.task, known.regularizer, known.mirror, known.seed, known.hparams.weighting] == wanted
         if same and (result := Record(path.parent).result()):
             gap = job.history["objective"][-1] - result["final"]["objective"]
             return gap if np.isfinite(gap) else None  # JSON has no infinity

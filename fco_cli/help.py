@@ -8,6 +8,7 @@ GROUPS = {
     "task": "what is learnt, from which data",
     "algo": "how",
     "regularizer": "the penalty or constraint; follows the task",
+    "mirror": "the mirror map; follows the task",
     "hparams": "learning rates, rounds, clients, batches; follow the task",
     "hparams/grid": "with -m: a grid of learning rates",
     "experiment": "with -m: a figure of the paper, ready to run",
@@ -26,7 +27,8 @@ fco-run: federated composite optimisation from the command line
 
 Groups (group=option):
 {groups}
-Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is).
+Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is),
+  advise (in place of a run: the step sizes that the theorems recommend on the task's data).
   fco-run task=lasso --cfg job     prints the whole configuration of a run
   fco-run --hydra-help             Hydra's own flags; tab completion: eval "$(fco-run -sc install=bash)"
 """

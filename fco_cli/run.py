@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
 from fco_cli.help import help_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from fco_cli.config import Run
 
 log = logging.getLogger("fco")
 
@@ -26,7 +30,13 @@ def run(config: DictConfig) -> float:
     from fco_cli.execute import Stop, execute, why_diverged
     from fco_cli.terminal import RunProgress, final_table
 
+    if config.theory is not None:
+        check_theory(config)
+        return math.nan
     one = Run.of(config)
+    if config.advise:
+        advise(one)
+        return math.nan
     log.info(one.describe())
     console = Console(stderr=True)
     with Stop() as stop, RunProgress(console) as progress:
@@ -39,6 +49,37 @@ def run(config: DictConfig) -> float:
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
     return outcome.result["final"]["objective"]
+
+
+def advise(one: Run) -> None:
+    """advise=true: the step sizes that the theorems recommend, from the task's data; nothing is run or recorded."""
+    from rich.console import Console
+
+    from fco_cli.advice import estimate_constants, paper_grid
+    from fco_cli.execute import problem_of
+    from fco_cli.terminal import advice_tables
+
+    log.info(one.describe())
+    constants = estimate_constants(one, problem_of(one))
+    output = Console()
+    for table in advice_tables(constants, paper_grid(), one.hparams.client_lr):
+        output.print(table, "")
+
+
+def check_theory(config: DictConfig) -> None:
+    """experiment=theory: not one run but many small ones, and the paper's bounds beside them."""
+    from omegaconf import OmegaConf
+    from rich.console import Console
+
+    from fco_cli.terminal import theory_table
+    from fco_cli.theory.run import check_theorems
+    from fco_cli.theory.statements import Grid
+
+    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
+    output = Console(width=160)
+    output.print(theory_table(result))
+    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
@@ -64,6 +105,8 @@ def _job(config: DictConfig) -> float:
 
 def _sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
     """What the fused launcher calls for all jobs at once."""
+    if any(config.theory is not None or config.advise for config in configs):
+        return [run(config) for config in configs]  # nothing that could be stacked
     from fco_cli.sweeps.run import sweep
 
     return sweep(configs, overrides, **options)

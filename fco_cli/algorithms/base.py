@@ -167,8 +167,13 @@ class Federated(Algorithm):
         }
 
     @cached_property
+    def client_steps(self) -> Kernel:
+        """`local_steps` bound to the problem: what one client runs."""
+        return specialise(self.local_steps, parallel=False, **self._parts)
+
+    @cached_property
     def _visit(self) -> Kernel:
-        return specialise(visit, parallel=True, local_steps=specialise(self.local_steps, parallel=False, **self._parts))
+        return specialise(visit, parallel=True, local_steps=self.client_steps)
 
     def start(self, w: Array) -> State:
         return {"s": w, "t": np.zeros(len(w))}

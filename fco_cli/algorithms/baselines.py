@@ -7,15 +7,18 @@ from functools import cached_property
 
 import numpy as np
 
-from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State
+from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State, local_steps
+from fco_cli.algorithms.fedmid import FedMid
 from fco_cli.errors import UserError
+from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.risk import Evaluation, Risk, risk_of
+from fco_cli.problem.risk import Evaluation
 
 log = logging.getLogger(__name__)
 
-
+prange = range  # Numba's parallel range in the compiled kernel
 FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
 
 
@@ -47,29 +50,46 @@ def proximal_step(problem: Problem, w: Array, at: Evaluation, jobs: Jobs) -> Arr
     return new
 
 
+@kernel
+def stay_home(models, rate, x, y, order, start, widths, geometry):
+    """Every client takes one step from its own model, models [J, M, P], in place; FedMid's step knows no time t."""
+    jobs, clients, size = models.shape
+    for m in prange(clients):
+        w = np.empty((jobs, size), models.dtype)  # one piece of memory, which the loops inside need to be fast
+        for j in range(jobs):
+            for k in range(size):
+                w[j, k] = models[j, m, k]
+        local_steps(w, rate, rate, Batches(x, y, order, start[m : m + 2], widths), geometry)
+        for j in range(jobs):
+            for k in range(size):
+                models[j, m, k] = w[j, k]
+
+
 class Local(Algorithm):
     """The same on one client's data at a time, for every client: a model per client, no communication.
 
-    The state is [J, M, P]; the record reports the median and quartiles over the M models.
+    A step is FedMid's local step with all rows of the client as its batch. The state is [J, M, P]; the record
+    reports the median and quartiles over the M models.
     """
 
     name = "local"
     settings = FULL_BATCH
 
+    @cached_property
+    def _stay_home(self) -> Kernel:
+        problem = self.problem
+        steps = specialise(
+            FedMid.local_steps, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal
+        )
+        return specialise(stay_home, parallel=True, local_steps=steps)
+
     def start(self, w: Array) -> State:
         return {"s": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
 
-    @cached_property
-    def _risks(self) -> list[Risk]:
-        problem = self.problem
-        only = [problem.data.client(m) for m in range(problem.data.clients)]
-        return [risk_of(data, np.ones(1), problem.model, problem.loss) for data in only]
-
     def round(self, state: State, cohort: Cohort | None) -> State:
-        models = np.empty_like(state["s"])
-        for m, risk in enumerate(self._risks):
-            w = np.ascontiguousarray(state["s"][:, m])
-            models[:, m] = proximal_step(self.problem, w, risk(w), self.jobs)
+        data, models, rate = self.problem.data, state["s"].copy(), self.jobs.client_lr
+        rows = np.arange(len(data.y))
+        self._stay_home(models, rate, data.x, data.y, rows, data.start, self.problem.model.widths, self.geometry)
         return {"s": models}
 
     def output(self, state: State) -> Array:

@@ -1,44 +1,22 @@
-"""Mirror maps: the distance-generating function h behind `to_dual` and `to_primal` (SPEC section 1)."""
+"""`to_dual` and `to_primal`, over all jobs and blocks, whatever the mirror map h and the regularizer psi."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from fco_cli.problem.compiled import Kernel, copy, kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
-from fco_cli.problem.regularizers import Regularizer
-
-
-class Euclidean:
-    """h(w) = |w|^2 / 2: the dual is the primal, and to_primal is the prox."""
-
-    name = "euclidean"
-
-    @staticmethod
-    @kernel
-    def dual(w, out):
-        """grad h, on one block of one job."""
-        copy(w, out)
-
-    @staticmethod
-    @kernel
-    def free_primal(z, t, p, shape, out):
-        """grad h*: back to the primal with no psi."""
-        copy(z, out)
-
-    def primal(self, regularizer: type[Regularizer]) -> Kernel:
-        """The kernel of grad (h + t psi)*, or a refusal that names both where there is no closed form."""
-        return regularizer.prox
 
 
 class Geometry(NamedTuple):
     """What the two maps need to know at run time."""
 
-    parameters: Array  # [J, q], the regularizer's numbers for every job
+    parameters: Array  # [J, q], the numbers of the regularizer and then those of the mirror map, for every job
     table: Array  # Layout.table
+    places: Array  # [blocks, 2], from where to where in `parameters` the numbers of a block lie
 
 
-def dual(w, out):  # bound by `specialise`, as is `primal`
+def dual(w, p, out):  # bound by `specialise`, as is `primal`
     raise NotImplementedError
 
 
@@ -53,7 +31,8 @@ def to_dual(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, _rows, _columns, regularised = geometry.table[b]
             if regularised:
-                dual(w[j, start:stop], out[j, start:stop])
+                p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
+                dual(w[j, start:stop], p, out[j, start:stop])
             else:
                 copy(w[j, start:stop], out[j, start:stop])
 
@@ -65,7 +44,8 @@ def to_primal(z, t, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularised = geometry.table[b]
             if regularised:
-                primal(z[j, start:stop], t[j], geometry.parameters[j], (rows, columns), out[j, start:stop])
+                p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
+                primal(z[j, start:stop], t[j], p, (rows, columns), out[j, start:stop])
             else:
                 copy(z[j, start:stop], out[j, start:stop])
 
@@ -85,7 +65,8 @@ def psi_value(w, geometry, total):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularised = geometry.table[b]
             if regularised:
-                total[j] += value(w[j, start:stop], geometry.parameters[j], (rows, columns))
+                p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
+                total[j] += value(w[j, start:stop], p, (rows, columns))
 
 
 @kernel
@@ -95,4 +76,5 @@ def psi_subgradient(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularised = geometry.table[b]
             if regularised:
-                subgradient(w[j, start:stop], geometry.parameters[j], (rows, columns), out[j, start:stop])
+                p = geometry.parameters[j, geometry.places[b, 0] : geometry.places[b, 1]]
+                subgradient(w[j, start:stop], p, (rows, columns), out[j, start:stop])

@@ -11,7 +11,8 @@ from fco_cli.problem.compiled import Kernel, specialise
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss, descend
-from fco_cli.problem.mirror import Euclidean, Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Risk, risk_of
@@ -29,14 +30,13 @@ class Problem:
     loss: Loss
     regularizer: Regularizer
     weighting: str = "uniform"
-    mirror: Euclidean = field(default_factory=Euclidean)
+    mirror: Mirror = field(default_factory=Euclidean)
     validation: Risk | None = None
     truth: Array | None = None  # [P], where the task knows it
 
     def __post_init__(self) -> None:
-        for block in self.layout.blocks:
-            if block.regularised:
-                self.regularizer.check(block.shape)
+        self.regularizer.check_layout(self.layout)
+        self.mirror.primal(self.regularizer)  # refuses a pair without a closed form
 
     @cached_property
     def layout(self) -> Layout:
@@ -56,7 +56,19 @@ class Problem:
         return risk_of(self.data, self.weights, self.model, self.loss)
 
     def geometry(self, parameters: Array) -> Geometry:
-        return Geometry(np.ascontiguousarray(parameters, dtype=float), self.layout.table)
+        numbers = np.hstack([parameters, np.tile(self.mirror.parameters, (len(parameters), 1))])
+        return Geometry(numbers, self.layout.table, self.regularizer.places(self.layout, numbers.shape[1]))
+
+    def start(self, parameters: Array) -> Array:
+        """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
+        w = self.model.start().astype(self.dtype)
+        for block in self.layout.blocks:
+            if block.regularised:
+                w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
+        models, dual = np.tile(w, (len(parameters), 1)), np.empty((len(parameters), len(w)), self.dtype)
+        self.to_dual(models, self.geometry(parameters), dual)
+        self.to_primal(dual, np.zeros(len(parameters)), self.geometry(parameters), models)
+        return models
 
     # The primitives of which every algorithm is made.
 
@@ -71,7 +83,7 @@ class Problem:
 
     @cached_property
     def to_primal(self) -> Kernel:
-        return specialise(to_primal, primal=self.mirror.primal(type(self.regularizer)))
+        return specialise(to_primal, primal=self.mirror.primal(self.regularizer))
 
     @cached_property
     def free_primal(self) -> Kernel:
@@ -91,9 +103,9 @@ class Problem:
         return total
 
     def prox(self, z: Array, t: Array, parameters: Array) -> Array:
-        """prox of t psi at z, whatever the mirror map."""
+        """prox of t psi at z within the domain of h, whatever the mirror map."""
         out = np.empty_like(z)
-        specialise(to_primal, primal=self.regularizer.prox)(z, t, self.geometry(parameters), out)
+        specialise(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(parameters), out)
         return out
 
     def kkt_residual(self, w: Array, gradient: Array, parameters: Array) -> Array:

@@ -28,14 +28,14 @@ class Evaluation(NamedTuple):
     """F and what comes with it, for every job."""
 
     value: Array  # [J]
-    gradient: Array  # [J, P]
+    gradient: Array  # [J, P]; [0, P] if it was not asked for
     accuracy: Array | None  # [J], for classification
 
 
 class Risk(Protocol):
     """F on one data set."""
 
-    def __call__(self, w: Array) -> Evaluation: ...
+    def __call__(self, w: Array, gradient: bool = True) -> Evaluation: ...
 
 
 @kernel
@@ -92,11 +92,11 @@ class QuadraticRisk:
             moments += rows.T @ rows
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
 
-    def __call__(self, w: Array) -> Evaluation:
+    def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=float)
         products = specialise(symmetric_products, parallel=True)(self.matrix, w)
         value = (w * products).sum(axis=1) - 2 * (w * self.linear).sum(axis=1) + self.constant
-        return Evaluation(value, 2 * (products - self.linear), None)
+        return Evaluation(value, 2 * (products[: len(w) * gradient] - self.linear), None)
 
 
 def values_of(scores, y, rows):  # bound by `specialise` to the loss
@@ -109,7 +109,7 @@ def hits_of(scores, y, rows):
 
 @kernel
 def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
-    """Add one client's share of F, of the correct rows and of the gradient."""
+    """Add one client's share of F, of the correct rows and of the gradient, unless that has no rows."""
     rows = np.arange(low, high)
     scores = forward(w, x, rows, widths)
     losses = values_of(scores, y, rows)
@@ -122,7 +122,8 @@ def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
             values[j] += share * losses[j, i]
             for c in range(scores.shape[1]):
                 scores[j, c, i] *= share
-    backward(gradient, w, x, rows, widths, scores)
+    if gradient.shape[0] > 0:
+        backward(gradient, w, x, rows, widths, scores)
 
 
 @kernel
@@ -159,11 +160,11 @@ class DataRisk:
         compiled = specialise(pass_over, parallel=True, add_client=one_client)
         return cls(data, weights, model.widths, compiled, not loss.quadratic)
 
-    def __call__(self, w: Array) -> Evaluation:
+    def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=self.data.x.dtype)
         parts = min(PARTS, self.data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
-        gradients = np.zeros((parts, *w.shape), w.dtype)
+        gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
         data = self.data
         self.compiled(w, data.x, data.y, self.widths, data.start, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(self.data.y) if self.classification else None

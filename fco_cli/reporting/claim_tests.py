@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.results import Study
-from fco_cli.reporting.select import Cell, Choice, in_window
+from fco_cli.reporting.select import Cell, Choice, in_window, robust_pairs
 from fco_cli.reporting.style import algorithm_style, metric_style
 
 
@@ -268,6 +268,24 @@ def _product(cell: Cell) -> float:
     return (cell.client_lr or 0.0) * (cell.server_lr or 0.0)
 
 
+def most_pairs(evidence: Evidence, algos: list[str], levels: dict[str, dict[str, float]]) -> Finding:
+    """Of the pairs in the robustness figure, more than half of each algorithm's end with every metric at its level."""
+    wanted = {metric: Level(**level) for metric, level in levels.items()}
+    holds, said = True, []
+    for algo in algos:
+        if algo not in evidence.choices:
+            raise NotRun(f"no runs of {algo}")
+        pairs = robust_pairs(evidence.choices[algo])
+        there = sum(
+            all(level.holds(cell.mean(metric, evidence.study.rule.last)) for metric, level in wanted.items())
+            for cell in pairs
+        )  # NaN, of a pair that diverged, is at no level
+        holds &= there > len(pairs) / 2
+        said.append(f"{label(algo)} {there} of {len(pairs)}")
+    levels_said = " and ".join(f"{metric_style(metric).label} {level}" for metric, level in wanted.items())
+    return Finding(bool(holds), f"most pairs end with {levels_said}", ", ".join(said))
+
+
 def averaging_densifies(evidence: Evidence, algo: str, **level: float) -> Finding:
     """By which factor the average of the clients' last models is denser than they are."""
     supports = read_supports(evidence.best(algo).runs[0])
@@ -283,6 +301,6 @@ KINDS: dict[str, Callable[..., Finding]] = {
     test.__name__: test
     for test in (
         reaches, never_reaches, final, highest, lowest, closest_to, fastest, sooner_than_in, later_than_in,
-        best_learning_rate, larger_best_rate, averaging_densifies,
+        best_learning_rate, larger_best_rate, most_pairs, averaging_densifies,
     )
 }  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 
 from fco_cli.files import write_atomically
 from fco_cli.reporting.results import Run, Study
-from fco_cli.reporting.select import Cell, Choice
+from fco_cli.reporting.select import Cell, Choice, robust_pairs
 from fco_cli.reporting.style import BASELINES, algorithm_style, metric_style
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ STYLE: dict[Any, Any] = {
 }
 
 ROBUSTNESS_ROUNDS = (10, 30, 100, 300)
-ROBUSTNESS_RANGE = (0.003, 0.3)  # of client_lr * server_lr
 ROBUSTNESS_METRICS = ("validation_accuracy", "f1")  # against density; the first that the records have
 
 
@@ -225,17 +224,6 @@ def short(value: float) -> str:
 
 
 # Robustness to the learning rates.
-
-
-def robust_pairs(choice: Choice) -> list[Cell]:
-    """The cells whose client_lr * server_lr lies in the paper's range, its ends included whatever rounding does."""
-    low, high = ROBUSTNESS_RANGE
-    kept = []
-    for cell in choice.cells:
-        product = (cell.client_lr or 0.0) * (cell.server_lr or 0.0)
-        if low <= product <= high or np.isclose(product, low) or np.isclose(product, high):
-            kept.append(cell)
-    return kept
 
 
 @styled

@@ -45,6 +45,7 @@ def render(results: Results, choices: dict[str, dict[str, Choice]], drawn: list[
 def _study_context(study: Study, choices: dict[str, Choice], drawn: list[Drawn]) -> dict[str, Any]:
     table = as_text(best_table(study, choices))
     first = study.runs[0]
+    mine = [one for one in drawn if one.study is study]
     shared = {key: first.config[key] for key in ("task", "regularizer", "hparams")}
     shared["hparams"] = {key: value for key, value in shared["hparams"].items() if not key.endswith("_lr")}
     return {
@@ -54,7 +55,8 @@ def _study_context(study: Study, choices: dict[str, Choice], drawn: list[Drawn])
         "caption": caption(study, choices),
         "columns": list(table.columns),
         "rows": table.to_numpy().tolist(),
-        "images": [(one.kind, _as_data_uri(one.png)) for one in drawn if one.study is study],
+        "images": [(one.kind, _as_data_uri(one.file)) for one in mine if one.file.suffix == ".png"],
+        "pages": [(one.kind.replace("_", " "), _link(one.file)) for one in mine if one.file.suffix == ".html"],
         "config": yaml.safe_dump(shared, sort_keys=False),
         "versions": _versions(study),
     }
@@ -69,6 +71,11 @@ def _versions(study: Study) -> list[str]:
         revision = run.result.get("git_revision")
         lines.append(line + (f", revision {revision[:12]}" if revision else ""))
     return list(dict.fromkeys(lines))
+
+
+def _link(page: Path) -> str:
+    """From the report's page to one below its folder figures/."""
+    return "/".join(page.parts[page.parts.index("figures") :])
 
 
 def _as_data_uri(png: Path) -> str:

@@ -13,15 +13,16 @@ from fco_cli.reporting.curse import draw_curse
 from fco_cli.reporting.html import render
 from fco_cli.reporting.results import Results, Study
 from fco_cli.reporting.select import Choice, choose
+from fco_cli.reporting.style import algorithm_style
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk; beside the PNG lies a PDF."""
+    """A figure on disk, as PNG; or a page to explore."""
 
     study: Study
     kind: str
-    png: Path
+    file: Path
 
 
 @dataclass(frozen=True)
@@ -65,4 +66,25 @@ def _draw(study: Study, choices: dict[str, Choice], folder: Path, x: str) -> lis
             name = study.slug if kind == "curves" else f"{study.slug}_{kind}"
             png, _ = figures.save(figure, folder / name)
             drawn.append(Drawn(study, kind, png))
-    return drawn
+    return drawn + _draw_brains(study, choices, folder)
+
+
+FIGURE_1 = ("centralized", "local", "fedavg_subgrad", "fedmid", "feddualavg")
+
+
+def _draw_brains(study: Study, choices: dict[str, Choice], folder: Path) -> list[Drawn]:
+    """For the fMRI tasks: figure 1, and maps of the best models' weights."""
+    best = {
+        algo: choice.best.runs[0].folder
+        for algo, choice in choices.items()
+        if choice.best and (choice.best.runs[0].folder / "weights.nii.gz").exists()
+    }
+    if not best:
+        return []
+    from fco_cli.reporting.brain import brain_maps
+    from fco_cli.reporting.figure1 import figure1
+
+    compared = {algorithm_style(algo).label: best[algo] for algo in FIGURE_1 if algo in best}
+    drawn = [Drawn(study, "side_by_side", figure1(compared, folder / f"{study.slug}_figure1.png"))]
+    maps = brain_maps({algorithm_style(algo).label: record for algo, record in best.items()}, folder / study.slug)
+    return drawn + [Drawn(study, path.stem, path) for path in maps if path.suffix in (".png", ".html")]

@@ -12,6 +12,8 @@ from fco_cli.reporting.results import Rule, Run, Study
 
 TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
 
+ROBUSTNESS_RANGE = (0.003, 0.3)  # of client_lr * server_lr
+
 
 def in_window(rounds: np.ndarray, last: int) -> np.ndarray:
     """Which of the evaluated rounds are the last so many; the start is none of them."""
@@ -109,3 +111,14 @@ def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
 def _whole_run(cell: Cell, rule: Rule) -> float:
     mean = float(np.mean([run.curves[rule.metric].mean() for run in cell.runs]))
     return mean if np.isfinite(mean) else (-np.inf if rule.mode == "max" else np.inf)
+
+
+def robust_pairs(choice: Choice) -> list[Cell]:
+    """The cells whose client_lr * server_lr lies in the paper's range, its ends included whatever rounding does."""
+    low, high = ROBUSTNESS_RANGE
+    kept = []
+    for cell in choice.cells:
+        product = (cell.client_lr or 0.0) * (cell.server_lr or 0.0)
+        if low <= product <= high or np.isclose(product, low) or np.isclose(product, high):
+            kept.append(cell)
+    return kept

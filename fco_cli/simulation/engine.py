@@ -66,8 +66,7 @@ class Simulation:
         if jobs[0].state:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
         else:
-            start = experiment.problem.model.start().astype(experiment.problem.dtype)
-            self.state = self.algorithm.start(np.repeat(start[None], len(jobs), axis=0))
+            self.state = self.algorithm.start(experiment.problem.start(varying.parameters))
             self._record(0)
 
     def _adopt(self, varying: Jobs) -> None:

@@ -15,11 +15,11 @@ def evaluate(task: Task, problem: Problem, models: Array, parameters: Array) -> 
     """Metrics of models [J, P]; for [J, M, P] (the local baseline) the median and quartiles over M."""
     if models.ndim == 2:
         return _evaluate(task, problem, models, parameters)
-    jobs, clients, size = models.shape
-    flat = _evaluate(task, problem, models.reshape(-1, size), np.repeat(parameters, clients, axis=0))
+    # A job at a time: the gradients of all models at once could be larger than the data.
+    jobs = [_evaluate(task, problem, w, np.tile(p, (len(w), 1))) for w, p in zip(models, parameters, strict=True)]
     metrics: Metrics = {}
-    for name, values in flat.items():
-        low, median, high = np.quantile(values.reshape(jobs, clients), [0.25, 0.5, 0.75], axis=1)
+    for name in jobs[0]:
+        low, median, high = np.quantile([values[name] for values in jobs], [0.25, 0.5, 0.75], axis=1)
         metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high}
     return metrics
 
@@ -36,7 +36,7 @@ def _evaluate(task: Task, problem: Problem, w: Array, parameters: Array) -> Metr
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
     if problem.validation is not None:
-        held_out = problem.validation(w)
+        held_out = problem.validation(w, gradient=False)
         metrics["validation_loss"] = held_out.value
         metrics["validation_objective"] = held_out.value + psi
         if held_out.accuracy is not None:

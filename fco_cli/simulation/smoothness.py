@@ -23,7 +23,7 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
         vector = random.standard_normal(start.shape).astype(dtype)
         for _ in range(iterations):
             vector *= 1e-2 / np.linalg.norm(vector)
-            product = _gradient(problem, start + vector, rows) - _gradient(problem, start - vector, rows)
+            product = batch_gradient(problem, start + vector, rows) - batch_gradient(problem, start - vector, rows)
             eigenvalue = float((vector * product).sum() / (2 * (vector * vector).sum()))
             if not np.linalg.norm(product) > 0:
                 break
@@ -32,7 +32,8 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
     return largest
 
 
-def _gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
     gradient = np.zeros_like(w)
     problem.descend(gradient, w, problem.data.x, problem.data.y, rows, problem.model.widths, -np.ones(1))
     return gradient

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def run(
         for i in range(len(cohort.clients)):
             v = s.copy()
             edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
-            for k, (low, high) in enumerate(itertools.pairwise(edges)):
+            for k, (low, high) in enumerate(pairwise(edges)):
                 x, y = data.x[cohort.order[low:high]], data.y[cohort.order[low:high]]
                 if name in ("fedavg", "fedmid_osp", "feddualavg_osp"):
                     v = v - eta_c * gradient(v, x, y)

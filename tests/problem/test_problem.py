@@ -13,10 +13,8 @@ def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regu
     slope = np.sign(covariance) * max(abs(covariance) - 0.3, 0) / x.var()
     w = np.array([[slope, y.mean() - slope * x.mean()]])
     parameters = np.array([[0.6]])
-    at = [
-        problem.kkt_residual(v, problem.risk(v).gradient, parameters)[0]
-        for v in (w, w + np.array([[0.1, 0]]), w + np.array([[0, 0.1]]))
-    ]
+    places = w + np.array([[[0, 0]], [[0.1, 0]], [[0, 0.1]]])
+    at = [problem.kkt_residual(v, problem.risk(v).gradient, parameters)[0] for v in places]
     assert at[0] < 1e-14
     assert min(at[1:]) > 1e-3
 

@@ -57,7 +57,8 @@ def test_accuracy_is_the_share_of_rows(make_problem):
     """Over all rows, whatever the clients weigh."""
     problem = make_problem(loss="logistic", features=4)
     w = np.random.default_rng(4).standard_normal((2, 5))
-    right = (problem.data.y > 0.5) == (problem.data.x @ w[:, :-1].T + w[:, -1] > 0).T
+    predicted = (problem.data.x @ w[:, :-1].T + w[:, -1]).T > 0
+    right = predicted == (problem.data.y > 0.5)
     np.testing.assert_allclose(problem.risk(w).accuracy, right.mean(axis=1))
 
 

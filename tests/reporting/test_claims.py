@@ -149,6 +149,28 @@ def test_best_learning_rates(records):
     assert verdict(records, {"larger_best_rate": smaller}).verdict == NOT_REPRODUCED
 
 
+def test_most_pairs_of_the_robustness_figure(records):
+    """Two of three pairs within the paper's range are sparse; those outside it are not asked."""
+    for client_lr, density in ((0.003, 0.1), (0.01, 0.2), (0.3, 0.9)):
+        records.add("feddualavg", client_lr, 1.0, density=(1, 1, density, density))
+    records.add("feddualavg", 0.001, 1.0, density=(1, 1, 0.9, 0.9))
+    records.add("feddualavg", 1.0, 1.0, density=(1, 1, 0.9, 0.9))
+
+    def most(algos=("feddualavg",), **levels):
+        return verdict(records, {"most_pairs": {"algos": list(algos), "levels": levels}})
+
+    entry = most(density={"at_most": 0.5}, f1={"at_least": 0.6})
+    assert (entry.verdict, entry.measured) == (REPRODUCED, "FedDualAvg 2 of 3")
+    assert entry.claimed == "most pairs end with density <= 0.5 and F1 >= 0.6"
+    assert most(density={"at_most": 0.15}).verdict == NOT_REPRODUCED
+    assert most(density={"at_most": 0.5}, f1={"at_least": 0.8}).verdict == NOT_REPRODUCED
+    assert most(["feddualavg", "fedmid"], density={"at_most": 0.5}).verdict == NOT_RUN
+    for client_lr in (0.03, 0.1):  # a pair that diverged is at no level
+        records.add("feddualavg", client_lr, 1.0, diverged=1, density=(1, 1, 0.1, 0.1))
+    assert most(density={"at_most": 0.5}).measured == "FedDualAvg 2 of 5"
+    assert most(density={"at_most": 0.5}).verdict == NOT_REPRODUCED
+
+
 def test_averaging_densifies(records):
     folder = records.add("fedmid")
     densifies = {"averaging_densifies": {"algo": "fedmid", "at_least": 2}}

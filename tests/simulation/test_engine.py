@@ -23,8 +23,8 @@ def assert_same_bits(one, other):
 @pytest.mark.parametrize("task", ["lasso", "nuclear"])
 def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_experiment, simulate, task, algo):
     """Among neighbours that diverge in different rounds and leave the stack, which changes its size under way."""
-    experiment = make_experiment(task, algo, rounds=12)
-    wild = [1e3, 1e12, 1e30, 1e60]  # each diverges sooner than the one before
+    experiment = make_experiment(task, algo, rounds=30)
+    wild = [1e5, 1e12, 1e30, 1e60]  # each diverges sooner than the one before
     for rates in ([GOOD[0], wild[1], GOOD[2]], (GOOD + wild + GOOD[::-1] + wild[::-1] + GOOD)):
         stacked = simulate(experiment, rates)
         for rate in (GOOD[0], GOOD[2], wild[1]):
@@ -50,7 +50,7 @@ def test_continuing_from_a_snapshot_changes_nothing(make_experiment, simulate, a
 
 def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_experiment, simulate):
     experiment = make_experiment("lasso", "feddualavg", rounds=30)
-    (job,) = simulate(experiment, [10.0])
+    (job,) = simulate(experiment, [100.0])
     assert job.diverged is not None
     assert 1 < job.diverged <= 30
     assert job.round == job.diverged - 1 == job.history["round"][-1]

@@ -18,6 +18,8 @@ class Silent:
 
     def on_round(self, *_: Any) -> None: ...
 
+    def on_outcome(self, *_: Any) -> None: ...
+
 
 def _make_run(*overrides: str) -> Run:
     register()

@@ -68,12 +68,12 @@ def test_heterogeneity_scales_the_means_and_nothing_else(build, heterogeneity):
 
 
 def test_validation_is_new_data_of_the_same_clients(build):
-    """At the truth F on held-out data is the noise's variance; a model fitted to the clients' means carries over."""
+    """At the truth F is the noise's variance; the features' mean squares are those of the same clients."""
     problem = build(LASSO)
     at_truth = problem.validation(problem.truth[None]).value[0]
     assert abs(at_truth - 1) < 5 * np.sqrt(2 / 1200)
     assert at_truth != problem.risk(problem.truth[None]).value[0]
-    # The mean square of x in coordinate i over clients, from F(e_i) - 2 F(e_i / 2) + F(0) = ... = mean x_i^2 / 2.
+    # F is quadratic: F(e_i) - 2 F(e_i / 2) + F(0) is half the mean of x_i^2.
     directions = np.eye(21)[:20]
     zero = problem.validation(np.zeros((1, 21))).value
     curvature = 2 * (problem.validation(directions).value - 2 * problem.validation(directions / 2).value + zero)

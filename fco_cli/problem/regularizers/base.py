@@ -18,7 +18,7 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel
-from fco_cli.problem.layout import Array
+from fco_cli.problem.layout import Array, Layout
 
 
 @dataclass(kw_only=True)
@@ -36,6 +36,21 @@ class Regularizer:
     def parameters(self) -> Array:
         """The numbers that the kernels receive as `p`."""
         return np.array([getattr(self, field.name) for field in fields(self) if field.name != "name"], dtype=float)
+
+    @property
+    def kind(self) -> str:
+        """What must be the same for two runs to share a stack: all but the numbers."""
+        return self.name
+
+    def places(self, layout: Layout, count: int) -> Array:
+        """For every block, from where to where in the `count` numbers its own lie: [blocks, 2]."""
+        return np.repeat([[0, count]], len(layout.blocks), axis=0)
+
+    def check_layout(self, layout: Layout) -> None:
+        """Refuse parameters that this regularizer cannot act on."""
+        for block in layout.blocks:
+            if block.regularised:
+                self.check(block.shape)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse a block that this regularizer cannot act on."""

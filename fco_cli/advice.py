@@ -1,0 +1,127 @@
+"""What the theorems say about client_lr on a task's data (`fco-run task=... advise=true`).
+
+The constants are estimates from at most 64 clients: gradients are sampled at the start and near their pooled
+optimum, where the theorems ask for suprema over the domain. They are Euclidean; for the entropy map on the unit
+simplex they are upper bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from fco_cli.algorithms import Jobs
+from fco_cli.algorithms.baselines import Optimum
+from fco_cli.config import Run
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.streams import PROBES, generator
+from fco_cli.simulation.smoothness import batch_gradient, estimate_smoothness
+
+CLIENTS, BATCHES = 64, 8
+NEAR = 1e-5  # the optimum's certificate: B enters the advice only by its roots
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the theorems need to know of a problem and of how it is run."""
+
+    smoothness: float  # L, of the loss on a batch
+    sigma: float  # of a batch's gradient about its client's
+    zeta: float  # the largest distance of a client's gradient from the mean
+    gradient: float  # G, the longest batch gradient met
+    divergence: float  # B = D_h(w*, w_0)
+    steps: float  # K, the clients' mean
+    rounds: int  # R
+    clients: int  # M, those of one round
+
+    @property
+    def largest_stable(self) -> float:
+        """Beyond 2/L a gradient step overshoots on some batch."""
+        return 2 / self.smoothness
+
+    def recommended(self) -> dict[str, dict[str, float]]:
+        """For every theorem the limits on its step size, by their reason; the smallest is the recommendation."""
+        smoothness, sigma, zeta = self.smoothness, self.sigma, self.zeta
+        b, k, r, m = self.divergence, self.steps, self.rounds, self.clients
+        noise = _ratio(np.sqrt(m * b), sigma * np.sqrt(k * r))
+        third = np.cbrt(b / (smoothness * r))
+        return {
+            "theorem 0, as server_lr * client_lr": {"smoothness": 1 / (4 * k * smoothness), "noise": noise},
+            "theorem 1 (bounded gradients)": {
+                "smoothness": 1 / (4 * smoothness),
+                "noise": noise,
+                "client drift": _ratio(third, k * np.cbrt(self.gradient**2)),
+            },
+            "theorem 2 (quadratic)": {
+                "smoothness": 1 / (4 * smoothness),
+                "noise": noise,
+                "noise between clients": _ratio(third, np.cbrt(k * sigma) ** 2),
+                "heterogeneity": _ratio(third, k * np.cbrt(zeta**2)),
+            },
+        }
+
+
+def _ratio(above: float, below: float) -> float:
+    return float(above / below) if below > 0 else np.inf
+
+
+def estimate_constants(run: Run, problem: Problem) -> Constants:
+    if not (problem.model.convex and problem.regularizer.convex):
+        raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
+    settings, parameters = run.hparams, run.regularizer.parameters[None]
+    random = generator(run.seed, PROBES, 1)
+    sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
+    start = sample.start(parameters)
+    solver = Optimum(sample, Jobs(np.ones(1), np.ones(1), parameters), tolerance=NEAR)
+    optimum = solver.output(solver.round(solver.start(start), None)).astype(sample.dtype)
+    sigma = zeta = longest = 0.0
+    for w in (start, optimum):
+        mean = sample.risk(w).gradient
+        for low, high in zip(sample.data.start[:-1], sample.data.start[1:], strict=True):
+            own = np.arange(low, high)
+            client = batch_gradient(sample, w, own)
+            zeta = max(zeta, float(np.linalg.norm(client - mean)))
+            rows = [random.permutation(own)[: settings.batch_size] for _ in range(BATCHES)]
+            batches = np.concatenate([batch_gradient(sample, w, some) for some in rows])
+            sigma = max(sigma, float(np.sqrt(((batches - client) ** 2).sum(axis=1).mean())))
+            longest = max(longest, float(np.linalg.norm(batches, axis=1).max()))
+    return Constants(
+        smoothness=estimate_smoothness(problem, run.seed, settings.batch_size),
+        sigma=sigma,
+        zeta=zeta,
+        gradient=longest,
+        divergence=_divergence(problem, optimum[0], start[0]),
+        steps=float(np.ceil(problem.data.sizes / settings.batch_size).mean() * settings.local_epochs),
+        rounds=settings.rounds,
+        clients=min(settings.clients_per_round, problem.data.clients),
+    )
+
+
+def _some_clients(problem: Problem, chosen: Array) -> Problem:
+    parts = [problem.data.client(m) for m in chosen]
+    ends = np.cumsum([len(part.y) for part in parts])
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    return replace(problem, data=ClientData(x, y, np.append(0, ends).astype(np.int64)))
+
+
+def _divergence(problem: Problem, w: Array, start: Array) -> float:
+    """D_h over all blocks; those that are not regularised are Euclidean."""
+    total = 0.0
+    for block in problem.layout.blocks:
+        place = problem.layout.slices[block.name]
+        a, b = w[place].astype(float), start[place].astype(float)
+        total += problem.mirror.divergence(a, b) if block.regularised else float(((a - b) ** 2).sum() / 2)
+    return total
+
+
+def paper_grid() -> list[float]:
+    """The client learning rates of the paper's grid, from its one home in the configuration."""
+    text = files("fco_cli.conf").joinpath("hparams/grid/paper.yaml").read_text()
+    params = OmegaConf.create(text).hydra.sweeper.params
+    return [float(rate) for rate in str(params["hparams.client_lr"]).split(",")]

@@ -1,0 +1,236 @@
+"""Mirror maps: the distance-generating function h, chosen by the `mirror` group of the configuration.
+
+A map brings grad h and, for every regularizer that allows it, grad (h + t psi)* in closed form. Its kernels see one
+regularised block of one job, as a regularizer's do; its own numbers are the last of `p`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.errors import UserError, require
+from fco_cli.problem.compiled import Kernel, copy, kernel, specialise
+from fco_cli.problem.layout import Array
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.regularizers.boxes import clip
+from fco_cli.problem.regularizers.penalties import soft_threshold
+
+
+@dataclass(kw_only=True)
+class Mirror:
+    """h, with its numbers in the fields that subclasses add."""
+
+    name: str
+    dual: ClassVar[Kernel]  # dual(w, p, out): out = grad h(w)
+    free_primal: ClassVar[Kernel]  # free_primal(z, t, p, shape, out): out = grad h*(z), with no psi
+    closed_forms: ClassVar[dict[str, Kernel]]  # regularizer -> primal(z, t, p, shape, out): out = grad (h + t psi)*(z)
+
+    @property
+    def parameters(self) -> Array:
+        return np.array([getattr(self, field.name) for field in fields(self) if field.name != "name"], dtype=float)
+
+    def primal(self, regularizer: Regularizer) -> Kernel:
+        """The kernel of grad (h + t psi)*, or a refusal that names both where there is no closed form."""
+        if regularizer.name not in self.closed_forms:
+            raise UserError(
+                f"mirror={self.name} has no closed form with regularizer={regularizer.name}; "
+                f"it has one with {', '.join(self.closed_forms)} (mirror=euclidean takes every regularizer)"
+            )
+        return self.closed_forms[regularizer.name]
+
+    def prox(self, regularizer: Regularizer) -> Kernel:
+        """The Euclidean prox of psi within the domain of h: it certifies an optimum whatever the map."""
+        return regularizer.prox
+
+    def inside(self, w: Array) -> Array:
+        """`w`, one block of a model's start, moved into the interior of h's domain."""
+        return w
+
+    def divergence(self, w: Array, start: Array) -> float:
+        """D_h(w, start) = h(w) - h(start) - <grad h(start), w - start>, on one block."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Euclidean(Mirror):
+    """h(w) = |w|^2 / 2: the dual is the primal, and to_primal is the prox."""
+
+    name: str = "euclidean"
+
+    @staticmethod
+    @kernel
+    def dual(w, p, out):
+        copy(w, out)
+
+    @staticmethod
+    @kernel
+    def free_primal(z, t, p, shape, out):
+        copy(z, out)
+
+    def primal(self, regularizer: Regularizer) -> Kernel:
+        return regularizer.prox
+
+    def divergence(self, w: Array, start: Array) -> float:
+        return float(((w - start) ** 2).sum() / 2)
+
+
+@kernel
+def exponential(z, t, p, shape, out):
+    for i in range(z.shape[0]):
+        out[i] = np.exp(z[i])
+
+
+@kernel
+def exponential_with_l1(z, t, p, shape, out):
+    """On the positive orthant strength * |w|_1 is linear: exp(z - t strength)."""
+    for i in range(z.shape[0]):
+        out[i] = np.exp(z[i] - t * p[0])
+
+
+@kernel
+def scaled_softmax(z, total, out):
+    """total * e^z / sum e^z, shifted by the largest entry."""
+    top = z[0]
+    for i in range(z.shape[0]):
+        top = max(top, z[i])
+    weight = 0.0
+    for i in range(z.shape[0]):
+        out[i] = np.exp(z[i] - top)
+        weight += out[i]
+    for i in range(z.shape[0]):
+        out[i] = out[i] * (total / weight)
+
+
+@kernel
+def softmax(z, t, p, shape, out):
+    scaled_softmax(z, p[0], out)
+
+
+@kernel
+def exponential_with_bound(z, t, p, shape, out):
+    """e^z, scaled down to the radius where it sums to more: |w|_1 <= radius on the positive orthant."""
+    weight = 0.0
+    for i in range(z.shape[0]):
+        weight += np.exp(z[i])
+    if weight <= p[0]:
+        exponential(z, t, p, shape, out)
+    else:
+        scaled_softmax(z, p[0], out)
+
+
+def prox(z, t, p, shape, out):  # bound by `specialise` to a regularizer's
+    raise NotImplementedError
+
+
+@kernel
+def prox_on_orthant(z, t, p, shape, out):
+    """The prox of psi plus the orthant, for a psi that only shrinks towards 0: cut first."""
+    cut = np.empty_like(z)
+    clip(z, 0.0, np.inf, cut)
+    prox(cut, t, p, shape, out)
+
+
+@dataclass(kw_only=True)
+class Entropy(Mirror):
+    """h(w) = sum_i (w_i log w_i - w_i) on the positive orthant: steps multiply, and w stays positive."""
+
+    name: str = "entropy"
+    free_primal: ClassVar[Kernel] = exponential
+    closed_forms: ClassVar[dict[str, Kernel]] = {
+        "none": exponential,
+        "non_negative": exponential,
+        "l1": exponential_with_l1,
+        "l1_ball": exponential_with_bound,
+        "simplex": softmax,
+    }
+
+    @staticmethod
+    @kernel
+    def dual(w, p, out):
+        for i in range(w.shape[0]):
+            out[i] = np.log(w[i])
+
+    def prox(self, regularizer: Regularizer) -> Kernel:
+        if regularizer.name in ("simplex", "non_negative"):  # in the orthant by themselves
+            return regularizer.prox
+        return specialise(prox_on_orthant, prox=regularizer.prox)
+
+    def inside(self, w: Array) -> Array:
+        """A start that is not positive, like 0, becomes the uniform weights 1/n."""
+        return np.where(w > 0, w, 1 / w.size)
+
+    def divergence(self, w: Array, start: Array) -> float:
+        """The (generalised) Kullback-Leibler divergence, 0 log 0 = 0."""
+        logarithm = np.log(np.where(w > 0, w, 1.0)) - np.log(start)
+        return float((np.where(w > 0, w * logarithm, 0.0) - w + start).sum())
+
+
+@kernel
+def power_gradient(v, power, out):
+    """out = the gradient of |v|_power^2 / 2, relative to the largest entry so that no power overflows."""
+    top = 0.0
+    for i in range(v.shape[0]):
+        top = max(top, abs(v[i]))
+    if top == 0:
+        copy(v, out)
+        return
+    total = 0.0
+    for i in range(v.shape[0]):
+        total += (abs(v[i]) / top) ** power
+    factor = top * total ** ((2 - power) / power)
+    for i in range(v.shape[0]):
+        out[i] = np.sign(v[i]) * factor * (abs(v[i]) / top) ** (power - 1)
+
+
+@kernel
+def inverse_power(z, t, p, shape, out):
+    power_gradient(z, p[-1] / (p[-1] - 1), out)  # h* = |z|_q^2 / 2 with 1/p + 1/q = 1
+
+
+@kernel
+def inverse_power_with_l1(z, t, p, shape, out):
+    """grad h* of the soft-thresholded z: grad h has the signs of w, as the subgradient of |w|_1 does."""
+    kept = np.empty_like(z)
+    soft_threshold(z, z.dtype.type(t * p[0]), z.dtype.type(1), kept)
+    inverse_power(kept, t, p, shape, out)
+
+
+@kernel
+def inverse_power_on_orthant(z, t, p, shape, out):
+    kept = np.empty_like(z)
+    clip(z, 0.0, np.inf, kept)
+    inverse_power(kept, t, p, shape, out)
+
+
+@dataclass(kw_only=True)
+class PNorm(Mirror):
+    """h(w) = |w|_power^2 / 2 with 1 < power <= 2: between the Euclidean map and one for the l1 geometry."""
+
+    power: float
+    name: str = "p_norm"
+    free_primal: ClassVar[Kernel] = inverse_power
+    closed_forms: ClassVar[dict[str, Kernel]] = {
+        "none": inverse_power,
+        "l1": inverse_power_with_l1,
+        "non_negative": inverse_power_on_orthant,
+    }
+
+    def __post_init__(self) -> None:
+        require(1 < self.power <= 2, "mirror.power", self.power, "a number above 1 and at most 2")
+
+    @staticmethod
+    @kernel
+    def dual(w, p, out):
+        power_gradient(w, p[-1], out)
+
+    def divergence(self, w: Array, start: Array) -> float:
+        gradient = np.empty_like(start)
+        self.dual(start, self.parameters, gradient)
+        h = [float(np.linalg.norm(v, self.power) ** 2 / 2) for v in (w, start)]
+        return h[0] - h[1] - float(gradient @ (w - start))
+
+
+MIRRORS: dict[str, type[Mirror]] = {"euclidean": Euclidean, "entropy": Entropy, "p_norm": PNorm}

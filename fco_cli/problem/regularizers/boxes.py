@@ -1,0 +1,118 @@
+"""Constraints with flat sides: a box, the linf ball, the positive orthant, the simplex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.regularizers.base import Regularizer, positive
+
+
+@kernel
+def clip(z, lower, upper, out):
+    for i in range(z.shape[0]):
+        inside = lower if z[i] < lower else z[i]  # so that NaN stays NaN
+        out[i] = upper if z[i] > upper else inside
+
+
+@dataclass(kw_only=True)
+class Box(Regularizer):
+    """lower <= w_i <= upper."""
+
+    lower: float
+    upper: float
+    name: str = "box"
+    constraint: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        finite = np.isfinite(self.lower) and np.isfinite(self.upper)
+        require(finite and self.lower < self.upper, "regularizer.upper", self.upper, f"above lower, {self.lower}")
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        clip(z, p[0], p[1], out)
+
+
+@dataclass(kw_only=True)
+class LinfBall(Regularizer):
+    """|w_i| <= radius."""
+
+    radius: float
+    name: str = "linf_ball"
+    constraint: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("radius", self.radius)
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        clip(z, -p[0], p[0], out)
+
+
+@dataclass(kw_only=True)
+class NonNegative(Regularizer):
+    """w_i >= 0."""
+
+    name: str = "non_negative"
+    constraint: ClassVar[bool] = True
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        clip(z, 0.0, np.inf, out)
+
+
+@dataclass(kw_only=True)
+class Simplex(Regularizer):
+    """w_i >= 0 and sum_i w_i = total."""
+
+    total: float
+    name: str = "simplex"
+    constraint: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("total", self.total)
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        """max(z - theta, 0), where theta makes the sum right: entries that fall below it leave, never to return."""
+        threshold, count = -np.inf, -1
+        while True:
+            above, larger = 0, 0.0
+            for i in range(z.shape[0]):
+                if z[i] > threshold:
+                    larger += z[i]
+                    above += 1
+            if above == count or above == 0:
+                break
+            count = above
+            threshold = (larger - p[0]) / count
+        for i in range(z.shape[0]):
+            out[i] = 0.0 if z[i] <= threshold else z[i] - threshold

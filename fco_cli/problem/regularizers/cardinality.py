@@ -1,0 +1,66 @@
+"""Counting non-zero weights. Neither is convex: the prox is a global minimiser, the theorems do not apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.regularizers.base import Regularizer, non_negative
+from fco_cli.problem.regularizers.ordered import by_magnitude
+
+
+@dataclass(kw_only=True)
+class L0(Regularizer):
+    """psi(w) = strength * (number of non-zero weights): hard thresholding."""
+
+    strength: float
+    name: str = "l0"
+    convex: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        non_negative("strength", self.strength)
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        total = 0
+        for i in range(w.shape[0]):
+            total += w[i] != 0
+        return p[0] * total
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        """A weight is worth its price t * strength where z_i^2 / 2 exceeds it."""
+        threshold = np.sqrt(2 * t * p[0])
+        for i in range(z.shape[0]):
+            out[i] = 0.0 if abs(z[i]) <= threshold else z[i]
+
+
+@dataclass(kw_only=True)
+class L0Ball(Regularizer):
+    """At most `nonzeros` weights differ from 0: the largest stay."""
+
+    nonzeros: int
+    name: str = "l0_ball"
+    constraint: ClassVar[bool] = True
+    convex: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self.nonzeros >= 1, "regularizer.nonzeros", self.nonzeros, "a whole number >= 1")
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        order = by_magnitude(z)
+        for rank in range(z.shape[0]):
+            out[order[rank]] = z[order[rank]] if rank < p[0] else 0.0

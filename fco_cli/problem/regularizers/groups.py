@@ -1,0 +1,97 @@
+"""Norms of whole groups of weights: they are kept or dropped together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
+
+
+@kernel
+def shrink_length(z, threshold, out):
+    """out = max(1 - threshold / |z|, 0) z: the prox of threshold * |.|_2."""
+    length = np.sqrt(squared_length(z))
+    factor = 0.0 if length <= threshold else 1.0 - threshold / length
+    scale(z, z.dtype.type(factor), out)
+
+
+@kernel
+def direction(w, strength, out):
+    """out = strength * w / |w|; 0 at 0, the smallest subgradient."""
+    length = np.sqrt(squared_length(w))
+    scale(w, w.dtype.type(0.0 if length == 0 else strength / length), out)
+
+
+@dataclass(kw_only=True)
+class L2Norm(Regularizer):
+    """psi(w) = strength * |w|_2, not squared: it drops a whole block or shrinks it."""
+
+    strength: float
+    name: str = "l2_norm"
+
+    def __post_init__(self) -> None:
+        non_negative("strength", self.strength)
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return p[0] * np.sqrt(squared_length(w))
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        shrink_length(z, t * p[0], out)
+
+    @staticmethod
+    @kernel
+    def subgradient(w, p, shape, out):
+        direction(w, p[0], out)
+
+
+@dataclass(kw_only=True)
+class GroupLasso(Regularizer):
+    """psi(w) = strength * sum over groups g of |w_g|_2; a group is `group_size` weights in a row."""
+
+    strength: float
+    group_size: int
+    name: str = "group_lasso"
+
+    def __post_init__(self) -> None:
+        non_negative("strength", self.strength)
+        require(self.group_size >= 1, "regularizer.group_size", self.group_size, "a whole number >= 1")
+
+    @property
+    def kind(self) -> str:
+        """Runs with other groups have their own stack, for each size must fit the blocks."""
+        return f"{self.name}({self.group_size})"
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        divides = prod(shape) % self.group_size == 0
+        require(divides, "regularizer.group_size", self.group_size, f"a divisor of {prod(shape)}, the block's size")
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        size, total = int(p[1]), 0.0
+        for low in range(0, w.shape[0], size):
+            total += np.sqrt(squared_length(w[low : low + size]))
+        return p[0] * total
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        size = int(p[1])
+        for low in range(0, z.shape[0], size):
+            shrink_length(z[low : low + size], t * p[0], out[low : low + size])
+
+    @staticmethod
+    @kernel
+    def subgradient(w, p, shape, out):
+        size = int(p[1])
+        for low in range(0, w.shape[0], size):
+            direction(w[low : low + size], p[0], out[low : low + size])

@@ -1,0 +1,50 @@
+"""The nuclear-norm ball: singular values projected on an l1 ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fco_cli.problem.compiled import copy, kernel
+from fco_cli.problem.regularizers.balls import l1_ball_threshold
+from fco_cli.problem.regularizers.base import Regularizer, positive
+from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, spectral, wide
+
+
+@dataclass(kw_only=True)
+class NuclearBall(Regularizer):
+    """The singular values of W sum to at most radius."""
+
+    radius: float
+    name: str = "nuclear_ball"
+    constraint: ClassVar[bool] = True
+
+    check = Nuclear.check
+
+    def __post_init__(self) -> None:
+        positive("radius", self.radius)
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+    @staticmethod
+    @kernel
+    def prox(z, t, p, shape, out):
+        a, rows = wide(z, shape), wide(z, shape)
+        squared = orthogonal_rows(rows)
+        singular, total = np.empty(squared.shape[0]), 0.0
+        for i in range(squared.shape[0]):
+            singular[i] = np.sqrt(squared[i])
+            total += singular[i]
+        if total <= p[0]:
+            copy(z, out)
+            return
+        threshold = l1_ball_threshold(singular, p[0])
+        for i in range(squared.shape[0]):
+            kept = singular[i] > threshold
+            squared[i] = (1 - threshold / singular[i]) / squared[i] if kept else 0.0
+        spectral(a, rows, squared, shape, out)

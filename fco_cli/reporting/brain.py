@@ -1,0 +1,203 @@
+"""Brain maps: the weights of several runs side by side, from the weights.nii.gz in their records."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fco_cli.errors import UserError, one_line
+from fco_cli.files import write_atomically
+
+if TYPE_CHECKING:
+    from nibabel import Nifti1Image
+    from pandas import DataFrame
+
+THRESHOLD = 1e-4  # smaller weights count as zero, as in the tasks' density
+SLICES = 5
+COLOURS_MEAN = "red: towards face, blue: towards house, each from its faintest to the run's largest weight"
+
+
+@contextmanager
+def _any_map_will_do() -> Iterator[None]:
+    """nilearn warns of maps that are empty, full or of one sign; runs may well leave such maps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@_any_map_will_do()
+def brain_maps(records: dict[str, Path], folder: Path) -> list[Path]:
+    """Draw the runs (name -> record folder): two pictures, a page to explore for each, and a table of clusters.
+
+    Returns the files in `folder`: brain_glass.png, brain_slices.png, brain_clusters.csv and a brain_<name>.html each.
+    """
+    images = {name: read_weights(record) for name, record in records.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    first = next(iter(records.values()))
+    background = _background(first)
+    drawn = {_caption(name, image): image for name, image in images.items()}
+    if (first / "truth.nii.gz").exists():
+        drawn = {"active regions (the truth)": _read(first / "truth.nii.gz"), **drawn}
+    written = {
+        "brain_glass.png": _glass(drawn, native=background is None),
+        "brain_slices.png": _slices(drawn, background),
+        "brain_clusters.csv": clusters(images).to_csv(index=False).encode(),
+    }
+    for name, image in images.items():
+        page = _page(image, _caption(name, image), background)
+        written[f"brain_{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')}.html"] = page
+    for name, content in written.items():
+        write_atomically(folder / name, content)
+    return [folder / name for name in written]
+
+
+def read_weights(record: Path) -> Nifti1Image:
+    """A record's weights; of the local baseline's many models the one of median density."""
+    from nilearn.image import index_img
+
+    image = _read(record / "weights.nii.gz")
+    if image.ndim == 4:
+        size = (np.abs(np.asarray(image.dataobj)) > THRESHOLD).sum(axis=(0, 1, 2))
+        image = index_img(image, int(np.argsort(size, kind="stable")[len(size) // 2]))
+    return image
+
+
+@_any_map_will_do()
+def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
+    """The connected groups of non-zero weights: peak (mm), peak weight and size of each, by run."""
+    import pandas as pd
+    from nilearn.reporting import get_clusters_table
+
+    tables = []
+    for name, image in images.items():
+        table = get_clusters_table(image, THRESHOLD, two_sided=True)
+        table = table[pd.to_numeric(table["Cluster Size (mm3)"], errors="coerce").notna()]  # peaks within: left out
+        tables.append(
+            pd.DataFrame(
+                {
+                    "run": name,
+                    "x_mm": table["X"],
+                    "y_mm": table["Y"],
+                    "z_mm": table["Z"],
+                    "peak_weight": table["Peak Stat"],
+                    "size_mm3": table["Cluster Size (mm3)"],
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
+
+
+def _read(path: Path) -> Nifti1Image:
+    import nibabel
+
+    try:
+        image = nibabel.load(path)
+        return nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine)  # type: ignore[attr-defined]
+    except (OSError, EOFError, ValueError, nibabel.filebasedimages.ImageFileError) as problem:
+        raise UserError(f"{path}: not a readable image of weights: {one_line(problem)}") from problem
+
+
+def _background(record: Path) -> Any:
+    """The anatomy behind the weights: the template for simulated scans, none for real ones in their native space."""
+    from nilearn.datasets import load_mni152_template
+
+    task = json.loads((record / "result.json").read_text())["task"]
+    return load_mni152_template(resolution=2) if task == "fmri_sim" else None
+
+
+def _caption(name: str, image: Nifti1Image) -> str:
+    chosen = int((np.abs(np.asarray(image.dataobj)) > THRESHOLD).sum())
+    return f"{name}: {chosen:,} voxels"
+
+
+def _limit(image: Nifti1Image) -> float:
+    """The end of an image's colour scale; 1 for an image of zeros."""
+    return float(np.abs(np.asarray(image.dataobj)).max()) or 1.0
+
+
+def _colours() -> Any:
+    """Blue to red without the white between: the smallest weight that counts can still be seen."""
+    import matplotlib as mpl
+    from matplotlib.colors import ListedColormap
+
+    whole = mpl.colormaps["RdBu_r"](np.linspace(0, 1, 256))
+    return ListedColormap(np.concatenate([whole[:96], whole[160:]]))
+
+
+def _glass(images: dict[str, Nifti1Image], native: bool) -> bytes:
+    from nilearn.plotting import plot_glass_brain
+
+    note = f"Weights through a glass brain ({COLOURS_MEAN})"
+    if native:
+        note += "\nThe scans are in their own space: the outline of the standard brain is only a guide"
+    figure, axes = _grid(len(images), height=2.2, note=note)
+    for place, (title, image) in zip(axes, images.items(), strict=False):
+        limit = _limit(image)
+        plot_glass_brain(
+            image, axes=place, threshold=THRESHOLD, plot_abs=False, cmap=_colours(), vmin=-limit, vmax=limit,
+            colorbar=False, annotate=False,
+        )  # fmt: skip
+        place.set_title(title, fontsize=11)
+    return _png(figure)
+
+
+def _slices(images: dict[str, Nifti1Image], background: Any) -> bytes:
+    """The same axial slices of all runs: those in which the first image has most weight."""
+    from nilearn.plotting import plot_stat_map
+
+    first = next(iter(images.values()))
+    weight = np.abs(np.asarray(first.dataobj)).sum(axis=(0, 1))
+    planes = sorted(np.argsort(-weight, kind="stable")[: max(1, min(SLICES, int((weight > 0).sum())))])
+    heights = [float(first.affine[2, 2] * plane + first.affine[2, 3]) for plane in planes]
+    listed = ", ".join(f"{height:g}" for height in heights)
+    figure, axes = _grid(len(images), height=1.7, note=f"Weights in the slices z = {listed} mm ({COLOURS_MEAN})")
+    for place, (title, image) in zip(axes, images.items(), strict=False):
+        limit = _limit(image)
+        plot_stat_map(
+            image, bg_img=background, axes=place, display_mode="z", cut_coords=heights, threshold=THRESHOLD,
+            cmap=_colours(), vmin=-limit, vmax=limit, colorbar=False, annotate=False, black_bg=False,
+        )  # fmt: skip
+        place.set_title(title, fontsize=11)
+    return _png(figure)
+
+
+def _page(image: Nifti1Image, title: str, background: Any) -> bytes:
+    from nilearn.plotting import view_img
+
+    limit = _limit(image)
+    view = view_img(
+        image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colours(),
+        vmin=-limit, vmax=limit, symmetric_cmap=True, black_bg=False, resampling_interpolation="nearest",
+    )  # fmt: skip
+    return view.get_standalone().encode()
+
+
+def _grid(count: int, height: float, note: str) -> tuple[Any, list[Any]]:
+    """A figure with two panels in a row and a line at its foot."""
+    import matplotlib.pyplot as plt
+
+    rows = (count + 1) // 2
+    tall = rows * (height + 0.4) + 0.4
+    figure, axes = plt.subplots(rows, 2, figsize=(12, tall), squeeze=False)
+    figure.subplots_adjust(0.01, 0.4 / tall, 0.99, 1 - 0.3 / tall, wspace=0.02, hspace=0.4 / height)
+    figure.text(0.5, 0.05 / tall, note, ha="center", va="bottom", fontsize=9)
+    for place in axes.flat[count:]:
+        place.set_axis_off()
+    return figure, list(axes.flat)
+
+
+def _png(figure: Any) -> bytes:
+    import matplotlib.pyplot as plt
+
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130)
+    plt.close(figure)
+    return content.getvalue()

@@ -1,0 +1,47 @@
+"""Federated sparse logistic regression on fMRI scans (section 5.3 and appendix B.4 of the paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fco_cli.errors import require
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.tasks.brain import BrainTask, classification
+from fco_cli.tasks.haxby import Prepared, prepare
+
+if TYPE_CHECKING:
+    from nibabel import Nifti1Image
+
+SUBJECTS = range(1, 7)
+
+
+@dataclass(kw_only=True)
+class Fmri(BrainTask):
+    """The scans of Haxby et al. (2001): every run of a subject with face or house scans is a client."""
+
+    data_dir: str | None  # where nilearn keeps or finds its data; null: nilearn's own choice
+    train_subjects: list[int]
+    validation_subjects: list[int]
+
+    def __post_init__(self) -> None:
+        for key in ("train_subjects", "validation_subjects"):
+            given = getattr(self, key)
+            sound = given and len(set(given)) == len(given) and set(given) <= set(SUBJECTS)
+            require(bool(sound), f"task.{key}", given, "a list of different numbers from 1 to 6")
+        common = sorted(set(self.train_subjects) & set(self.validation_subjects))
+        require(not common, "task.validation_subjects", self.validation_subjects,
+                f"subjects that do not train; {common} do")  # fmt: skip
+
+    def mask(self) -> Nifti1Image:
+        return self._prepared().mask
+
+    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+        """The data are what they are: the seed only samples clients and orders their scans."""
+        prepared = self._prepared()
+        training, held_out = (prepared.of(s, dtype) for s in (self.train_subjects, self.validation_subjects))
+        return classification(training, held_out, regularizer, weighting)
+
+    def _prepared(self) -> Prepared:
+        return prepare(self.data_dir, [*self.train_subjects, *self.validation_subjects])

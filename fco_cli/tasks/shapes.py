@@ -1,0 +1,124 @@
+"""Small synthetic regressions whose true weights have a shape that a regularizer knows: they show the geometry.
+
+The data are those of the paper's appendix B (synthetic.py); only the true weights and the metrics are new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.errors import require
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.tasks.metrics import density, support_recovery
+from fco_cli.tasks.synthetic import SyntheticRegression
+
+THRESHOLD = 1e-2  # smaller weights, jumps and groups count as zero
+
+
+@dataclass(kw_only=True)
+class ShapedRegression(SyntheticRegression):
+    """A vector of `dimension` weights, judged by its distance to the truth."""
+
+    dimension: int
+
+    main_metric = "recovery_error"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
+
+    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
+        assert problem.truth is not None
+        kernel, truth = w[:, :-1], problem.truth[:-1]
+        return {"recovery_error": np.linalg.norm(kernel - truth, axis=1)} | self.shape_metrics(kernel, truth)
+
+    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+        """What the regularizer is there for, of kernels [J, d]."""
+        raise NotImplementedError
+
+    def _within_dimension(self, key: str, count: int) -> None:
+        require(1 <= count <= self.dimension, f"task.{key}", count, f"from 1 to the dimension, {self.dimension}")
+
+
+@dataclass(kw_only=True)
+class Mixture(ShapedRegression):
+    """Mixture weights on the simplex: `active` of them, in the proportions active : active - 1 : ... : 1."""
+
+    active: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._within_dimension("active", self.active)
+
+    def true_kernel(self) -> Array:
+        weights = np.zeros(self.dimension)
+        weights[: self.active] = np.arange(self.active, 0, -1)
+        return weights / weights.sum()
+
+    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+        return {
+            "total_variation_distance": np.abs(kernel - truth).sum(axis=1) / 2,
+            "infeasibility": np.abs(kernel.sum(axis=1) - 1) + np.maximum(-kernel, 0).sum(axis=1),
+        }
+
+
+@dataclass(kw_only=True)
+class Piecewise(ShapedRegression):
+    """A signal that is constant on `pieces` stretches of equal length, at heights that go up and down."""
+
+    pieces: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._within_dimension("pieces", self.pieces)
+
+    def true_kernel(self) -> Array:
+        heights = np.array([0.0, 1.0, -0.5, 0.5, -1.0])
+        piece = np.arange(self.dimension) * self.pieces // self.dimension
+        return heights[piece % len(heights)]
+
+    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+        jumps = np.abs(np.diff(kernel, axis=1)) > THRESHOLD
+        found = support_recovery(jumps, np.diff(truth) != 0)
+        return {"jumps": jumps.sum(axis=1)} | {f"jump_{name}": values for name, values in found.items()}
+
+
+@dataclass(kw_only=True)
+class MonotoneRegression(ShapedRegression):
+    """Weights that never fall: a flat start, a rise, a flat end."""
+
+    def true_kernel(self) -> Array:
+        return np.clip(np.linspace(-2, 2, self.dimension), -1, 1)
+
+    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+        steps = np.diff(kernel, axis=1)
+        return {"falls": (steps < 0).sum(axis=1), "largest_fall": np.maximum(-steps, 0).max(axis=1)}
+
+
+@dataclass(kw_only=True)
+class GroupSparse(ShapedRegression):
+    """The first `active` of the groups of `group_size` weights are ones, the others zeros."""
+
+    group_size: int
+    active: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._within_dimension("group_size", self.group_size)
+        divides = self.dimension % self.group_size == 0
+        require(divides, "task.group_size", self.group_size, f"a divisor of the dimension, {self.dimension}")
+        groups = self.dimension // self.group_size
+        require(0 <= self.active <= groups, "task.active", self.active, f"from 0 to the number of groups, {groups}")
+
+    def true_kernel(self) -> Array:
+        ones = self.active * self.group_size
+        return np.repeat([1.0, 0.0], [ones, self.dimension - ones])
+
+    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+        norms = np.linalg.norm(kernel.reshape(len(kernel), -1, self.group_size), axis=2)
+        support = norms > THRESHOLD
+        found = support_recovery(support, np.linalg.norm(truth.reshape(-1, self.group_size), axis=1) > 0)
+        return {f"group_{name}": values for name, values in found.items()} | {"group_density": density(support)}

@@ -1,0 +1,1 @@
+"""The paper's theorems, checked by running: an instance with known constants, measurements, bounds, figure, table."""

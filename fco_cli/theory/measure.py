@@ -1,0 +1,148 @@
+"""Measurements: the algorithms as they are, watched step by step.
+
+`trace` calls an algorithm's own `local_steps` with one batch at a time and keeps the clients' states in between;
+nothing of an algorithm is written a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.algorithms import ALGORITHMS, Cohort, Jobs
+from fco_cli.algorithms.base import Federated, local_steps, mean_change
+from fco_cli.problem.compiled import copy, kernel, specialise
+from fco_cli.problem.data import Batches
+from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
+from fco_cli.theory.instance import Instance
+
+
+@kernel
+def trace(broadcast, t, rate, x, y, order, edges, first, widths, geometry, states):
+    """The states [S, K + 1, J, P] that the clients pass through from the broadcast on, K steps each."""
+    time = np.empty_like(t)
+    for i in range(states.shape[0]):
+        for j in range(t.shape[0]):
+            copy(broadcast[j], states[i, 0, j])
+        for k in range(states.shape[1] - 1):
+            for j in range(t.shape[0]):
+                copy(states[i, k, j], states[i, k + 1, j])
+                time[j] = t[j] + k * rate[j]
+            at = first[i] + k
+            batch = Batches(x, y, order, edges[at : at + 2], widths)
+            local_steps(states[i, k + 1], time, rate, batch, geometry)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What one run shows, for every eta_c (J) and every number of rounds asked for."""
+
+    gaps: Array  # [R's, J], Phi(hat w) - Phi* of the averaged shadow sequence
+    drift: Array  # [R, K + 1, J], mean over the clients of |z_m - zbar|^2, Euclidean
+    drift_dual: Array  # the same in the dual norm of assumption 3
+    identity: Array  # [R, J], if asked for: how far the mean state is from one step of the method on the mean gradient
+
+
+def cohort_of(clients: int, steps: int, rounds: int, round_index: int) -> Cohort:
+    """All clients, each with `steps` fresh rows of its own in batches of one."""
+    rows = np.arange(steps) + round_index * steps
+    order = (np.arange(clients)[:, None] * rounds * steps + rows).ravel()
+    return Cohort(
+        np.arange(clients), order, np.arange(len(order) + 1), np.arange(clients + 1) * steps, np.ones(clients)
+    )
+
+
+def method(name: str, problem: Problem, client_lr: Array, server_lr: Array) -> Federated:
+    parameters = np.tile(problem.regularizer.parameters, (len(client_lr), 1))
+    algorithm = ALGORITHMS[name](problem, Jobs(client_lr, server_lr, parameters))
+    assert isinstance(algorithm, Federated)
+    return algorithm
+
+
+def watch(
+    instance: Instance,
+    rates: Array,
+    steps: int,
+    rounds: list[int],
+    seed: int,
+    name: str = "feddualavg",
+    identity: bool = False,
+) -> Watched:
+    """Run with eta_s = 1 and record every step; `rounds` are the R at which the average is evaluated."""
+    problem = instance.problem(steps * rounds[-1], seed)
+    algorithm = method(name, problem, rates, np.ones(len(rates)))
+    state = algorithm.start(problem.start(algorithm.jobs.parameters))
+    follow = specialise(trace, local_steps=algorithm.client_steps)
+    jobs, size = state["s"].shape
+    geometry = problem.geometry(np.tile(algorithm.jobs.parameters, (steps, 1)))  # of [K, J] stacked
+    states = np.empty((instance.clients, steps + 1, jobs, size))
+    total, gaps, drifts, drifts_dual, identities = np.zeros((jobs, size)), [], [], [], []
+    for r in range(rounds[-1]):
+        cohort, broadcast, data = cohort_of(instance.clients, steps, rounds[-1], r), state["s"], problem.data
+        follow(
+            broadcast, state["t"], rates, data.x, data.y, cohort.order, cohort.edges, cohort.first,
+            problem.model.widths, algorithm.geometry, states,
+        )  # fmt: skip
+        times = state["t"] + np.arange(steps + 1)[:, None] * rates  # [K + 1, J]
+        mean = states.mean(axis=0)  # [K + 1, J, P]
+        shadow = mean[1:].copy()
+        if name == "feddualavg":  # a primal method's states are their own primal image
+            problem.to_primal(mean[1:].reshape(-1, size), times[1:].ravel(), geometry, shadow.reshape(-1, size))
+        total += shadow.sum(axis=0)
+        apart = (states - mean) ** 2
+        drifts.append(apart.sum(axis=-1).mean(axis=0))
+        drifts_dual.append((apart * instance.metric).sum(axis=-1).mean(axis=0))
+        delta, taken = np.empty_like(broadcast), np.empty(jobs)
+        mean_change(np.ascontiguousarray(states[:, -1]), broadcast, cohort.weights, cohort.steps, delta, taken)
+        new = algorithm.server(state, delta, taken)
+        if identity:
+            rows = data.x[cohort.order, :size].reshape(instance.clients, steps, 1, size)
+            identities.append(_identity(instance, name, states, times, rates, rows, new["s"]))
+        state = new
+        if r + 1 in rounds:
+            gaps.append(instance.gap(total / (steps * (r + 1))))
+    return Watched(np.array(gaps), np.array(drifts), np.array(drifts_dual), np.array(identities))
+
+
+def _identity(
+    instance: Instance, name: str, states: Array, times: Array, rates: Array, centres: Array, server: Array
+) -> Array:
+    """The largest relative distance, over a round, between the mean state and one step on the mean gradient.
+
+    The shadow sequence of the proof: feddualavg's mean dual state moves by -eta_c times the clients' mean gradient,
+    through the server too. The same is asked of fedmid's mean state, whose one step would be
+    prox(mean - eta_c mean gradient). Gradients and prox are recomputed here by their formulas, not by the kernels.
+    """
+    dual = name == "feddualavg"
+    before, mean = states[:, :-1], states.mean(axis=0)
+    query = _prox(instance, before, times[:-1]) if dual else before
+    gradient = (instance.curvature * (query - centres)).mean(axis=0)  # [K, J, P]
+    step = mean[:-1] - rates[:, None] * gradient
+    expected = step if dual else _prox(instance, step, np.broadcast_to(rates, step.shape[:2]))
+    observed = np.concatenate([mean[1:-1], server[None]])  # the last step of a round goes through the server
+    return np.linalg.norm(observed - expected, axis=2).max(axis=0) / np.linalg.norm(expected, axis=2).max(axis=0)
+
+
+def _prox(instance: Instance, z: Array, t: Array) -> Array:
+    strength = instance.regularizer.parameters[0]
+    if instance.regularizer.constraint:
+        return np.clip(z, -strength, strength)
+    return np.sign(z) * np.maximum(np.abs(z) - t[..., None] * strength, 0)
+
+
+def small_client_lr(
+    instance: Instance, rates: Array, steps: int, rounds: list[int], seed: int, name: str, ratio: float = 1e-3
+) -> Array:
+    """Gaps [R's, J] of the mean of the server's models w_1 ... w_R, for eta = eta_s eta_c and eta_c = ratio * eta."""
+    problem = instance.problem(steps * rounds[-1], seed)
+    algorithm = method(name, problem, ratio * rates, np.full(len(rates), 1 / ratio))
+    state = algorithm.start(problem.start(algorithm.jobs.parameters))
+    total, gaps = np.zeros_like(state["s"]), []
+    for r in range(rounds[-1]):
+        state = algorithm.round(state, cohort_of(instance.clients, steps, rounds[-1], r))
+        total += algorithm.output(state)
+        if r + 1 in rounds:
+            gaps.append(instance.gap(total / (r + 1)))
+    return np.array(gaps)

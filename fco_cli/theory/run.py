@@ -1,0 +1,48 @@
+"""`experiment=theory`: check the theorems and leave the figure, the table and every cell in a folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fco_cli.problem.compiled import set_threads
+from fco_cli.simulation.record import Record, write_atomically
+from fco_cli.theory.figure import draw
+from fco_cli.theory.statements import Grid, check
+from fco_cli.theory.summary import cells_csv, summarise, summary_markdown, summary_rows
+
+log = logging.getLogger(__name__)
+
+
+def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[str, Any]:
+    """The result, new or as found; `result.json` is written last, as in every record."""
+    record = Record(folder)
+    with record.lock(wait=True):  # a second command waits, then finds the result
+        if not force and (result := record.result()) and result.get("config") == config:
+            log.info("already done (force=true runs it again)")
+            return result
+        set_threads(1)  # a step here is microseconds: threads would only wait for each other
+        started = time.monotonic()
+        findings = check(grid, log.info)
+        rows = summarise(findings.cells, grid)
+        header, body = summary_rows(rows)
+        record.save_config(config)
+        files = {"cells.csv": cells_csv(findings.cells).encode(), "theory.md": summary_markdown(rows).encode()}
+        for name, content in (files | draw(findings, grid)).items():
+            write_atomically(folder / name, content)
+        result = {
+            "status": "finished",
+            "cells": len(findings.cells),
+            "violated": {row.statement: row.violated for row in rows if row.violated},
+            "identity_error": {name: float(np.max(errors)) for name, errors in findings.identity.items()},
+            "table": [header, *body],
+            "seconds": round(time.monotonic() - started, 1),
+            "config": config,
+        }
+        write_atomically(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+    return result

@@ -1,0 +1,82 @@
+"""From cells to a table: does every statement hold, with which slack, and with the slopes it predicts?"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from fco_cli.theory.statements import STATEMENTS, Cell, Grid
+
+AXES = {"rounds": "R", "steps": "K", "clients": "M", "rate": "eta"}
+
+
+def sweep(cells: list[Cell], grid: Grid, statement: str, axis: str) -> list[Cell]:
+    """The cells of a statement along one axis through the base cell."""
+    base = dict(zip(AXES, grid.base, strict=True))
+    others = [key for key in AXES if key != axis]
+    return [
+        cell for cell in cells if cell.statement == statement and all(getattr(cell, key) == base[key] for key in others)
+    ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One statement in the table."""
+
+    statement: str
+    cells: int
+    violated: int
+    smallest_slack: float
+    median_slack: float
+    slopes: dict[str, tuple[float, float]]  # axis -> (measured, of the bound)
+
+
+def summarise(cells: list[Cell], grid: Grid) -> list[Row]:
+    rows = []
+    for statement in STATEMENTS:
+        own = [cell for cell in cells if cell.statement == statement]
+        slack = np.array([cell.slack for cell in own])
+        slack = slack[np.isfinite(slack)]
+        violated = sum(not cell.holds for cell in own)
+        slopes = {axis: _slopes(sweep(cells, grid, statement, axis), axis) for axis in AXES}
+        rows.append(Row(statement, len(own), violated, float(slack.min()), float(np.median(slack)), slopes))
+    return rows
+
+
+def _slopes(line: list[Cell], axis: str) -> tuple[float, float]:
+    """Of the measurement and of the bound, on logarithmic axes by least squares."""
+    line = [cell for cell in line if cell.measured > 0 and cell.bound > 0]
+    if len(line) < 2:
+        return np.nan, np.nan
+    x = np.log([getattr(cell, axis) for cell in line])
+    measured, bound = ([getattr(cell, key) for cell in line] for key in ("measured", "bound"))
+    return float(np.polyfit(x, np.log(measured), 1)[0]), float(np.polyfit(x, np.log(bound), 1)[0])
+
+
+def cells_csv(cells: list[Cell]) -> str:
+    """Every cell, a line each."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*asdict(cells[0]), "slack", "holds"])
+    writer.writerows([*asdict(cell).values(), cell.slack, cell.holds] for cell in cells)
+    return text.getvalue()
+
+
+def summary_rows(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """Header and text of the table; a slope is written measured / of the bound."""
+    header = ["statement", "cells", "violated", "smallest slack", "median slack"]
+    header += [f"slope in {symbol}" for symbol in AXES.values()]
+    body = []
+    for row in rows:
+        numbers = [f"{row.cells}", f"{row.violated}", f"{row.smallest_slack:.3g}", f"{row.median_slack:.3g}"]
+        body.append([row.statement, *numbers, *(f"{a:.2f} / {b:.2f}" for a, b in row.slopes.values())])
+    return header, body
+
+
+def summary_markdown(rows: list[Row]) -> str:
+    header, body = summary_rows(rows)
+    lines = [header, ["---"] * len(header), *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,225 @@
+"""Mirror maps by their defining properties, and the algorithms with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.mirror_maps import MIRRORS, Entropy, Euclidean, Mirror, PNorm
+from fco_cli.problem.models import Linear
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer, all_regularizers
+from fco_cli.problem.regularizers.balls import L1Ball
+from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
+from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
+from fco_cli.simulation.sampling import sample_cohort
+from fco_cli.simulation.settings import Settings
+
+SIZE, JOBS = 6, 5
+PAIRS = [
+    (Entropy(), NoRegularizer()),
+    (Entropy(), NonNegative()),
+    (Entropy(), L1(strength=0.4)),
+    (Entropy(), L1Ball(radius=1.5)),
+    (Entropy(), Simplex(total=1.5)),
+    (PNorm(power=1.5), NoRegularizer()),
+    (PNorm(power=1.5), L1(strength=0.4)),
+    (PNorm(power=1.5), NonNegative()),
+    (Euclidean(), L1(strength=0.4)),
+]
+every_pair = pytest.mark.parametrize(("mirror", "regularizer"), PAIRS, ids=lambda one: one.name)
+
+
+def problem_with(mirror: Mirror, regularizer: Regularizer) -> Problem:
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((4, 10, SIZE)), random.standard_normal((4, 10))
+    data = ClientData.of_equal_clients(x, y + x[..., 0])
+    return Problem(data, Linear(SIZE), Loss.ALL["squared"], regularizer, mirror=mirror)
+
+
+def h(mirror: Mirror, w: np.ndarray) -> float:
+    if isinstance(mirror, Entropy):
+        return float(np.sum(w * np.log(np.maximum(w, 1e-300)) - w))
+    return float(np.linalg.norm(w, mirror.power if isinstance(mirror, PNorm) else 2) ** 2 / 2)
+
+
+def maps(mirror: Mirror, regularizer: Regularizer, jobs: int = JOBS):
+    """to_dual and to_primal of kernels [J, SIZE]; the bias, always Euclidean, is checked on the way."""
+    problem = problem_with(mirror, regularizer)
+    geometry = problem.geometry(np.tile(regularizer.parameters, (jobs, 1)))
+
+    def with_bias(v, call):
+        padded, out = np.hstack([v, np.full((jobs, 1), -3.0)]), np.empty((jobs, SIZE + 1))
+        call(padded, out)
+        assert (out[:, -1] == -3).all()
+        return out[:, :-1]
+
+    def to_dual(w):
+        return with_bias(w, lambda v, out: problem.to_dual(v, geometry, out))
+
+    def to_primal(z, t):
+        return with_bias(z, lambda v, out: problem.to_primal(v, np.full(jobs, t), geometry, out))
+
+    return to_dual, to_primal
+
+
+def domain_points(mirror: Mirror, regularizer: Regularizer) -> np.ndarray:
+    """Points inside dom h and dom psi."""
+    w = np.random.default_rng(1).standard_normal((JOBS, SIZE))
+    if isinstance(mirror, Entropy) or regularizer.name == "non_negative":
+        w = np.abs(w) + 1e-3
+    if regularizer.name in ("simplex", "l1_ball"):
+        w *= 1.5 / np.abs(w).sum(axis=1, keepdims=True) * (0.9 if regularizer.name == "l1_ball" else 1)
+    return w
+
+
+@every_pair
+def test_there_and_back(mirror, regularizer):
+    """to_primal(to_dual(w), 0) = w on the domain."""
+    to_dual, to_primal = maps(mirror, regularizer)
+    w = domain_points(mirror, regularizer)
+    np.testing.assert_allclose(to_primal(to_dual(w), 0.0), w, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("mirror", [Entropy(), PNorm(power=1.2), PNorm(power=2.0)], ids=lambda one: repr(one))
+def test_dual_is_the_gradient_of_h(mirror):
+    to_dual, _ = maps(mirror, NoRegularizer())
+    w, step = domain_points(mirror, NoRegularizer()), 1e-6
+    numeric = np.empty_like(w)
+    for j in range(JOBS):
+        for i in range(SIZE):
+            e = np.eye(SIZE)[i] * step
+            numeric[j, i] = (h(mirror, w[j] + e) - h(mirror, w[j] - e)) / (2 * step)
+    np.testing.assert_allclose(to_dual(w), numeric, rtol=1e-6, atol=1e-6)
+
+
+@every_pair
+@pytest.mark.parametrize("t", [0.0, 0.7])
+def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
+    """(h + t psi)*(z) = <z, w> - h(w) - t psi(w) at w = to_primal(z, t); its finite differences give w back."""
+    _, to_primal = maps(mirror, regularizer)
+    problem = problem_with(mirror, regularizer)
+    parameters = np.tile(regularizer.parameters, (JOBS, 1))
+    z, step = np.random.default_rng(2).standard_normal((JOBS, SIZE)), 1e-5
+
+    def conjugate(z):
+        w = to_primal(z, t)
+        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), parameters)
+        return (z * w).sum(axis=1) - [h(mirror, row) for row in w] - t * psi
+
+    w, numeric = to_primal(z, t), np.empty_like(z)
+    for i in range(SIZE):
+        e = np.eye(SIZE)[i] * step
+        numeric[:, i] = (conjugate(z + e) - conjugate(z - e)) / (2 * step)
+    np.testing.assert_allclose(w, numeric, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mirror", "regularizer"), [pair for pair in PAIRS if pair[0].name != "euclidean"], ids=str)
+def test_primal_minimises(mirror, regularizer):
+    """Against a general solver on h + t psi - <z, .>, which knows nothing of closed forms."""
+    t, (_, to_primal) = 0.7, maps(mirror, regularizer)
+    z = np.random.default_rng(3).standard_normal((JOBS, SIZE))
+    ours = to_primal(z, t)
+    positive = isinstance(mirror, Entropy) or regularizer.name == "non_negative"
+    limits = {"simplex": "eq", "l1_ball": "ineq"}
+
+    def objective(v, z):  # w = v - u with u, v >= 0 makes |w|_1 smooth
+        w = v[:SIZE] - v[SIZE:]
+        psi = regularizer.strength * v.sum() if isinstance(regularizer, L1) else 0.0
+        return h(mirror, w if not positive else v[:SIZE]) + t * psi - z @ w
+
+    bounds = [(1e-12, 99)] * SIZE + [(0, 0 if positive else 99)] * SIZE
+    constraints = []
+    if regularizer.name in limits:
+        constraints = [{"type": limits[regularizer.name], "fun": lambda v: 1.5 - v[:SIZE].sum()}]
+    for j in range(2):
+        start = np.concatenate([np.full(SIZE, 0.2), np.zeros(SIZE)])
+        found = minimize(objective, start, (z[j],), "SLSQP", bounds=bounds, constraints=constraints, tol=1e-13)
+        v = np.concatenate([np.maximum(ours[j], 0), np.maximum(-ours[j], 0)])
+        assert objective(v, z[j]) <= found.fun + 1e-9
+        np.testing.assert_allclose(ours[j], found.x[:SIZE] - found.x[SIZE:], atol=2e-3)
+
+
+@pytest.mark.parametrize("mirror", [Entropy(), PNorm(power=1.3), Euclidean()], ids=lambda one: one.name)
+def test_divergence_is_bregman(mirror):
+    w, start = domain_points(mirror, NoRegularizer())[:2]
+    to_dual, _ = maps(mirror, NoRegularizer(), jobs=1)
+    expected = h(mirror, w) - h(mirror, start) - to_dual(start[None])[0] @ (w - start)
+    assert mirror.divergence(w, start) == pytest.approx(expected)
+    assert mirror.divergence(w, w) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["feddualavg", "fedmid"])
+@pytest.mark.parametrize(
+    "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name
+)
+def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
+    """The algorithms' own text, with the entropy map: positive weights, the sum kept, the objective lower."""
+    problem = problem_with(Entropy(), regularizer)
+    settings = Settings(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
+    parameters = regularizer.parameters[None]
+    method = ALGORITHMS[algorithm](problem, Jobs(np.array([0.02]), np.array([1.0]), parameters))
+    start = problem.start(parameters)
+    state, objectives = method.start(start), []
+    for round_index in range(30):
+        w = method.output(state)
+        kernel = w[0, :SIZE]
+        assert (kernel > 0).all()
+        if regularizer.name == "simplex":
+            assert kernel.sum() == pytest.approx(1.5)
+        if regularizer.name == "l1_ball":
+            assert kernel.sum() <= 1.5 + 1e-12
+        objectives.append(float((problem.risk(w).value + problem.psi(w, parameters))[0]))
+        state = method.round(state, sample_cohort(problem.data, settings, 0, round_index))
+    assert objectives[-1] < objectives[0] - 0.1
+
+
+def test_start_is_in_the_domain():
+    """0 becomes the uniform weights; a feasible start is left alone to the last bit."""
+    for regularizer, expected in ((Simplex(total=1.5), 0.25), (L1(strength=1.0), 1 / SIZE), (L1Ball(radius=0.6), 0.1)):
+        start = problem_with(Entropy(), regularizer).start(regularizer.parameters[None])
+        np.testing.assert_allclose(start, [[expected] * SIZE + [0]])
+    assert (problem_with(Euclidean(), L1(strength=1.0)).start(np.ones((2, 1))) == 0).all()
+    np.testing.assert_allclose(problem_with(Euclidean(), Simplex(total=1.5)).start(np.full((1, 1), 1.5))[:, :-1], 0.25)
+
+
+def test_certificates_know_the_domain_of_h():
+    """With the entropy map l1 means l1 on the orthant: its optimum is certified there, where plain l1's is not."""
+    random = np.random.default_rng(5)
+    x = random.standard_normal((4, 10, SIZE))
+    y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight that the orthant forbids
+    problem = replace(problem_with(Entropy(), L1(strength=0.1)), data=ClientData.of_equal_clients(x, y))
+    solver = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), np.array([[0.1]])))
+    w = solver.output(solver.round(solver.start(problem.start(np.array([[0.1]]))), None))
+    assert w[0, 1] == 0
+    assert (w[0, :SIZE] >= 0).all()
+    gradient = problem.risk(w).gradient
+    assert problem.kkt_residual(w, gradient, np.array([[0.1]]))[0] < 1e-8
+    assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, np.array([[0.1]]))[0] > 0.1
+
+
+def test_a_pair_without_a_closed_form_is_refused_by_name():
+    refused = 0
+    for mirror in (Entropy(), PNorm(power=1.5)):
+        for name, kind in all_regularizers().items():
+            if name in mirror.closed_forms or name == "blockwise":
+                continue
+            with pytest.raises(UserError, match=f"mirror={mirror.name} has no closed form with regularizer={name};"):
+                mirror.primal(kind.__new__(kind))
+            refused += 1
+    assert refused > 20
+    with pytest.raises(UserError, match="mirror=entropy"):
+        problem_with(Entropy(), all_regularizers()["l2_ball"](radius=1.0))
+
+
+def test_power_is_checked():
+    with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number above 1 and at most 2"):
+        PNorm(power=1.0)
+    assert set(MIRRORS) == {"euclidean", "entropy", "p_norm"}
