@@ -24,6 +24,7 @@ from typing import Any
 
 # Reassociation lets sums vectorise; NaN and infinity keep their meaning, divergence is detected by them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+KERNEL_ROOMS = ("problem", "algorithms", "theory")  # of the package: where kernels are written
 # Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
 PARALLEL = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
@@ -130,7 +131,8 @@ def _numba() -> Any:
     """
     import numba
 
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    package = Path(__file__).parents[1]
+    sources = sorted(path for room in KERNEL_ROOMS for path in (package / room).rglob("*.py"))
     version = hashlib.sha256(numba.__version__.encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "kernels"
     try:

@@ -85,6 +85,8 @@ def _draw_brains(study: Study, choices: dict[str, Choice], folder: Path) -> list
     from fco_cli.reporting.figure1 import figure1
 
     compared = {algorithm_style(algo).label: best[algo] for algo in FIGURE_1 if algo in best}
-    drawn = [Drawn(study, "side_by_side", figure1(compared, folder / f"{study.slug}_figure1.png"))]
+    drawn = []
+    if compared:
+        drawn.append(Drawn(study, "side_by_side", figure1(compared, folder / f"{study.slug}_figure1.png")))
     maps = brain_maps({algorithm_style(algo).label: record for algo, record in best.items()}, folder / study.slug)
     return drawn + [Drawn(study, path.stem, path) for path in maps if path.suffix in (".png", ".html")]

@@ -183,7 +183,7 @@ class Nuclear(Regularizer):
         a, rows = wide(w, shape), wide(w, shape)
         factors = orthogonal_rows(rows)
         # Squares below these are zero but for rounding: their vectors are noise, and the division would overflow.
-        relative, absolute = (1e-15, 1e-200) if w.itemsize == 8 else (1e-7, 1e-24)
+        relative, absolute = (1e-20, 1e-200) if w.itemsize == 8 else (1e-7, 1e-24)
         tiny = max(relative * max(factors), absolute)
         for i in range(factors.shape[0]):
             if factors[i] <= tiny:
