@@ -43,7 +43,7 @@ class NuclearBall(Regularizer):
         if total <= p[0]:
             copy(z, out)
             return
-        threshold = l1_ball_threshold(singular, p[0])
+        threshold = l1_ball_threshold(singular, total, p[0])
         for i in range(squared.shape[0]):
             kept = singular[i] > threshold
             squared[i] = (1 - threshold / singular[i]) / squared[i] if kept else 0.0
