@@ -19,8 +19,9 @@ COUNT, SIZE = 125_000, 7
 def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
     """Every row of z onto the ball of its own radius."""
     out = np.empty_like(z)
-    table = np.array([[0, z.shape[1], z.shape[1], 1, 1]])
-    specialise(to_primal, primal=kind.prox)(z, np.zeros(len(z)), Geometry(radius[:, None], table, np.array([[0, 1]])), out)
+    one_block = np.array([[0, z.shape[1], z.shape[1], 1, 1]])
+    geometry = Geometry(radius[:, None], one_block, np.array([[0, 1]]))
+    specialise(to_primal, primal=kind.prox)(z, np.zeros(len(z)), geometry, out)
     return out
 
 

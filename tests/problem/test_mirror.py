@@ -15,7 +15,7 @@ LAYOUT = Layout((Block("first", (2, 2)), Block("bias", (1,), regularised=False),
 
 @pytest.fixture
 def geometry():
-    return Geometry(np.array([[0.5], [2.0]]), LAYOUT.table, np.array([[0, 1], [0, 1]]))
+    return Geometry(np.array([[0.5], [2.0]]), LAYOUT.table, np.array([[0, 1], [0, 0], [0, 1]]))
 
 
 def test_euclidean_dual_is_the_primal(make_problem):

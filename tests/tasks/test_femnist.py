@@ -111,7 +111,10 @@ def subset(name: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
 def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, task):
-    """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid."""
+    """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid.
+
+    After so few rounds the best models lie inside the l1 ball, where the two algorithms coincide to the last bit.
+    """
     best = {}
     for algo in ("feddualavg", "fedmid"):
         common = [f"task={task}", f"algo={algo}", *subset("femnist10"), "hparams.rounds=150", "hparams.eval_every=50"]
