@@ -106,9 +106,11 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
         waiting: list[tuple[Run, Record]] = []
         for run in {run.run_id: run for run in runs}.values():
             record = Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
-            if not held.enter_context(record.lock(wait=False)):
+            if not run.force and (result := record.result()):
+                outcomes[run.run_id] = Outcome(run, result, was_done=True)
+            elif not held.enter_context(record.lock(wait=False)):
                 busy.append(run)
-            elif not run.force and (result := record.result()):
+            elif not run.force and (result := record.result()):  # done by another process just now
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             else:
                 waiting.append((run, record))

@@ -58,7 +58,8 @@ def test_every_algorithm_leaves_a_record(tmp_path, algo):
     assert (result["status"], result["algo"], result["run_id"]) == ("finished", algo, record.name)
     rows = list(csv.DictReader((record / "metrics.csv").read_text().splitlines()))
     rounds = 1 if algo == "optimum" else 3
-    assert [int(row["round"]) for row in rows] == list(range(rounds + 1))
+    seen = [0, 3] if algo == "local" else list(range(rounds + 1))  # evaluating every client's model is dear
+    assert [int(row["round"]) for row in rows] == seen
     assert float(rows[-1]["objective"]) == result["final"]["objective"]
     assert {"objective", "kkt_residual", "vectors_up", "bytes_down", "prox_calls", "f1", "density"} <= rows[0].keys()
     config = yaml.safe_load((record / "config.yaml").read_text())
