@@ -102,6 +102,8 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
 def _failed(stack: Stack, problem: Exception, post: Post) -> Ended:
     (run,) = stack.runs
     reason = f"{type(problem).__name__}: {problem}"
-    Record(run.folder).note(f"failed\n{traceback.format_exc()}")
+    record = Record(run.folder)
+    record.create()
+    record.note(f"failed\n{traceback.format_exc()}")
     post(Event(stack.number, "failed", text=f"failed: {run.describe()}: {reason} (trace in {run.folder}/run.log)"))
     return Ended(failures={run.run_id: reason})

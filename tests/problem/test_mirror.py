@@ -52,7 +52,7 @@ def test_psi_sums_over_the_regularised_blocks(geometry):
 def test_the_maps_also_run_as_plain_python(geometry):
     """A mirror map that is an ordinary function needs no compiler."""
 
-    def dual(w, out):
+    def dual(w, p, out):
         out[:] = np.exp(w)
 
     w, out = np.zeros((2, 8)), np.empty((2, 8))
