@@ -20,7 +20,7 @@ def test_hydra_knows_the_plugins():
     assert GridSweeper in Plugins.instance().discover(Sweeper)
 
 
-@pytest.mark.filterwarnings("ignore:Future Hydra versions")
+@pytest.mark.filterwarnings("ignore:Future Hydra versions", "ignore::hydra.errors.Hydra14MigrationWarning")
 @pytest.mark.parametrize(("launcher_name", "overrides"), [("fused", [])])
 class TestFusedLauncher(LauncherTestSuite):
     """Any application can use the launcher: without a `sweep` of its own its jobs run one after another."""
