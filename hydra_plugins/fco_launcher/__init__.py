@@ -3,8 +3,6 @@
 Hydra finds plugins only below `hydra_plugins`, and imports them at every start: nothing heavy is imported here.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

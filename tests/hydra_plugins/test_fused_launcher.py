@@ -1,5 +1,7 @@
 """Hydra's own test suites for launchers, and what is special about ours."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.test_utils.launcher_common_tests import IntegrationTestSuite, LauncherTestSuite
 
+import hydra_plugins.fco_launcher
 from fco_cli.config import register
 from hydra_plugins.fco_launcher import Composer, FusedLauncher, GridSweeper
 
@@ -27,8 +30,9 @@ class TestFusedLauncher(LauncherTestSuite):
 
     @pytest.fixture(autouse=True)
     def _as_hydra_runs_its_suite(self):
-        """The suite expects jobs to change their folder, as they did before Hydra 1.2; others here ask for 1.3."""
+        """The suite expects jobs to change their folder, as before Hydra 1.2, and makes Hydra search plugins anew."""
         version.setbase("1.1")
+        register()  # that search misses ours in an editable install
 
 
 @pytest.mark.parametrize(("task_launcher_cfg", "extra_flags"), [({}, ["-m", "hydra/launcher=basic"])])
@@ -59,8 +63,18 @@ def test_a_shared_composition_equals_hydras_own(job):
         assert ours == compose("config", overrides=job)
 
 
+def test_hydras_own_search_takes_the_plugins_in():
+    """Hydra executes a plugin before it is in `sys.modules`, in every Hydra application beside ours."""
+    search = "from hydra.core.plugins import Plugins; print(*Plugins.instance().class_name_to_class)"
+    folder_of_plugins = Path(hydra_plugins.fco_launcher.__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", search], cwd=folder_of_plugins, capture_output=True, text=True, check=True
+    )
+    assert "hydra_plugins.fco_launcher.FusedLauncher" in found.stdout.split()
+
+
 def test_the_plugin_imports_nothing_heavy():
-    text = Path(__import__("hydra_plugins.fco_launcher", fromlist=["x"]).__file__).read_text()
+    text = Path(hydra_plugins.fco_launcher.__file__).read_text()
     for heavy in ("numpy", "numba", "rich", "joblib", "fco_cli"):
         assert f"import {heavy}" not in text
         assert f"from {heavy}" not in text
