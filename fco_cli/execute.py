@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -150,15 +151,27 @@ def problem_of(run: Run) -> Problem:
     return _built(_Recipe(run))
 
 
+def _prepare(run: Run) -> tuple[Problem, float | None]:
+    """The problem and the estimate of L.
+
+    Data are drawn and summed up in C, outside the interpreter, which loads Numba and its kernels in the meantime.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        building = beside.submit(problem_of, run)
+        set_threads(run.threads or os.cpu_count() or 1)
+        problem = building.result()
+        run.check_clients(problem.data.clients)
+        beside.submit(lambda: problem.risk)
+        smoothness = None
+        if run.algorithm.federated:
+            smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)
+    return problem, smoothness
+
+
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
-    set_threads(first.threads or os.cpu_count() or 1)
-    problem = problem_of(first)
-    first.check_clients(problem.data.clients)
+    problem, smoothness = _prepare(first)
     experiment = Experiment(first.task, problem, first.hparams, first.seed, first.make_algorithm, first.record_clients)
-    smoothness = None
-    if first.algorithm.federated:
-        smoothness = estimate_smoothness(problem, first.seed, first.hparams.batch_size)
     for run, record in waiting:
         record.save_config(run.yaml)
         record.note(run.describe())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -87,14 +88,25 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(help_text(), end="")
         return
+    gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
     import hydra
 
     from fco_cli.config import register
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
+    _compose_once()
     with one_line_endings():
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()
+
+
+def _compose_once() -> None:
+    """Spare Hydra the composition from which it reads nothing but hydra.mode, where only -m could have set that."""
+    from hydra._internal.hydra import Hydra
+
+    options = ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path")  # of a user's own files
+    if not any("hydra.mode" in argument or argument.startswith(options) for argument in sys.argv[1:]):
+        Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
 
 
 def _job(config: DictConfig) -> float:

@@ -53,17 +53,16 @@ class SyntheticRegression(Task):
     def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
         """Both streams share the clients' means: validation is new data of the same clients."""
         features = len(truth) - 1
-        x = np.empty((self.clients, self.samples, features), dtype)
-        y = np.empty((self.clients, self.samples), dtype)
+        x = np.empty((self.clients, self.samples, features))
+        y = np.empty((self.clients, self.samples))
 
         def draw_client(m: int) -> None:
             random = generator(seed, stream, m)
-            rows = random.standard_normal((self.samples, features))
-            rows += self.heterogeneity * generator(seed, MEANS, m).standard_normal(features)
-            x[m] = rows
+            random.standard_normal(out=x[m])
+            x[m] += self.heterogeneity * generator(seed, MEANS, m).standard_normal(features)
             # a plain sum, not BLAS: the same bits whatever the number of threads
-            y[m] = (rows * truth[:-1]).sum(axis=1) + truth[-1] + random.standard_normal(self.samples)
+            y[m] = np.einsum("nd,d->n", x[m], truth[:-1]) + truth[-1] + random.standard_normal(self.samples)
 
         with ThreadPoolExecutor() as pool:  # each client has its own generator; drawing releases the interpreter
             list(pool.map(draw_client, range(self.clients)))
-        return ClientData.of_equal_clients(x, y)
+        return ClientData.of_equal_clients(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
