@@ -4,7 +4,7 @@ Hydra finds plugins only below `hydra_plugins`, and imports them at every start:
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
@@ -34,11 +35,11 @@ class FusedLauncherConf:
 
 @dataclass
 class GridSweeperConf:
-    """hydra.sweeper: the cartesian product, as Hydra's own."""
+    """hydra.sweeper: the cartesian product, as Hydra's own; an algorithm may have a grid of its own."""
 
     _target_: str = "hydra_plugins.fco_launcher.GridSweeper"
-    max_batch_size: int | None = None
     params: dict[str, str] | None = None
+    grid_of: dict[str, Any] | None = None  # algo -> what takes the place of `params` for it
 
 
 store = ConfigStore.instance()
@@ -49,20 +50,34 @@ store.store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="
 class GridSweeper(Sweeper):
     """Hydra's basic sweeper without its trial composition of every job: the launcher composes them all first."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, params: dict[str, str] | None, grid_of: dict[str, Any] | None) -> None:
+        self.params, self.grid_of = params or {}, grid_of or {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config = config
+        self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        folder = Path(str(self.config.hydra.sweep.dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        jobs = self._product(self.params, arguments)
+        algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
+        own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
+        jobs = [job for job, algo in zip(jobs, algos, strict=True) if algo not in own]
+        for algo, grid in own.items():
+            jobs += self._product({**self.params, **grid}, [*arguments, algo])
+        return [self.launcher.launch(jobs, initial_job_idx=0)]
+
+    def _product(self, grid: Mapping[str, Any], arguments: list[str]) -> list[list[str]]:
+        """Every combination; what the command line says comes last and counts."""
         # Imported late: Hydra's search for plugins executes the module anew and would leave us an outdated class.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        self.config = config
-        self.basic = BasicSweeper(**self.options)
-        self.basic.validate_batch_is_legal = lambda batch: None  # type: ignore[method-assign]
-        self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-
-    def sweep(self, arguments: list[str]) -> Any:
-        return self.basic.sweep(arguments)
+        texts = [*(f"{key}={values}" for key, values in grid.items()), *arguments]
+        (jobs,) = BasicSweeper.split_arguments(self.parser.parse_overrides(texts), max_batch_size=None)
+        return jobs
 
 
 class Composer:

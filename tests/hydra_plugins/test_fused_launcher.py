@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module, version
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.test_utils.launcher_common_tests import IntegrationTestSuite, LauncherTestSuite
+from hydra.types import HydraContext
+from omegaconf import OmegaConf
 
 import hydra_plugins.fco_launcher
 from fco_cli.config import register
@@ -51,8 +54,6 @@ JOBS = [
 @pytest.mark.parametrize("job", JOBS, ids=" ".join)
 def test_a_shared_composition_equals_hydras_own(job):
     """A job's numbers are applied to a composition that it shares; Hydra, composing the job anew, must agree."""
-    from hydra.core.global_hydra import GlobalHydra
-
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         loader = GlobalHydra.instance().hydra.config_loader
         master = compose("config", return_hydra_config=True)
@@ -61,6 +62,41 @@ def test_a_shared_composition_equals_hydras_own(job):
             composer.job(warm_up)
         ours, _ = composer.job(job)
         assert ours == compose("config", overrides=job)
+
+
+def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch):
+    """What the sweeper would launch."""
+    launched = []
+
+    class Recorder:
+        def launch(self, jobs, initial_job_idx):
+            launched.extend(jobs)
+            return []
+
+    monkeypatch.setattr(Plugins.instance(), "instantiate_launcher", lambda *_: Recorder(), raising=False)
+    sweeper = GridSweeper(params, grid_of)
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        context = HydraContext(config_loader=GlobalHydra.instance().hydra.config_loader, callbacks=None)
+        sweeper.setup(hydra_context=context, task_function=None, config=config)
+        sweeper.sweep(arguments)
+    return launched
+
+
+PARAMS = {"algo": "fedmid,local", "hparams.client_lr": "1,2", "hparams.server_lr": "3,4"}
+OWN = {"local": {"hparams.client_lr": "5,6,7", "hparams.server_lr": 1}}
+FEDMID = [["algo=fedmid", f"hparams.client_lr={c}", f"hparams.server_lr={s}"] for c in (1, 2) for s in (3, 4)]
+
+
+def test_an_algorithm_may_have_a_grid_of_its_own(tmp_path, monkeypatch):
+    local = [["algo=local", f"hparams.client_lr={c}", "hparams.server_lr=1"] for c in (5, 6, 7)]
+    assert jobs_of(PARAMS, OWN, [], tmp_path, monkeypatch) == FEDMID + local
+
+
+def test_the_command_line_counts_more_than_any_grid(tmp_path, monkeypatch):
+    assert jobs_of(PARAMS, OWN, ["algo=fedmid"], tmp_path, monkeypatch) == FEDMID
+    chosen = jobs_of(PARAMS, OWN, ["algo=local", "hparams.client_lr=9"], tmp_path, monkeypatch)
+    assert chosen == [["algo=local", "hparams.client_lr=9", "hparams.server_lr=1"]]
 
 
 def test_hydras_own_search_takes_the_plugins_in():
