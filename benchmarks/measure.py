@@ -30,15 +30,18 @@ class Timing:
         return self.baseline / self.engine
 
 
-def milliseconds(work: Callable[[], int]) -> float:
-    """Per unit of work; `work` says how many units it did."""
-    start = time.perf_counter()
-    units = work()
+def milliseconds(work: Callable[[], int], at_least: float = 1.0) -> float:
+    """Per unit of work, over some seconds of it; `work` says how many units it did."""
+    time.sleep(0.3)  # what ran before has threads that wait for more work in a busy loop, for a while
+    work()
+    units, start = 0, time.perf_counter()
+    while time.perf_counter() - start < at_least:
+        units += work()
     return (time.perf_counter() - start) * 1e3 / units
 
 
 def interleaved(name: str, baseline: Callable[[], int], engine: Callable[[], int], repeats: int) -> Timing:
-    """Both in turns, so that a noisy moment of the machine hits both; the first turn warms up and does not count."""
+    """Both in turns, so that a noisy moment of the machine hits both; compilation does not count."""
     engine()
     pairs = [(milliseconds(baseline), milliseconds(engine)) for _ in range(repeats)]
     return Timing(name, *(statistics.median(column) for column in zip(*pairs, strict=True)))

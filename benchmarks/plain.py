@@ -49,9 +49,10 @@ def feddualavg(x, y, x_val, y_val, prox, slope, loss, measure, strength, rate, r
             order = random.permutation(samples)
             for k, low in enumerate(range(0, samples, batch)):
                 rows = order[low : low + batch]
+                features_of_batch = x[m][rows]
                 w = prox(local, strength * (time + k * rate))
-                slopes = slope(x[m][rows] @ w + local_bias, y[m][rows]) * (rate / len(rows))
-                local -= slopes @ x[m][rows]
+                slopes = slope(features_of_batch @ w + local_bias, y[m][rows]) * (rate / len(rows))
+                local -= slopes @ features_of_batch
                 local_bias -= slopes.sum()
             steps = k + 1
             change += local - z

@@ -14,7 +14,7 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
-from fco_cli.problem.models import add_products, add_rows
+from fco_cli.problem.models import add_products, add_rows, add_rows_to_both
 from fco_cli.problem.streams import MODEL, generator
 
 
@@ -31,11 +31,14 @@ def inner_width(widths):
 def dense(w, inputs, scores):
     """scores [C, B] = kernel (C, d) times the inputs [B, d] plus bias (C), with w the two after one another."""
     outputs, features = scores.shape[0], inputs.shape[1]
-    every = np.arange(inputs.shape[0])
+    every, spare = np.arange(inputs.shape[0]), np.empty(scores.shape[1], w.dtype)
     for c in range(outputs):
         for i in range(scores.shape[1]):
             scores[c, i] = w[outputs * features + c]
-        add_products(w[c * features : (c + 1) * features], inputs, every, 0, features, scores[c])
+    for c in range(0, outputs, 2):
+        last = min(c + 1, outputs - 1)
+        first, second = w[c * features : (c + 1) * features], w[last * features : (last + 1) * features]
+        add_products(first, second, inputs, every, 0, features, scores[c], scores[last] if last > c else spare)
 
 
 @kernel
@@ -111,8 +114,11 @@ def network_backward(gradient, w, x, rows, widths, slopes):
                 weights = w[j, place : place + kernel_size].reshape((outputs, features))
                 slope_below(weights, inputs, slope, below)
             target = gradient[j, place : place + kernel_size].reshape((outputs, features))
+            for c in range(0, outputs - 1, 2):
+                add_rows_to_both(target[c], target[c + 1], inputs, every, 0, features, slope[c], slope[c + 1])
+            if outputs % 2 == 1:
+                add_rows(target[outputs - 1], inputs, every, 0, features, slope[outputs - 1])
             for c in range(outputs):
-                add_rows(target[c], inputs, every, 0, features, slope[c])
                 for i in range(count):
                     gradient[j, place + kernel_size + c] += slope[c, i]
             slope = below

@@ -40,32 +40,31 @@ class Risk(Protocol):
 
 @kernel
 def symmetric_products(matrix, w):
-    """w @ matrix [J, P] for a symmetric matrix, four of its rows at a time for all jobs."""
-    size = matrix.shape[0]
-    products = np.empty((w.shape[0], size))
+    """w @ matrix [J, P] for a symmetric matrix, four of its rows and two jobs at a time.
+
+    At the ends a row or a job stands in for the one that is missing: the same bits, written twice.
+    """
+    size, jobs = matrix.shape[0], w.shape[0]
+    products = np.empty((jobs, size))
     for block in prange((size + 3) // 4):
-        first = block * 4
-        for j in range(w.shape[0]):
-            v = w[j]
-            if first + 4 <= size:
-                m0, m1, m2, m3 = matrix[first], matrix[first + 1], matrix[first + 2], matrix[first + 3]
-                s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-                for k in range(size):
-                    s0 += m0[k] * v[k]
-                    s1 += m1[k] * v[k]
-                    s2 += m2[k] * v[k]
-                    s3 += m3[k] * v[k]
-                products[j, first] = s0
-                products[j, first + 1] = s1
-                products[j, first + 2] = s2
-                products[j, first + 3] = s3
-            else:
-                for i in range(first, size):
-                    m0 = matrix[i]
-                    s0 = 0.0
-                    for k in range(size):
-                        s0 += m0[k] * v[k]
-                    products[j, i] = s0
+        a, b, c, d = block * 4, min(block * 4 + 1, size - 1), min(block * 4 + 2, size - 1), min(block * 4 + 3, size - 1)
+        m0, m1, m2, m3 = matrix[a], matrix[b], matrix[c], matrix[d]
+        for j in range(0, jobs, 2):
+            i = min(j + 1, jobs - 1)
+            v, u = w[j], w[i]
+            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+            r0, r1, r2, r3 = 0.0, 0.0, 0.0, 0.0
+            for k in range(size):
+                s0 += m0[k] * v[k]
+                s1 += m1[k] * v[k]
+                s2 += m2[k] * v[k]
+                s3 += m3[k] * v[k]
+                r0 += m0[k] * u[k]
+                r1 += m1[k] * u[k]
+                r2 += m2[k] * u[k]
+                r3 += m3[k] * u[k]
+            products[j, a], products[j, b], products[j, c], products[j, d] = s0, s1, s2, s3
+            products[i, a], products[i, b], products[i, c], products[i, d] = r0, r1, r2, r3
     return products
 
 
