@@ -19,6 +19,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Jobs
 from fco_cli.errors import no_such_key, require
+from fco_cli.files import as_yaml
 from fco_cli.problem.mirror_maps import MIRRORS, Mirror
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
@@ -152,7 +153,7 @@ class Run:
             record_clients=config.record_clients,
             threads=config.threads,
             select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
-            yaml=OmegaConf.to_yaml(config, resolve=True),
+            yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
@@ -188,7 +189,7 @@ class Run:
         extra = {"record_clients": True} if self.record_clients else {}
         return parts | {"hparams": hparams, "seed": self.seed} | extra
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         return _digest(self.identity)
 

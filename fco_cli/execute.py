@@ -250,9 +250,7 @@ def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: fl
         "seed": run.seed,
         "smoothness": smoothness,
         "optimality_gap": _optimality_gap(run, job),
-        "versions": {name: version(name) for name in ("fco", "numpy", "scipy", "numba", "hydra-core")},
-        "python": sys.version.split()[0],
-        "git_revision": _git_revision(),
+        **_software(),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     assert job.model is not None
@@ -295,6 +293,16 @@ def _optimality_gap(run: Run, job: Job) -> float | None:
             gap = job.history["objective"][-1] - result["final"]["objective"]
             return gap if np.isfinite(gap) else None  # JSON has no infinity
     return None
+
+
+@functools.cache
+def _software() -> dict[str, Any]:
+    """The versions of what computed a result, as they were when this process started to."""
+    return {
+        "versions": {name: version(name) for name in ("fco", "numpy", "scipy", "numba", "hydra-core")},
+        "python": sys.version.split()[0],
+        "git_revision": _git_revision(),
+    }
 
 
 def _git_revision() -> str | None:

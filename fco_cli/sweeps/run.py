@@ -15,6 +15,7 @@ from rich.table import Table
 from fco_cli.config import Run
 from fco_cli.errors import SweepFailed
 from fco_cli.execute import Stop
+from fco_cli.files import as_yaml
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps.backends import BACKENDS, Options
 from fco_cli.sweeps.display import Display
@@ -67,8 +68,8 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
     folder = run.folder / ".hydra"
     if run.folder.exists() and not folder.exists():
         folder.mkdir()
-        OmegaConf.save(config, folder / "config.yaml")
-        OmegaConf.save(OmegaConf.create(overrides), folder / "overrides.yaml")
+        (folder / "config.yaml").write_text(as_yaml(OmegaConf.to_container(config)))
+        (folder / "overrides.yaml").write_text(as_yaml(overrides))
 
 
 def _print_best(runs: list[Run], ended: Ended) -> None:

@@ -54,21 +54,20 @@ class GridSweeper(Sweeper):
         self.params, self.grid_of = params or {}, grid_of or {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.config = config
+        self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
-        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+        self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        folder = Path(str(self.config.hydra.sweep.dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, folder / "multirun.yaml")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.whole, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
         algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
         own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
         jobs = [job for job, algo in zip(jobs, algos, strict=True) if algo not in own]
         for algo, grid in own.items():
             jobs += self._product({**self.params, **grid}, [*arguments, algo])
-        return [self.launcher.launch(jobs, initial_job_idx=0)]
+        return [self.start(jobs, initial_job_idx=0)]
 
     def _product(self, grid: Mapping[str, Any], arguments: list[str]) -> list[list[str]]:
         """Every combination; what the command line says comes last and counts."""
