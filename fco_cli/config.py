@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +156,8 @@ class Run:
             select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
+        is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
+        require(is_folder_name, "task.name", run.task.name, "of letters, digits, _ and -: it names a folder")
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,21 @@ from fco_cli.simulation.settings import Settings
 # Kernels compile on their first call, and the machine may be busy: time says nothing about correctness.
 settings.register_profile("fco", deadline=None, max_examples=50)
 settings.load_profile("fco")
+
+BESIDE = Path(__file__).parents[2] / "shared" / "data"  # real data, on the machines of those who develop
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """The path of a file of real data; the test is skipped where it is absent."""
+
+    def find(name: str) -> Path:
+        if not (BESIDE / name).exists():
+            pytest.skip(f"{BESIDE / name} is not here")
+        return BESIDE / name
+
+    return find
+
 
 SIZES = (7, 4, 9)  # rows of the clients: unequal, so that a weighting or a partial batch gone wrong shows
 

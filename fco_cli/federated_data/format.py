@@ -7,8 +7,9 @@
     features  [d]     optional: the features' names
     classes   [C]     optional: the classes' names
 
-It is read without pickle, and not before its size is known. Whatever is wrong is said in one line that names the
-file and, where there is one, the client and the row (counted from 0).
+A folder with these arrays as x.npy, y.npy, ... is the same, read by memory map: x may be larger than the memory.
+Everything is read without pickle, an .npz file not before its size is known. Whatever is wrong is said in one line that
+names the file and, where there is one, the client and the row (counted from 0).
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class FederatedData:
         raise UserError(f"{self.source}: client {str(self.client[row])!r}, row {row}: {problem}")
 
     def take(self, rows: Array) -> FederatedData:
-        """Some of the rows, by mask or index."""
+        """Some of the rows, by mask or index; all of them stay where they are, be it on disk."""
+        if rows.dtype == bool and rows.all():
+            return self
         split = None if self.split is None else self.split[rows]
         parts = (self.x[rows], self.y[rows], self.client[rows], split, self.features, self.classes)
         return FederatedData(self.source, *parts)
@@ -94,6 +97,14 @@ def read_arrays(path: Path) -> Arrays:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as problem:
         raise UserError(f"{path}: cannot be read: {problem}") from problem
+
+
+def map_arrays(folder: Path) -> Arrays:
+    """The arrays of a folder of .npy files, left on disk; what is written to them stays in memory."""
+    try:
+        return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
+    except (OSError, ValueError, EOFError) as problem:
+        raise UserError(f"{folder}: cannot be mapped: {problem}") from problem
 
 
 def save(data: FederatedData, path: Path) -> None:

@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, FederatedData, from_arrays, read_arrays
+from fco_cli.federated_data.format import Arrays, FederatedData, from_arrays, map_arrays, read_arrays
 from fco_cli.federated_data.leaf import read_leaf
 from fco_cli.federated_data.tables import SUFFIXES, Columns, read_tables
 from fco_cli.federated_data.tff import read_tff
 
-KINDS = {"npz": (".npz",), "leaf": (".json",), "tff": (".h5",), "table": SUFFIXES}
+KINDS = {"npz": (".npz",), "npy": (".npy",), "leaf": (".json",), "tff": (".h5",), "table": SUFFIXES}
 
 
 def kind_of(source: Path) -> str:
@@ -25,9 +25,13 @@ def kind_of(source: Path) -> str:
     kinds = [kind for kind, endings in KINDS.items() if suffixes & set(endings)]
     if source.is_dir() and kinds == ["npz"]:
         raise UserError(f"{source}: is a folder; name the .npz file in it")
+    if source.is_file() and kinds == ["npy"]:
+        raise UserError(f"{source}: is one array; name the folder with x.npy, y.npy and client.npy")
     if len(kinds) != 1:
         found = " and ".join(kinds) or "nothing that is known"
-        raise UserError(f"{source}: holds {found}; it must hold files of one kind: .npz, .json, .h5, .csv or .parquet")
+        raise UserError(
+            f"{source}: holds {found}; it must hold files of one kind: .npz, .npy, .json, .h5, .csv or .parquet"
+        )
     return kinds[0]
 
 
@@ -36,6 +40,7 @@ def read(source: Path, columns: Columns | None = None, min_samples: int = 0) -> 
     columns = columns or Columns()
     readers: dict[str, Callable[[], Arrays]] = {
         "npz": lambda: read_arrays(source),
+        "npy": lambda: map_arrays(source),
         "leaf": lambda: read_leaf(source),
         "tff": lambda: read_tff(source),
         "table": lambda: read_tables(source, columns),

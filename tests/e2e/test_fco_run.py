@@ -177,6 +177,7 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
         ("no/such: no such key;", "no/such=1"),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
+        ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),
         ("hparams: got 'nosuch', must be one of", "hparams=nosuch"),
         ("experiment: got 'nosuch', must be one of", "experiment=nosuch"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.federated_data.tables import Columns
 from fco_cli.federated_data.tff import read_tff
-
-SHARED = Path(os.environ.get("FCO_SHARED_DATA", "/work/shared/data"))
 
 
 def frame() -> pd.DataFrame:
@@ -204,11 +201,34 @@ def test_a_fingerprint_is_of_the_content_and_not_of_the_path(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "writers", "rows"), [("femnist10", 285, 32487), ("femnist62", 291, 45873)])
-def test_the_real_subsets(name, writers, rows):
-    path = SHARED / f"{name}_leaf_subset.npz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    data = read(path)
+def test_the_real_subsets(real_data, name, writers, rows):
+    data = read(real_data(f"{name}_leaf_subset.npz"))
     assert len(data.clients) == writers
     assert data.x.shape == (rows, 784)
     assert int(data.y.max()) + 1 == int(name.removeprefix("femnist"))
+
+
+def arrays_in(folder: Path, **changed) -> Path:
+    arrays = {"x": np.arange(8.0).reshape(4, 2), "y": np.zeros(4), "client": np.array(["a", "a", "b", "b"])} | changed
+    folder.mkdir()
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def test_a_folder_of_arrays_stays_on_disk(tmp_path):
+    data = read(arrays_in(tmp_path / "big"))
+    clients = data.take(np.ones(4, dtype=bool)).as_clients("float64")
+    assert isinstance(data.x, np.memmap)
+    assert np.shares_memory(clients.x, data.x)
+    assert clients.start.tolist() == [0, 2, 4]
+
+
+def test_bad_folders_of_arrays(tmp_path):
+    objects = arrays_in(tmp_path / "objects", client=np.array(["a", "a", "b", None], dtype=object))
+    assert "objects: cannot be mapped:" in refusal(objects)
+    assert "'x' has shape (4,)" in refusal(arrays_in(tmp_path / "flat", x=np.zeros(4)))
+    assert "name the folder with x.npy" in refusal(objects / "x.npy")
+    (objects / "y.npy").unlink()
+    (objects / "client.npy").write_bytes(b"\x93NUMPY")
+    assert "cannot be mapped" in refusal(objects)

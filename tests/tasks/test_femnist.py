@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ import pandas as pd
 import pytest
 
 from fco_cli.errors import UserError
-
-SHARED = Path(os.environ.get("FCO_SHARED_DATA", "/work/shared/data"))
 
 
 @pytest.fixture
@@ -101,16 +98,14 @@ def test_what_is_no_femnist_is_refused(build, small, changes, says):
     assert str(small) in str(problem.value)
 
 
-def subset(name: str) -> list[str]:
-    path = SHARED / f"{name}_leaf_subset.npz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    return [f"task.data_dir={path}", "task.client_fraction=1"]
+@pytest.fixture
+def subset(real_data):
+    return lambda name: [f"task.data_dir={real_data(f'{name}_leaf_subset.npz')}", "task.client_fraction=1"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
-def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, task):
+def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, subset, task):
     """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid.
 
     After so few rounds the best models lie inside the l1 ball, where the two algorithms coincide to the last bit.
@@ -129,7 +124,7 @@ def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, ta
 
 
 @pytest.mark.slow
-def test_the_network_learns_with_feasible_kernels(run_stack):
+def test_the_network_learns_with_feasible_kernels(run_stack, subset):
     """200 rounds of real writers."""
     (outcome,) = run_stack([[
         "task=femnist62_mlp", *subset("femnist62"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -33,16 +32,6 @@ REPOSITORY = Path(__file__).parents[2]
 RUN = ["rest"] * 4 + ["face"] * 9 + ["cat"] * 3 + ["house"] * 9 + ["rest"] * 2
 SHAPE = (5, 6, 4)
 PSI = L1(strength=1e-3)
-
-
-def shared_data(name: str) -> Path:
-    """A file of the real data that development machines have beside the repository; skip where it is absent."""
-    places = [Path(os.environ["FCO_SHARED_DATA"])] if "FCO_SHARED_DATA" in os.environ else []
-    places += [parent / "shared" / "data" for parent in REPOSITORY.parents[:2]]
-    for place in places:
-        if (place / name).exists():
-            return place / name
-    pytest.skip(f"{name} is not beside the repository")
 
 
 @dataclass
@@ -331,9 +320,9 @@ def test_weights_to_image_and_back_is_exact(tree: Tree, tmp_path: Path, dtype: s
 # Real data.
 
 
-def test_the_real_subject_through_nilearn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haxby, "cache_home", lambda: tmp_path)
-    prepared = haxby.prepare(str(shared_data("haxby_nilearn_slice")), [1])
+    prepared = haxby.prepare(str(real_data("haxby_nilearn_slice")), [1])
     data = prepared.of([1], "float32")
     assert data.clients == 12
     assert data.x.shape == (12 * 18, 530)
@@ -342,9 +331,9 @@ def test_the_real_subject_through_nilearn(tmp_path: Path, monkeypatch: pytest.Mo
     assert np.abs(data.x).max() < 11  # z-scores of 121 volumes cannot exceed 120 / sqrt(121)
 
 
-def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid() -> None:
+def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data) -> None:
     """The rates are chosen as the paper chooses: by the lowest validation objective at the last round."""
-    with np.load(shared_data("haxby_subj1_face_house.npz"), allow_pickle=False) as arrays:
+    with np.load(real_data("haxby_subj1_face_house.npz"), allow_pickle=False) as arrays:
         x, y, split = arrays["x"], arrays["y"].astype(np.float32), arrays["split"]
 
     def sessions(part: str) -> ClientData:
