@@ -1,12 +1,14 @@
-"""Measure, print the ratios and rewrite the table of benchmarks/README.md."""
+"""Measure, print the ratios and rewrite the table of benchmarks/README.md and the scaling figure."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
-from benchmarks.cases import all_cases
+from benchmarks import scaling
+from benchmarks.cases import all_cases, projection_share
 from benchmarks.measure import peak_memory_mb, wall_seconds
 
 README = Path(__file__).with_name("README.md")
@@ -15,24 +17,44 @@ BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, one repeat, nothing written")
-    quick = parser.parse_args().quick
-    rows = ["| | plain NumPy, ms | engine, ms | ratio |", "|---|---|---|---|"]
-    for timing in all_cases(1 if quick else 3, quick):
-        rows.append(f"| {timing.name} | {timing.baseline:.2f} | {timing.engine:.3f} | {timing.ratio:.1f} |")
-        print(rows[-1], flush=True)
-    command = str(Path(sys.executable).with_name("fco-run"))
-    one_round = [command, "task=lasso", "hparams.rounds=1", "force=true", "output_dir=/tmp/fco-benchmark"]
-    rows += [
-        "",
-        f"`fco-run --help`: {wall_seconds(command, '--help'):.2f} s. "
-        f"A lasso I run of one round, start-up included: {wall_seconds(*one_round, repeats=3):.2f} s, "
-        f"{peak_memory_mb(*one_round):.0f} MB at its peak.",
-    ]
-    print(rows[-1])
-    if not quick:
+    parser.add_argument("--quick", action="store_true", help="one repeat, no scaling figure, nothing written")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only the lines with this in their name, not written"
+    )
+    options = parser.parse_args()
+    rows = ["| | plain NumPy, ms | engine, ms | ratio | at least (hoped for) |", "|---|---|---|---|---|"]
+    for case in all_cases():
+        if options.only in case.name:
+            timing = case.measure(1 if options.quick else 3)
+            columns = (case.name, f"{timing.baseline:.2f}", f"{timing.engine:.3f}", f"{timing.ratio:.1f}", case.target)
+            rows.append("| " + " | ".join(columns) + " |")
+            print(rows[-1], flush=True)
+    if options.only:
+        return
+    rows += ["", *_commands(), "", _projections()]
+    print("\n".join(rows[-6:]))
+    if not options.quick:
         before, rest = README.read_text().split(BEGIN)
         README.write_text(before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1])
+        scaling.draw()
+
+
+def _commands() -> list[str]:
+    """Start-up and peak memory of whole commands."""
+    command = str(Path(sys.executable).with_name("fco-run"))
+    rows = ["| command | seconds, start-up included | MB at its peak |", "|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        for arguments in ("--help", "task=lasso hparams.rounds=1", "task=lasso", "task=nuclear"):
+            options = [] if arguments == "--help" else [f"output_dir={folder}", "force=true"]
+            line = [command, *arguments.split(), *options]
+            rows.append(f"| `fco-run {arguments}` | {wall_seconds(*line):.2f} | {peak_memory_mb(*line):.0f} |")
+    return rows
+
+
+def _projections() -> str:
+    shares = {task: projection_share(task) for task in ("femnist10_l1", "femnist62_mlp")}
+    said = " and ".join(f"{share:.0%} of a round of {task}" for task, share in shares.items())
+    return f"The projection onto the l1 ball takes {said}, where every step leaves the ball."
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from fco_cli.simulation.settings import Settings
 class Timing:
     """Milliseconds per job and round of the two, and their ratio."""
 
-    name: str
     baseline: float
     engine: float
 
@@ -40,22 +39,22 @@ def milliseconds(work: Callable[[], int], at_least: float = 1.0) -> float:
     return (time.perf_counter() - start) * 1e3 / units
 
 
-def interleaved(name: str, baseline: Callable[[], int], engine: Callable[[], int], repeats: int) -> Timing:
+def interleaved(baseline: Callable[[], int], engine: Callable[[], int], repeats: int) -> Timing:
     """Both in turns, so that a noisy moment of the machine hits both; compilation does not count."""
     engine()
     pairs = [(milliseconds(baseline), milliseconds(engine)) for _ in range(repeats)]
-    return Timing(name, *(statistics.median(column) for column in zip(*pairs, strict=True)))
+    return Timing(*(statistics.median(column) for column in zip(*pairs, strict=True)))
 
 
 def engine_rounds(
-    task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1
+    task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1, rate: float = 1e-5, evaluated=True
 ) -> Callable[[], int]:
-    """A simulation of `jobs` jobs that all survive, evaluated every round; the units are jobs times rounds."""
+    """A simulation of `jobs` jobs that all survive, evaluated every round or never; units are jobs times rounds."""
     settings = Settings(
         client_lr=1.0, server_lr=1.0, rounds=10**9, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
-        dtype=str(problem.dtype),
+        eval_every=1 if evaluated else 10**9, dtype=str(problem.dtype),
     )  # fmt: skip
-    rates = np.geomspace(1e-6, 1e-5, jobs).astype(problem.dtype)
+    rates = (rate * np.geomspace(0.1, 1, jobs)).astype(problem.dtype)
     parameters = np.repeat(problem.regularizer.parameters[None], jobs, axis=0)
     varying = Jobs(rates, np.ones(jobs, problem.dtype), parameters)
     experiment = Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"])
@@ -65,6 +64,7 @@ def engine_rounds(
         with threadpool_limits(1, user_api="blas"):
             for _ in range(rounds):
                 simulation.advance()
+        assert len(simulation.running) == jobs, "a job diverged: the timing would be of fewer"
         return jobs * rounds
 
     return work

@@ -1,0 +1,109 @@
+"""How time and memory of training grow with jobs, clients, dimension, rounds and cores; a process per point."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+FIGURE = Path(__file__).with_name("scaling.png")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A federated least squares problem: every client has 64 rows and takes part in every round, batches of ten."""
+
+    jobs: int = 8
+    clients: int = 16
+    dimension: int = 1024
+    rounds: int = 40
+    cores: int = 2
+
+
+AXES = {
+    "jobs": [1, 2, 4, 8, 16, 32, 64],
+    "clients": [2, 4, 8, 16, 32, 64],
+    "dimension": [256, 1024, 4096, 16384],
+    "rounds": [10, 40, 160, 640],
+    "cores": [1, 2],
+}
+
+
+def run_point(point: Point) -> tuple[float, float]:
+    """Seconds of training and megabytes that it needed beyond what Python and Numba take."""
+    import numpy as np
+
+    from benchmarks.cases import BARE
+    from benchmarks.measure import engine_rounds
+    from fco_cli.problem.compiled import set_threads
+    from fco_cli.problem.data import ClientData
+    from fco_cli.problem.losses import Loss
+    from fco_cli.problem.models import Linear
+    from fco_cli.problem.problem import Problem
+    from fco_cli.problem.regularizers import all_regularizers
+
+    def training(clients: int, dimension: int, jobs: int, rounds: int):
+        random = np.random.default_rng(0)
+        x, y = random.standard_normal((clients, 64, dimension)), random.standard_normal((clients, 64))
+        data = ClientData.of_equal_clients(x, y)
+        problem = Problem(data, Linear(dimension), Loss.ALL["squared"], all_regularizers()["l1"](strength=0.01))
+        return engine_rounds(BARE, problem, jobs, rounds, clients, batch=10, evaluated=False)
+
+    set_threads(point.cores)
+    training(2, 8, 2, 2)()
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    work = training(point.clients, point.dimension, point.jobs, point.rounds)
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start, _status("VmHWM") - before
+
+
+def _status(key: str) -> float:
+    """Megabytes of this process, from /proc."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[key].split()[0]) / 1024
+
+
+def measure(point: Point) -> tuple[float, float]:
+    command = [sys.executable, "-m", "benchmarks.scaling", json.dumps(asdict(point))]
+    seconds, megabytes = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(seconds), float(megabytes)
+
+
+def draw(path: Path = FIGURE) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(AXES), figsize=(15, 3.2), layout="constrained")
+    for panel, (axis, values) in zip(panels, AXES.items(), strict=True):
+        points = [measure(replace(Point(), **{axis: value})) for value in values]
+        seconds, megabytes = zip(*points, strict=True)
+        (line,) = panel.loglog(values, seconds, "o-", color="#0072B2", label="seconds")
+        slope = seconds[-1] * values[-1] if axis == "cores" else seconds[-1] / values[-1]
+        ideal = [slope / value if axis == "cores" else slope * value for value in values]
+        (dotted,) = panel.loglog(values, ideal, ":", color="gray", label="linear")
+        panel.set(xlabel=axis, xticks=values, xticklabels=[str(value) for value in values])
+        panel.minorticks_off()
+        lines = [line, dotted]
+        if axis in ("jobs", "clients", "dimension"):
+            memory = panel.twinx()
+            lines += memory.loglog(values, megabytes, "s--", color="#D55E00", label="MB")
+            memory.minorticks_off()
+        rows = zip(values, seconds, megabytes, strict=True)
+        print(f"{axis}: " + ", ".join(f"{v}: {s:.2f} s {m:.0f} MB" for v, s, m in rows), flush=True)
+        panel.legend(handles=lines, frameon=False, fontsize=8)
+    panels[0].set_ylabel("seconds of training")
+    figure.suptitle(
+        "FedDualAvg: 8 jobs, 16 clients of 64 rows, 1024 features, 40 rounds, two cores; one of them changed"
+    )
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    print(*run_point(Point(**json.loads(sys.argv[1]))))
