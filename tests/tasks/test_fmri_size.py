@@ -1,15 +1,16 @@
-"""The fMRI task at the paper's size, with random scans: 59 clients x 18 scans x 39,912 voxels."""
+"""The fMRI task at the paper's size, with random scans: 59 clients x 18 scans x 39,912 voxels.
+
+Its time is measured in benchmarks/."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import pytest
 
 PROGRAM = """
-import json, resource, time
+import resource
 import numpy as np
 from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.problem.data import ClientData
@@ -25,22 +26,16 @@ def sessions(count, seed):
 
 task = Fmri(name="fmri", strength=1e-3, radius=1.0, data_dir=None, train_subjects=[1], validation_subjects=[2])
 problem = classification(sessions(59, 0), sessions(12, 1), L1(strength=1e-3), "uniform")
-settings = Settings(0.01, 1.0, 301, 20, 1, 1, dtype="float32")
+settings = Settings(0.01, 1.0, 5, 20, 1, 1, dtype="float32")
 varying = Jobs(np.array([0.01]), np.array([1.0]), np.array([[1e-3]]))
 simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"]), [Job()], varying)
-simulation.advance()  # compiles
-start = time.perf_counter()
 while simulation.advance():
     pass
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "kilobytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.slow
-def test_300_rounds_take_under_10_seconds_and_1500_megabytes() -> None:
-    """On two quiet cores; a busy machine may be slower."""
+def test_data_and_state_take_under_1500_megabytes() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600, check=True)
-    measured = json.loads(done.stdout)
-    assert measured["kilobytes"] < 1_500_000
-    assert measured["seconds"] < 10
+    assert int(done.stdout) < 1_500_000
