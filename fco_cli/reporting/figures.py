@@ -228,7 +228,7 @@ def short(value: float) -> str:
 
 @styled
 def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """Quality against density after 10, 30, 100 and 300 rounds, a dot for every learning-rate pair."""
+    """Quality against density after 10, 30, 100 and 300 rounds (evaluated ones), a dot for every learning-rate pair."""
     known = study.runs[0].curves
     quality = next((metric for metric in ROBUSTNESS_METRICS if metric in known), None)
     grids = {
@@ -238,7 +238,9 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
     }
     if quality is None or "density" not in known or not any(grids.values()):
         return None
-    rounds = [max(1, round(at * study.scale)) for at in ROBUSTNESS_ROUNDS]
+    evaluated = max((run.curves["round"] for run in study.runs), key=len)
+    first_at = np.searchsorted(evaluated, np.maximum(1, np.multiply(ROBUSTNESS_ROUNDS, study.scale)))
+    rounds = np.unique(evaluated[np.minimum(first_at, len(evaluated) - 1)]).astype(int).tolist()
     runs = sum(len(cell.runs) for cells in grids.values() for cell in cells)
     figure, axes = new_figure(2.4, len(rounds), sharey=True, sharex=True)
     for axis, at in zip(axes, rounds, strict=True):

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from fco_cli.config import Run
+from fco_cli.config import Run, Selection
 from fco_cli.errors import SweepFailed
 from fco_cli.execute import Stop
 from fco_cli.files import as_yaml
@@ -74,28 +74,31 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
 
 def _print_best(runs: list[Run], ended: Ended) -> None:
     """The best configuration of each algorithm, by the experiment's rule or else by the objective."""
-    select = runs[0].select
-    metric, sign, last = (
-        (select.metric, -1 if select.mode == "max" else 1, select.last) if select else ("objective", 1, 1)
-    )
-    best: dict[tuple[str, str], tuple[float, Run]] = {}
+    from fco_cli.reporting.results import read_record
+    from fco_cli.reporting.select import window_mean
+
+    rule = runs[0].select or Selection(metric="objective", mode="min", last=1)
+    sign = -1 if rule.mode == "max" else 1
+    best: dict[tuple[str, ...], tuple[float, Run]] = {}
     for run in runs:
         result = ended.results.get(run.run_id)
-        if result is None or math.isinf(_objective(result)):
+        if result is None or result["status"] == "diverged":
             continue
-        value = result["summary" if last > 1 else "final"].get(metric)
-        key = (run.task.name, run.algo.name)
-        if value is not None and (key not in best or sign * value < sign * best[key][0]):
+        value = window_mean(read_record(run.folder), rule.metric, rule.last)
+        key = (run.task.name, run.algo.name, run.regularizer.name, run.mirror.name)
+        if not math.isnan(value) and (key not in best or sign * value < sign * best[key][0]):
             best[key] = (value, run)
-    table = Table(title=f"best by {metric.replace('_', ' ')}", title_justify="left", box=None, pad_edge=False)
-    for heading in ("task", "algorithm", metric.replace("_", " "), "client lr", "server lr", "record"):
-        table.add_column(
-            heading, justify="left" if heading in ("task", "algorithm", "record") else "right", no_wrap=True
-        )
-    for (task, algo), (value, run) in best.items():
+    metric = rule.metric.replace("_", " ")
+    table = Table(title=f"best by {metric}", title_justify="left", box=None, pad_edge=False)
+    names = ("task", "algorithm", "regularizer", "mirror")
+    shown = [i for i, name in enumerate(names) if i < 2 or len({key[i] for key in best}) > 1]
+    for heading in (*(names[i] for i in shown), metric, "client lr", "server lr", "record"):
+        right = heading in (metric, "client lr", "server lr")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for chosen, (value, run) in best.items():
         rates = [
-            f"{getattr(run.hparams, key):g}" if key in run.algorithm.settings else ""
-            for key in ("client_lr", "server_lr")
+            f"{getattr(run.hparams, name):g}" if name in run.algorithm.settings else ""
+            for name in ("client_lr", "server_lr")
         ]
-        table.add_row(task, algo, f"{value:.4g}", *rates, str(run.folder))
+        table.add_row(*(chosen[i] for i in shown), f"{value:.4g}", *rates, str(run.folder))
     Console(width=160).print(table)

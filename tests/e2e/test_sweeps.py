@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fco_cli.reporting.results import collect
+from fco_cli.reporting.select import choose
+
 BIN = Path(sys.executable).parent
 CONF = Path(__file__).parents[2] / "conf"
 TINY = [
@@ -87,6 +90,17 @@ def test_every_job_has_its_record_and_hydra_output(tmp_path):
     for folder in folders.values():
         assert (folder / ".hydra" / "overrides.yaml").read_text().count("\n") >= 4
         assert (folder / "config.yaml").exists()
+
+
+def test_the_table_at_the_end_chooses_as_the_report_does(tmp_path):
+    """Over the experiment's window of rounds: here the last 20 of 100."""
+    rates = ["hparams.client_lr=0.0001,0.0005,0.002,0.01", "hparams.server_lr=0.1,1"]
+    job = ["experiment=lasso_i", "profile=quick", "algo=fedmid", *TINY, *rates, "experiment.select.last=20"]
+    said = fco("-m", *job, f"output_dir={tmp_path}/o", cwd=tmp_path).stdout
+    (study,) = collect([tmp_path / "o"]).studies
+    best = choose(study)["fedmid"].best
+    assert study.rule.last == 20
+    assert str(best.runs[0].folder) in said
 
 
 def start(*arguments, cwd):

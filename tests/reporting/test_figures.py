@@ -144,9 +144,8 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
     figure = figures.draw_robustness(*study_of(records))
-    assert figure.axes[0].get_title() == "round 10"
-    assert figure.axes[3].get_title() == "round 300, 2 of 3 diverged"
-    assert len(figure.axes[3].collections[0].get_offsets()) == 1
+    assert [axis.get_title() for axis in figure.axes] == ["round 300, 2 of 3 diverged"]  # the only one evaluated
+    assert len(figure.axes[0].collections[0].get_offsets()) == 1
 
 
 def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(records, tmp_path):
