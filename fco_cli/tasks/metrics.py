@@ -26,9 +26,11 @@ def density(estimate: Array) -> Array:
 
 def rank(matrices: Array, threshold: float) -> Array:
     """How many singular values of each matrix [J, r, c] exceed the threshold; all of one that has blown up."""
-    shape = matrices.shape[1:]
-    squared = [orthogonal_rows(wide(np.ascontiguousarray(matrix).reshape(-1), shape)) for matrix in matrices]
-    return (~(np.array(squared) <= threshold**2)).sum(axis=1)  # NaN counts
+    shape, ranks = matrices.shape[1:], []
+    for matrix in matrices:
+        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), shape)
+        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, 0.0)) <= threshold)).sum())  # NaN counts
+    return np.array(ranks)
 
 
 def area_under_curve(scores: Array, positive: Array) -> float:

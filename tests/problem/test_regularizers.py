@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, wide
 
 NAMES = ["none", "l1", "elastic_net", "l2_squared", "nuclear", "l1_ball", "l2_ball"]
 CONSTRAINTS = [name for name in NAMES if all_regularizers()[name].constraint]
@@ -217,17 +217,62 @@ def matrices():
     yield rows
 
 
-@pytest.mark.parametrize("matrix", matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
-def test_nuclear_against_lapack(matrix):
-    z, out, p = matrix.ravel(), np.empty(matrix.size), np.array([0.5])
-    scale = max(1.0, np.linalg.norm(matrix))
-    for t in (0.0, 0.2, 1.0, 100.0):
+def harder_matrices():
+    """Also what is hard for the eigenvectors of A A^T, whose eigenvalues are squares."""
+    yield from matrices()
+    random = np.random.default_rng(6)
+    for values in (
+        np.logspace(0, -12, 32),
+        np.logspace(0, -60, 32),
+        np.repeat([3.0, 2.0, 0.5, 0.0], 8),
+        np.concatenate([[1.0], np.full(31, 1e-7)]),  # squares equal but for the rounding beside the first
+        np.concatenate([np.linspace(5, 40, 16), np.linspace(0.1, 1, 16)]),  # as in the paper's task
+    ):
+        left, right = (np.linalg.qr(random.standard_normal((32, 32)))[0] for _ in range(2))
+        yield (left * values) @ right
+    yield np.diag(np.logspace(0, -12, 9))  # orthogonal already
+    yield np.eye(9, 31) + np.eye(9, 31, k=1)  # A A^T is tridiagonal already
+
+
+@pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_nuclear_against_lapack(matrix, dtype):
+    """Thresholds from 0 to beyond all singular values: the smaller ones demand more of the decomposition."""
+    z, p = matrix.astype(dtype).ravel(), np.array([0.5])
+    matrix, out, scale = z.astype(float).reshape(matrix.shape), np.empty_like(z), max(1.0, np.linalg.norm(matrix))
+    slack = (1e-10 if dtype == "float64" else 1e-6) * scale
+    for t in (0.0, 1e-9, 1e-5, 1e-3, 0.2, 1.0, 100.0):
         Nuclear.prox(z, t, p, matrix.shape, out)
         np.testing.assert_allclose(
-            out.reshape(matrix.shape), singular_value_thresholding(matrix, t / 2), atol=1e-10 * scale
+            out.reshape(matrix.shape), singular_value_thresholding(matrix, t / 2), rtol=0, atol=slack
         )
     value = Nuclear.value(z, p, matrix.shape)
     assert abs(value - np.linalg.norm(matrix, "nuc") / 2) <= 1e-10 * scale
+
+
+@pytest.mark.parametrize("unit", [1e-150, 1e-60, 1e60, 1e150])
+def test_nuclear_whatever_the_unit(unit):
+    p, out = np.array([0.5]), np.empty(32 * 32)
+    for matrix in harder_matrices():
+        for t in (1e-3, 1.0):
+            Nuclear.prox(unit * matrix.ravel(), unit * t, p, matrix.shape, out[: matrix.size])
+            expected = singular_value_thresholding(matrix, t / 2).ravel()
+            np.testing.assert_allclose(out[: matrix.size] / unit, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
+def test_rows_become_orthogonal_by_rotation(matrix):
+    """Those of tiny singular values too, which the eigenvectors of A A^T cannot tell apart."""
+    a, norm = wide(matrix.ravel(), matrix.shape)
+    rows = a.copy()
+    squared = orthogonal_rows(rows, 0.0)
+    np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
+    np.testing.assert_allclose(rows.T @ rows, a.T @ a, atol=1e-13)  # rotations leave this alone
+    np.testing.assert_allclose(squared, (rows**2).sum(axis=1), rtol=1e-12)
+    lengths = np.sqrt(squared)
+    counted = lengths > 1e-15
+    cosines = (rows @ rows.T)[np.ix_(counted, counted)] / np.outer(lengths, lengths)[np.ix_(counted, counted)]
+    np.testing.assert_allclose(cosines, np.eye(counted.sum()), atol=1e-11)
 
 
 @pytest.mark.parametrize("matrix", matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))

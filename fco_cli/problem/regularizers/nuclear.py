@@ -1,4 +1,4 @@
-"""The nuclear norm, by a compiled one-sided Jacobi singular value decomposition."""
+"""The nuclear norm, by a compiled singular value decomposition."""
 
 from __future__ import annotations
 
@@ -8,111 +8,172 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import copy, is_finite, kernel
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, squared_length
+from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
 
-SWEEPS = 40  # a bound that is never reached: about eight sweeps suffice
-
-
-@kernel
-def squared_lengths(a, squared):
-    for i in range(a.shape[0]):
-        squared[i] = squared_length(a[i])
+SWEEPS = 40  # a bound that is never reached: about two suffice for an eigenvalue, ten for the worst rows
+NOTHING = 1e-20  # a singular value up to this share of the norm is far below rounding
 
 
 @kernel
-def rotations(products, alphas, betas, tolerance, negligible, cosines, sines, shifts):
-    """For pairs of vectors with these products and squared lengths, the rotations that make them orthogonal.
-
-    A pair that is orthogonal already, or negligible, gets the sine 0. Without a branch this runs several pairs at once.
-    """
-    one, zero = products.dtype.type(1), products.dtype.type(0)
-    for q in range(products.shape[0]):
-        product, difference = products[q], betas[q] - alphas[q]
-        root = np.sqrt(difference * difference + 4 * product * product)
-        tangent = 2 * product / (abs(difference) + root + negligible)
-        tangent = tangent if difference >= 0 else -tangent
-        orthogonal = product * product <= tolerance * alphas[q] * betas[q]
-        tangent = zero if orthogonal or max(alphas[q], betas[q]) <= negligible else tangent
-        cosines[q] = one / np.sqrt(one + tangent * tangent)
-        sines[q] = cosines[q] * tangent
-        shifts[q] = tangent * product
+def inner(x, y):
+    total = 0.0
+    for c in range(x.shape[0]):
+        total += x[c] * y[c]
+    return total
 
 
 @kernel
-def orthogonal_rows(a):
-    """Rotate the rows of `a` in place until they are orthogonal; return their squared lengths.
+def rotate(x, y, cosine, sine):
+    for c in range(x.shape[0]):
+        u, v = x[c], y[c]
+        x[c] = cosine * u - sine * v
+        y[c] = sine * u + cosine * v
 
-    One-sided Jacobi (Hestenes): the rows then are singular value times right singular vector. The pairs of a sweep come
-    as in a round-robin tournament, so that those of a step share no row and the processor works on several at once:
-    for small matrices that beats LAPACK. A matrix that has blown up, so that products of squared lengths overflow,
-    gives NaN.
+
+@kernel
+def tridiagonal(g, a, diagonal, beside):
+    """Reflections that make the symmetric `g` tridiagonal (Householder), applied to the rows of `a` as well.
+
+    The loops run over whole rows, zeros included: loops that get shorter at every step vectorise badly.
     """
     count, length = a.shape
-    kind = a.dtype.type
-    eps = 1e-15 if a.itemsize == 8 else 1e-7
-    tolerance = kind(1e-24 if a.itemsize == 8 else 1e-13)  # on the squared cosine between rows
-    squared = np.empty(count, a.dtype)
-    squared_lengths(a, squared)
-    total = 0.0
-    for i in range(count):
-        total += squared[i]
-    if not is_finite(kind(total) * kind(total)):
+    v, p, w = np.zeros(count), np.zeros(count), np.empty(length)
+    for k in range(count):
+        diagonal[k] = g[k, k]
+        beside[k] = v[k] = p[k] = 0
+        squared = 0.0
+        for c in range(k + 1, count):
+            v[c] = g[k, c]
+            squared += v[c] * v[c]
+        if squared <= 1e-40:  # nothing to reflect, as always in the last row
+            continue
+        beside[k] = -np.copysign(np.sqrt(squared), v[k + 1])
+        factor = 1 / (squared - beside[k] * v[k + 1])
+        v[k + 1] -= beside[k]
+        for c in range(length):
+            w[c] = 0
+        overlap = 0.0
+        for r in range(k + 1, count):
+            row, weight = a[r], factor * v[r]
+            p[r] = factor * inner(g[r], v)
+            overlap += weight * p[r]
+            for c in range(length):
+                w[c] += weight * row[c]
+        for r in range(k + 1, count):
+            target, row, first, second = g[r], a[r], v[r], p[r] - overlap * v[r]
+            for c in range(count):
+                target[c] -= first * p[c] + second * v[c]
+            for c in range(length):
+                row[c] -= first * w[c]
+
+
+@kernel
+def diagonalise(diagonal, beside, a):
+    """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `a`."""
+    count = diagonal.shape[0]
+    for low in range(count):
+        for _ in range(SWEEPS):
+            high = low
+            while high < count - 1 and abs(beside[high]) > 2e-16:
+                high += 1
+            if high == low:
+                break
+            g = (diagonal[low + 1] - diagonal[low]) / (2 * beside[low])
+            g = diagonal[high] - diagonal[low] + beside[low] / (g + np.copysign(np.sqrt(g * g + 1), g))
+            cosine, sine, shift = 1.0, 1.0, 0.0
+            for i in range(high - 1, low - 1, -1):
+                f, b = sine * beside[i], cosine * beside[i]
+                square = f * f + g * g
+                r, inverse = np.sqrt(square), 1 / square  # at the same time, where f / r has to wait for the root
+                beside[i + 1] = r
+                cosine, sine = (g * inverse * r, f * inverse * r) if square > 1e-300 else (1.0, 0.0)
+                g = diagonal[i + 1] - shift
+                r = (diagonal[i] - g) * sine + 2 * cosine * b
+                shift = sine * r
+                diagonal[i + 1] = g + shift
+                g = cosine * r - b
+                rotate(a[i], a[i + 1], cosine, sine)
+            diagonal[low] -= shift
+            beside[low], beside[high] = g, 0
+
+
+@kernel
+def are_orthogonal(product, alpha, beta, slack):
+    """Two rows with this product and these squared lengths: by their angle, by `slack`, or where all is rounding."""
+    rounding = max(alpha, beta) <= 1e-30 or min(alpha, beta) <= NOTHING * NOTHING
+    return rounding or product * product <= max(1e-24 * alpha * beta, slack * slack)
+
+
+@kernel
+def all_orthogonal(g, slack):
+    result = True
+    for i in range(g.shape[0]):
+        for k in range(i):
+            result &= are_orthogonal(g[i, k], g[i, i], g[k, k], slack)
+    return result
+
+
+@kernel
+def jacobi(g, a, slack):
+    """Rotate every pair of rows of `a` that is not orthogonal; the diagonal of `g` has their squared lengths."""
+    for i in range(a.shape[0]):
+        for k in range(i):
+            product, alpha, beta = inner(a[i], a[k]), g[i, i], g[k, k]
+            if are_orthogonal(product, alpha, beta, slack):
+                continue
+            difference = beta - alpha
+            root = np.sqrt(difference * difference + 4 * product * product)
+            tangent = 2 * product / (difference + np.copysign(root, difference))
+            cosine = 1 / np.sqrt(1 + tangent * tangent)
+            rotate(a[i], a[k], cosine, cosine * tangent)
+            g[i, i] -= tangent * product
+            g[k, k] += tangent * product
+
+
+@kernel
+def orthogonal_rows(a, threshold):
+    """Rotate the rows of `a`, of norm 1, in place until they are orthogonal; return their squared lengths.
+
+    The rows then are singular value times right singular vector. The first sweep takes the eigenvectors of A A^T, whose
+    rounding errors hide singular values below 1e-8; one-sided Jacobi (Hestenes) puts that right in the others. They are
+    seldom needed if `threshold` (0 for full accuracy) will be taken from the singular values: products of rows that are
+    small beside it then hardly change the result, here by 1e-11. For small matrices this beats LAPACK.
+    """
+    count, slack = a.shape[0], 1e-11 * threshold
+    g, squared, beside = np.empty((count, count)), np.empty(count), np.empty(count)
+    for sweep in range(SWEEPS):
         for i in range(count):
-            squared[i] = np.nan
-        return squared
-    negligible = kind(total * eps * eps)
-    seats = count + count % 2  # with an odd number of rows, one has a rest at every step
-    pairs = seats // 2
-    ring = np.arange(seats)
-    products, alphas, betas = np.zeros(pairs, a.dtype), np.ones(pairs, a.dtype), np.ones(pairs, a.dtype)
-    cosines, sines, shifts = np.empty(pairs, a.dtype), np.empty(pairs, a.dtype), np.empty(pairs, a.dtype)
-    for _ in range(SWEEPS):
-        rotated = False
-        for _ in range(seats - 1):
-            for q in range(pairs):
-                i, k = ring[q], ring[seats - 1 - q]
-                if i < count and k < count:
-                    first, second = a[i], a[k]
-                    product = kind(0)
-                    for c in range(length):
-                        product += first[c] * second[c]
-                    products[q], alphas[q], betas[q] = product, squared[i], squared[k]
-                else:
-                    products[q] = 0
-            rotations(products, alphas, betas, tolerance, negligible, cosines, sines, shifts)
-            for q in range(pairs):
-                if sines[q] != 0:
-                    rotated = True
-                    i, k = ring[q], ring[seats - 1 - q]
-                    first, second, cosine, sine = a[i], a[k], cosines[q], sines[q]
-                    for c in range(length):
-                        u, v = first[c], second[c]
-                        first[c] = cosine * u - sine * v
-                        second[c] = sine * u + cosine * v
-                    squared[i] -= shifts[q]
-                    squared[k] += shifts[q]
-            moved = ring[seats - 1]
-            for q in range(seats - 1, 1, -1):
-                ring[q] = ring[q - 1]
-            ring[1] = moved
-        squared_lengths(a, squared)  # exact once a sweep: the updates above accumulate rounding
-        if not rotated:
+            for k in range(i + 1):
+                g[i, k] = g[k, i] = inner(a[i], a[k])
+            squared[i] = g[i, i]
+        if all_orthogonal(g, slack) or not is_finite(squared[0]):
             break
+        if sweep == 0:
+            tridiagonal(g, a, squared, beside)
+            diagonalise(squared, beside, a)
+        else:
+            jacobi(g, a, slack)
     return squared
 
 
 @kernel
 def wide(z, shape):
-    """A copy of the matrix with no more rows than columns, transposed if need be."""
+    """A copy with no more rows than columns, transposed if need be, and of norm 1; and the norm that the matrix had.
+
+    Without it the squares of squares soon leave the range of numbers. A matrix that has blown up, so that its squares
+    overflow, is NaN here. All is in float64, whatever z is.
+    """
     rows, columns = shape
-    matrix = np.empty((min(rows, columns), max(rows, columns)), z.dtype)
+    matrix, norm = np.empty((min(rows, columns), max(rows, columns))), np.sqrt(squared_length(z))
+    norm = norm if is_finite(norm) else np.nan
+    inverse = 1 / norm if norm != 0 else 0.0
     for r in range(rows):
         for c in range(columns):
             if rows <= columns:
-                matrix[r, c] = z[r * columns + c]
+                matrix[r, c] = inverse * z[r * columns + c]
             else:
-                matrix[c, r] = z[r * columns + c]
-    return matrix
+                matrix[c, r] = inverse * z[r * columns + c]
+    return matrix, norm
 
 
 @kernel
@@ -124,11 +185,7 @@ def spectral(a, rows, factors, shape, out):
             continue
         v = rows[i]
         for r in range(a.shape[0]):
-            source, target = a[r], result[r]
-            product = a.dtype.type(0)
-            for c in range(a.shape[1]):
-                product += source[c] * v[c]
-            weight = factors[i] * product
+            target, weight = result[r], factors[i] * inner(a[r], v)
             for c in range(a.shape[1]):
                 target[c] += weight * v[c]
     rows_out, columns_out = shape
@@ -153,11 +210,12 @@ class Nuclear(Regularizer):
     @staticmethod
     @kernel
     def value(w, p, shape):
-        squared = orthogonal_rows(wide(w, shape))
+        a, norm = wide(w, shape)
+        squared = orthogonal_rows(a, 0.0)
         total = 0.0
         for i in range(squared.shape[0]):
             total += np.sqrt(squared[i])
-        return p[0] * total
+        return p[0] * norm * total
 
     @staticmethod
     @kernel
@@ -167,24 +225,28 @@ class Nuclear(Regularizer):
         if threshold <= 0:
             copy(z, out)
             return
-        a, rows = wide(z, shape), wide(z, shape)
-        factors = orthogonal_rows(rows)
+        a, norm = wide(z, shape)
+        if norm <= threshold:  # then so is every singular value
+            scale(z, 0.0, out)
+            return
+        rows, threshold = a.copy(), max(threshold / norm, NOTHING)
+        factors = orthogonal_rows(rows, threshold)
         for i in range(factors.shape[0]):
             if factors[i] <= threshold * threshold:
                 factors[i] = 0
             else:
-                factors[i] = (1 - threshold / np.sqrt(factors[i])) / factors[i]
+                factors[i] = norm * (1 - threshold / np.sqrt(factors[i])) / factors[i]
         spectral(a, rows, factors, shape, out)
 
     @staticmethod
     @kernel
     def subgradient(w, p, shape, out):
         """The smallest subgradient: strength * U V^T over the non-zero singular values."""
-        a, rows = wide(w, shape), wide(w, shape)
-        factors = orthogonal_rows(rows)
-        # Squares below these are zero but for rounding: their vectors are noise, and the division would overflow.
-        relative, absolute = (1e-20, 1e-200) if w.itemsize == 8 else (1e-7, 1e-24)
-        tiny = max(relative * max(factors), absolute)
+        a, _norm = wide(w, shape)
+        rows = a.copy()
+        factors = orthogonal_rows(rows, 0.0)
+        # Squares below this share are zero but for rounding: their vectors are noise.
+        tiny = max(factors) * (1e-20 if w.itemsize == 8 else 1e-7)
         for i in range(factors.shape[0]):
             if factors[i] <= tiny:
                 factors[i] = 0

@@ -34,17 +34,18 @@ class NuclearBall(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, p, shape, out):
-        a, rows = wide(z, shape), wide(z, shape)
-        squared = orthogonal_rows(rows)
-        singular, total = np.empty(squared.shape[0]), 0.0
+        a, norm = wide(z, shape)
+        rows = a.copy()
+        squared = orthogonal_rows(rows, 0.0)
+        singular, total, radius = np.empty(squared.shape[0]), 0.0, p[0] / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
             total += singular[i]
-        if total <= p[0]:
+        if total <= radius:
             copy(z, out)
             return
-        threshold = l1_ball_threshold(singular, total, p[0])
+        threshold = l1_ball_threshold(singular, total, radius)
         for i in range(squared.shape[0]):
             kept = singular[i] > threshold
-            squared[i] = (1 - threshold / singular[i]) / squared[i] if kept else 0.0
+            squared[i] = norm * (1 - threshold / singular[i]) / squared[i] if kept else 0.0
         spectral(a, rows, squared, shape, out)
