@@ -67,7 +67,7 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int) -> Timing:
         plain.feddualavg(clients, start, plain.squared_gradient, prox, evaluate, RATE, 5, per_round=10, batch=10)
         return 5
 
-    mine = engine_rounds(run.task, problem, jobs, 5, clients=10, batch=10)
+    mine = engine_rounds(run.task, problem, jobs, 5 if jobs > 1 else 100, clients=10, batch=10)
     return interleaved(baseline, mine, repeats)
 
 
@@ -101,7 +101,9 @@ def fmri_shape(jobs: int, repeats: int) -> Timing:
         plain.feddualavg(rows_of(data), start, plain.logistic_gradient, prox, evaluate, RATE, 2, per_round=20, batch=1)
         return 2
 
-    return interleaved(baseline, engine_rounds(BARE, problem, jobs, 2, clients=20, batch=1), repeats)
+    return interleaved(
+        baseline, engine_rounds(BARE, problem, jobs, 2 if jobs > 1 else 20, clients=20, batch=1), repeats
+    )
 
 
 def femnist(task: str, repeats: int, *overrides: str) -> Timing:

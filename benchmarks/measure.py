@@ -61,7 +61,7 @@ def engine_rounds(
     simulation = Simulation(experiment, [Job() for _ in range(jobs)], varying)
 
     def work() -> int:
-        with threadpool_limits(1, user_api="blas"):
+        with threadpool_limits(1, user_api="blas"):  # to set this takes milliseconds: let there be rounds enough
             for _ in range(rounds):
                 simulation.advance()
         assert len(simulation.running) == jobs, "a job diverged: the timing would be of fewer"

@@ -131,13 +131,13 @@ class Simulation:
         """Append an evaluation to the running jobs' histories."""
         models, parameters = self.algorithm.output(self.state), self.varying.parameters
         metrics: Metrics = evaluate(self.experiment.task, self.experiment.problem, models, parameters)
-        columns = {name: values.tolist() for name, values in metrics.items()}
-        for j, job in enumerate(self.running):
-            job.history.setdefault("round", []).append(done)
-            for name, values in columns.items():
-                job.history.setdefault(name, []).append(values[j])
-            for name, total in zip(COUNTERS, job.counters.tolist(), strict=True):
-                job.history.setdefault(name, []).append(total)
+        rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
+        for job, row in zip(self.running, rows, strict=True):
+            if not job.history:
+                job.history = {name: [] for name in ("round", *metrics, *COUNTERS)}
+            numbers = (done, *row, *job.counters.tolist())
+            for column, number in zip(job.history.values(), numbers, strict=True):
+                column.append(number)
 
     def snapshot(self) -> list[Job]:
         """The running jobs with their states filled in, for a checkpoint."""
