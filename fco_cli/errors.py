@@ -11,6 +11,10 @@ class UserError(Exception):
     """Something the user gave is wrong: one clear line, exit code 2, no traceback."""
 
 
+class NoCertificate(UserError):
+    """A solver has stopped short of what was asked of it; another run of the same sweep may well arrive."""
+
+
 class Interrupted(Exception):
     """A signal asked the run to stop; its checkpoint is on disk."""
 

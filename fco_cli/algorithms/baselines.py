@@ -9,7 +9,7 @@ import numpy as np
 
 from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State, local_steps
 from fco_cli.algorithms.fedmid import FedMid
-from fco_cli.errors import UserError
+from fco_cli.errors import NoCertificate, UserError
 from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
@@ -153,7 +153,7 @@ class Optimum(Algorithm):
             following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             query = w + (momentum - 1) / following * (w - previous)
             previous, momentum = w, following
-        raise UserError(
+        raise NoCertificate(
             f"algo: optimum did not reach its certificate: KKT residual {residual:.2e} after {self.max_iterations} "
             f"iterations, needed {self.tolerance * scale:.2e} (raise algo.max_iterations or algo.tolerance)"
         )

@@ -112,6 +112,8 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> It
                 post(Event(stack.number, result["status"]))
             for reason in ended.failures.values():
                 post(Event(stack.number, "failed", text=f"failed: {reason}"))
+            for _ in ended.refusals:
+                post(Event(stack.number, "failed"))
             yield ended
 
 

@@ -53,7 +53,7 @@ class Display:
             self.running[event.stack] = max(0, self.running.get(event.stack, 1) - 1)
             if not self.running[event.stack]:
                 self.progress[event.stack] = 1.0
-        if event.kind == "failed":
+        if event.text:
             self.bar.print(event.text) if self.console.is_terminal else log.error(event.text)
         done = self._share_done()
         self.bar.update(self.task, completed=done, description=self._counts())

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fco_cli.config import Run, Selection
-from fco_cli.errors import SweepFailed
+from fco_cli.errors import SweepFailed, UserError
 from fco_cli.execute import Stop
 from fco_cli.files import as_yaml
 from fco_cli.simulation.record import Record
@@ -45,6 +45,8 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
             for part in BACKENDS[checked.backend](stacks, checked, stop, display.post):
                 ended.add(part)
         stop.check()
+    if len(ended.refusals) == len(unique):
+        raise UserError(next(iter(ended.refusals.values())))
     for run, config, chosen in zip(runs, configs, overrides, strict=True):
         _save_hydra_output(run, config, chosen)
     _print_best(list(unique.values()), ended)
@@ -59,8 +61,14 @@ def _objective(result: dict[str, Any]) -> float:
 
 
 def _failure(unique: dict[str, Run], ended: Ended) -> SweepFailed:
-    lines = [f"  {unique[run_id].folder}: {reason}" for run_id, reason in ended.failures.items()]
-    return SweepFailed("\n".join([f"{len(lines)} of {len(unique)} runs failed:", *lines]))
+    reasons: dict[str, list[str]] = {}
+    for run_id, reason in (ended.failures | ended.refusals).items():
+        reasons.setdefault(reason, []).append(str(unique[run_id].folder))
+    lines = [f"{sum(map(len, reasons.values()))} of {len(unique)} runs failed:"]
+    for reason, folders in reasons.items():
+        others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+        lines.append(f"  {folders[0]}{others}: {reason}")
+    return SweepFailed("\n".join(lines))
 
 
 def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> None:

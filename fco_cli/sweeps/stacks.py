@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fco_cli.config import Run
-from fco_cli.errors import Interrupted
+from fco_cli.errors import Interrupted, NoCertificate, UserError
 from fco_cli.execute import Outcome, Stop, execute
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
@@ -44,14 +44,16 @@ Post = Callable[[Event], None]
 
 @dataclass
 class Ended:
-    """How runs ended: the results of those that did, the reasons of those that failed, by run id."""
+    """How runs ended, by run id: their results, or the reasons why they failed or could not be run at all."""
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Ended) -> None:
         self.results |= other.results
         self.failures |= other.failures
+        self.refusals |= other.refusals
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
@@ -91,11 +93,24 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
                 ended.results[outcome.run.run_id] = outcome.result
         except Interrupted:
             return ended
-        except Exception as problem:  # whatever it is: it is reported and logged, and the other runs go on
+        except Exception as problem:  # whatever it is: it is reported, and the other runs go on
+            if isinstance(problem, UserError) and not isinstance(problem, NoCertificate):
+                return _refused(stack, problem, post)  # data that are not there, a full disk: the same for all of them
             if len(stack.runs) == 1:
                 return _failed(stack, problem, post)
             for run in stack.runs:
                 ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
+    return ended
+
+
+def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
+    ended = Ended()
+    for run in stack.runs:
+        if result := Record(run.folder).result():  # done before it happened
+            ended.results[run.run_id] = result
+        else:
+            ended.refusals[run.run_id] = str(problem)
+            post(Event(stack.number, "failed"))
     return ended
 
 

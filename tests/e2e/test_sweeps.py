@@ -168,6 +168,19 @@ def test_a_failed_run_is_listed_and_the_others_go_on(tmp_path):
     assert any("Traceback" in path.read_text() for path in tmp_path.rglob("run.log"))
 
 
+def test_data_that_are_not_there_are_said_once(tmp_path):
+    done = fco("-m", *GRID, "task=custom", "task.path=no.npz", "task.loss=squared", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["fco-run: no.npz: no such file or folder, or an empty one"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no data")
+    done = fco("-m", *GRID, "task=custom", f"task.path={folder}", "task.loss=squared", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("holds nothing that is known") == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_a_dry_run_tells_and_writes_nothing(tmp_path):
     done = fco("-m", *TINY, *GRID, "algo=feddualavg,optimum", "hparams.rounds=5", "dry_run=true", cwd=tmp_path)
     assert "7 runs to do (0 done already) in 2 stacks" in done.stdout
