@@ -67,7 +67,10 @@ class GridSweeper(Sweeper):
         jobs = [job for job, algo in zip(jobs, algos, strict=True) if algo not in own]
         for algo, grid in own.items():
             jobs += self._product({**self.params, **grid}, [*arguments, algo])
-        return [self.start(jobs, initial_job_idx=0)]
+        returns = self.start(jobs, initial_job_idx=0)
+        for returned in returns:
+            _ = returned.return_value  # raises what a failed job has raised
+        return [returns]
 
     def _product(self, grid: Mapping[str, Any], arguments: list[str]) -> list[list[str]]:
         """Every combination; what the command line says comes last and counts."""
