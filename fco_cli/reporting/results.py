@@ -135,7 +135,7 @@ def collect(folders: Iterable[Path]) -> Results:
                 runs[place.resolve()] = read_record(place)
             except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as problem:
                 results.left_out.append((place, _reason(problem)))
-    results.studies = _group(list(runs.values()))
+    results.studies = studies_of(list(runs.values()))
     return results
 
 
@@ -194,7 +194,7 @@ def _reason(problem: Exception) -> str:
 # Runs become studies.
 
 
-def _group(runs: list[Run]) -> list[Study]:
+def studies_of(runs: list[Run]) -> list[Study]:
     """Federated runs decide which studies there are; baselines join every study whose problem they solve."""
     studies: dict[tuple[Any, ...], list[Run]] = {}
     baselines = [run for run in runs if run.algo in BASELINES]
@@ -267,7 +267,7 @@ def _profile(run: Run) -> dict[str, Any]:
 
 
 def _problem(run: Run) -> str:
-    parts = {key: run.config[key] for key in ("task", "regularizer")}
+    parts = {key: run.config.get(key) for key in ("task", "regularizer", "mirror")}
     return json.dumps(parts | {"weighting": run.config["hparams"].get("weighting")}, sort_keys=True)
 
 
@@ -278,8 +278,8 @@ def _work(run: Run) -> str:
 
 def _settings(study: Study) -> dict[str, Any]:
     config = study.runs[0].config
-    sections = ("task", "regularizer", "hparams")
-    flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
+    sections = ("task", "regularizer", "mirror", "hparams")
+    flat = {f"{part}.{key}": value for part in sections for key, value in config.get(part, {}).items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from fco_cli.config import Run, Selection
+from fco_cli.config import Run
 from fco_cli.errors import SweepFailed, UserError
 from fco_cli.execute import Stop
 from fco_cli.files import as_yaml
@@ -81,32 +81,21 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
 
 
 def _print_best(runs: list[Run], ended: Ended) -> None:
-    """The best configuration of each algorithm, by the experiment's rule or else by the objective."""
-    from fco_cli.reporting.results import read_record
-    from fco_cli.reporting.select import window_mean
+    """The best configuration of each algorithm, chosen as a report chooses."""
+    from fco_cli.reporting.results import read_record, studies_of
+    from fco_cli.reporting.select import choose
 
-    rule = runs[0].select or Selection(metric="objective", mode="min", last=1)
-    sign = -1 if rule.mode == "max" else 1
-    best: dict[tuple[str, ...], tuple[float, Run]] = {}
-    for run in runs:
-        result = ended.results.get(run.run_id)
-        if result is None or result["status"] == "diverged":
-            continue
-        value = window_mean(read_record(run.folder), rule.metric, rule.last)
-        key = (run.task.name, run.algo.name, run.regularizer.name, run.mirror.name)
-        if not math.isnan(value) and (key not in best or sign * value < sign * best[key][0]):
-            best[key] = (value, run)
-    metric = rule.metric.replace("_", " ")
-    table = Table(title=f"best by {metric}", title_justify="left", box=None, pad_edge=False)
-    names = ("task", "algorithm", "regularizer", "mirror")
-    shown = [i for i, name in enumerate(names) if i < 2 or len({key[i] for key in best}) > 1]
-    for heading in (*(names[i] for i in shown), metric, "client lr", "server lr", "record"):
-        right = heading in (metric, "client lr", "server lr")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
-    for chosen, (value, run) in best.items():
-        rates = [
-            f"{getattr(run.hparams, name):g}" if name in run.algorithm.settings else ""
-            for name in ("client_lr", "server_lr")
-        ]
-        table.add_row(*(chosen[i] for i in shown), f"{value:.4g}", *rates, str(run.folder))
+    studies = studies_of([read_record(run.folder) for run in runs if run.run_id in ended.results])
+    if not studies:
+        return
+    table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("task", "algorithm", studies[0].rule.metric, "client lr", "server lr", "record"):
+        right = heading not in ("task", "algorithm", "record")
+        table.add_column(heading.replace("_", " "), justify="right" if right else "left", no_wrap=True)
+    for study in studies:
+        for choice in choose(study).values():
+            if (best := choice.best) is not None:
+                task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
+                rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
+                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, str(best.runs[0].folder))
     Console(width=160).print(table)

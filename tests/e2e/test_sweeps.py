@@ -80,7 +80,7 @@ def test_a_second_call_does_only_what_is_missing(tmp_path):
     edited = fco(*sweep[:-1], "hparams.rounds=6", cwd=tmp_path)  # another number of rounds is another run
     assert len(records(tmp_path)) == 5
     assert {run_id: (records(tmp_path)[run_id] / "result.json").stat().st_mtime_ns for run_id in before} == before
-    assert "best by objective" in edited.stdout
+    assert "best by training loss + ψ, at the last round" in edited.stdout
 
 
 def test_every_job_has_its_record_and_hydra_output(tmp_path):
