@@ -7,12 +7,11 @@ the precision of the vector, and the last step rounds towards 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, positive, scale, squared_length
+from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, squared_length
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
@@ -92,20 +91,10 @@ def project_onto_l1_ball(z, radius, out):
 
 
 @dataclass(kw_only=True)
-class L1Ball(Regularizer):
+class L1Ball(Ball):
     """|w|_1 <= radius, each regularised block on its own."""
 
-    radius: float
     name: str = "l1_ball"
-    constraint: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive("radius", self.radius)
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel
@@ -114,20 +103,10 @@ class L1Ball(Regularizer):
 
 
 @dataclass(kw_only=True)
-class L2Ball(Regularizer):
+class L2Ball(Ball):
     """|w|_2 <= radius, each regularised block on its own."""
 
-    radius: float
     name: str = "l2_ball"
-    constraint: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive("radius", self.radius)
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel

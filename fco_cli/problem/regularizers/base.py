@@ -26,7 +26,7 @@ class Regularizer:
     """psi, with its numbers in the fields that subclasses add; the class attributes describe its kind."""
 
     name: str
-    value: ClassVar[Kernel]  # value(w, p, shape) -> psi(w); a constraint is 0 (its prox keeps iterates inside)
+    value: ClassVar[Kernel]  # value(w, p, shape) -> psi(w)
     prox: ClassVar[Kernel]  # prox(z, t, p, shape, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
     subgradient: ClassVar[Kernel | None] = None  # subgradient(w, p, shape, out), where one exists
     constraint: ClassVar[bool] = False
@@ -54,6 +54,28 @@ class Regularizer:
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse a block that this regularizer cannot act on."""
+
+
+@dataclass(kw_only=True)
+class Constraint(Regularizer):
+    """psi is 0 in a set and infinite outside; its prox, the projection, keeps iterates inside."""
+
+    constraint: ClassVar[bool] = True
+
+    @staticmethod
+    @kernel
+    def value(w, p, shape):
+        return 0.0
+
+
+@dataclass(kw_only=True)
+class Ball(Constraint):
+    """A norm is at most `radius`."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive("radius", self.radius)
 
 
 @kernel

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
-from fco_cli.problem.regularizers.base import Regularizer, positive
+from fco_cli.problem.regularizers.base import Ball, Constraint, positive
 
 
 @kernel
@@ -20,22 +19,16 @@ def clip(z, lower, upper, out):
 
 
 @dataclass(kw_only=True)
-class Box(Regularizer):
+class Box(Constraint):
     """lower <= w_i <= upper."""
 
     lower: float
     upper: float
     name: str = "box"
-    constraint: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         finite = np.isfinite(self.lower) and np.isfinite(self.upper)
         require(finite and self.lower < self.upper, "regularizer.upper", self.upper, f"above lower, {self.lower}")
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel
@@ -44,20 +37,10 @@ class Box(Regularizer):
 
 
 @dataclass(kw_only=True)
-class LinfBall(Regularizer):
+class LinfBall(Ball):
     """|w_i| <= radius."""
 
-    radius: float
     name: str = "linf_ball"
-    constraint: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive("radius", self.radius)
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel
@@ -66,16 +49,10 @@ class LinfBall(Regularizer):
 
 
 @dataclass(kw_only=True)
-class NonNegative(Regularizer):
+class NonNegative(Constraint):
     """w_i >= 0."""
 
     name: str = "non_negative"
-    constraint: ClassVar[bool] = True
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel
@@ -84,20 +61,14 @@ class NonNegative(Regularizer):
 
 
 @dataclass(kw_only=True)
-class Simplex(Regularizer):
+class Simplex(Constraint):
     """w_i >= 0 and sum_i w_i = total."""
 
     total: float
     name: str = "simplex"
-    constraint: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("total", self.total)
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel

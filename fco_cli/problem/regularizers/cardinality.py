@@ -9,7 +9,7 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
-from fco_cli.problem.regularizers.base import Regularizer, non_negative
+from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negative
 from fco_cli.problem.regularizers.ordered import by_magnitude
 
 
@@ -42,21 +42,15 @@ class L0(Regularizer):
 
 
 @dataclass(kw_only=True)
-class L0Ball(Regularizer):
+class L0Ball(Constraint):
     """At most `nonzeros` weights differ from 0: the largest stay."""
 
     nonzeros: int
     name: str = "l0_ball"
-    constraint: ClassVar[bool] = True
     convex: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(self.nonzeros >= 1, "regularizer.nonzeros", self.nonzeros, "a whole number >= 1")
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
-from fco_cli.problem.regularizers.base import Regularizer, positive
+from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, spectral, wide
 
 
 @dataclass(kw_only=True)
-class NuclearBall(Regularizer):
+class NuclearBall(Ball):
     """The singular values of W sum to at most radius."""
 
-    radius: float
     name: str = "nuclear_ball"
-    constraint: ClassVar[bool] = True
 
     check = Nuclear.check
-
-    def __post_init__(self) -> None:
-        positive("radius", self.radius)
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Regularizer, non_negative
+from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negative
 
 
 @kernel
@@ -51,16 +50,10 @@ def by_magnitude(w):
 
 
 @dataclass(kw_only=True)
-class Monotone(Regularizer):
+class Monotone(Constraint):
     """w_1 <= w_2 <= ... <= w_n."""
 
     name: str = "monotone"
-    constraint: ClassVar[bool] = True
-
-    @staticmethod
-    @kernel
-    def value(w, p, shape):
-        return 0.0
 
     @staticmethod
     @kernel
