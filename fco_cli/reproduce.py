@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fco_cli.help import options_of
 
+FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: a smaller scale is no use
 
 
@@ -29,23 +30,37 @@ def main() -> None:
     for name in arguments.experiments or known:
         profile = "paper" if name in FIXED_SCALE else arguments.profile
         print(f"== {name}, profile {profile}", flush=True)
-        command = [sys.executable, "-m", "fco_cli.run", "-m", f"experiment={name}", f"profile={profile}"]
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        sys.stderr.write(done.stderr)
-        if done.returncode == 2:
-            skipped[name] = done.stderr.strip().splitlines()[-1].removeprefix("fco-run: ")
+        exit_code, last_words = _run(name, profile)
+        if exit_code == 2:
+            skipped[name] = last_words.removeprefix("fco-run: ")
             continue
-        if done.returncode > 2:
-            sys.exit(done.returncode)
-        failed |= done.returncode != 0
-        folders.append(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
+        if exit_code > 2:
+            sys.exit(exit_code)
+        failed |= exit_code != 0
+        if name == "theory":  # draws its own figure
+            FIGURES.mkdir(parents=True, exist_ok=True)
+            for path in Path("outputs/theory").glob("theory.p*"):
+                shutil.copy(path, FIGURES)
+        else:
+            folders.append(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
     if folders:
         report = [sys.executable, "-m", "fco_cli.reporting.cli", *folders, "--output", "outputs/report"]
         failed |= subprocess.run(report).returncode != 0
-        shutil.copytree("outputs/report/figures", Path("outputs/figures"), dirs_exist_ok=True)
+        shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
     sys.exit(1 if failed else 0)
+
+
+def _run(experiment: str, profile: str) -> tuple[int, str]:
+    """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
+    command = [sys.executable, "-m", "fco_cli.run", "-m", f"experiment={experiment}", f"profile={profile}"]
+    line = ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+    return process.returncode, line.strip()
 
 
 def _end(exit_code: int, message: str) -> int:

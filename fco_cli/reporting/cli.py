@@ -109,7 +109,7 @@ def _print_end(results: Results, made: Report) -> None:
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
         print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
-    missing = [name for name in options_of("experiment") if results.study(name) is None]
+    missing = [name for name in options_of("experiment") if results.study(name) is None and name != "theory"]
     if missing:
         print(f"not run: {', '.join(missing)}")
         print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")

@@ -220,6 +220,8 @@ def short(value: float) -> str:
     """Three characters or so, for a small cell."""
     if 0.095 <= value < 0.9995:
         return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
+    if 0.00095 <= value < 0.095:
+        return f"{value:.2g}".lstrip("0")
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 

@@ -142,7 +142,8 @@ def collect(folders: Iterable[Path]) -> Results:
 def _records_below(folder: Path) -> Iterator[Path]:
     places = {path.parent for name in ("config.yaml", "result.json") for path in folder.rglob(name)}
     for place in sorted(places):
-        if not any(part.startswith(".") for part in place.relative_to(folder).parts):
+        hidden = any(part.startswith(".") for part in place.relative_to(folder).parts)
+        if not hidden and not (place / "theory.md").exists():  # experiment=theory has its own table and figure
             yield place
 
 
