@@ -10,8 +10,8 @@ from fco_cli.problem.regularizers.nuclear import orthogonal_rows, wide
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
     """Precision, recall and F1 of supports [J, n] against the true one [n]; 0, not NaN, where nothing is found."""
-    hits = (estimate & truth).sum(axis=1)
-    found, existing = estimate.sum(axis=1), truth.sum()
+    hits = np.count_nonzero(estimate & truth, axis=1)
+    found, existing = np.count_nonzero(estimate, axis=1), np.count_nonzero(truth)
     return {
         "precision": hits / np.maximum(found, 1),
         "recall": hits / max(existing, 1),
@@ -21,7 +21,7 @@ def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
 
 def density(estimate: Array) -> Array:
     """The share of non-zero entries of supports [J, n]."""
-    return estimate.mean(axis=1)
+    return np.count_nonzero(estimate, axis=1) / estimate.shape[1]
 
 
 def rank(matrices: Array, threshold: float) -> Array:
