@@ -52,9 +52,12 @@ def _commands() -> list[str]:
 
 
 def _projections() -> str:
-    shares = {task: projection_share(task) for task in ("femnist10_l1", "femnist62_mlp")}
-    said = " and ".join(f"{share:.0%} of a round of {task}" for task, share in shares.items())
-    return f"The projection onto the l1 ball takes {said}, where every step leaves the ball."
+    tasks = ("femnist10_l1", "femnist62_mlp")
+    paper, tight = ([f"{projection_share(task, radius):.0%}" for task in tasks] for radius in (1000, 10))
+    return (
+        f"The projection onto the l1 ball takes {paper[0]} of a round of femnist10_l1 and {paper[1]} of one of "
+        f"femnist62_mlp; {tight[0]} and {tight[1]} in a ball of radius 10, which every step leaves."
+    )
 
 
 if __name__ == "__main__":

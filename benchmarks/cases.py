@@ -106,24 +106,29 @@ def fmri_shape(jobs: int, repeats: int) -> Timing:
     )
 
 
-def femnist(task: str, repeats: int, *overrides: str) -> Timing:
+def femnist_engine(task: str, *overrides: str) -> tuple[Problem, Callable[[], int]]:
     """A round of Federated EMNIST: 10 writers, 10 epochs, batches of 10; not evaluated, the paper does so every 100."""
     classes = 10 if task == "femnist10_l1" else 62
     real = REAL_DATA / f"femnist{classes}_leaf_subset.npz"
     writers = real if real.exists() else _random_writers(classes)
     run = composed(f"task={task}", f"task.data_dir={writers}", "task.client_fraction=1", *overrides)
     problem = problem_of(run)
-    widths, layout = problem.model.widths.tolist(), problem.layout
-    balls = [layout.slices[block.name] for block in layout.blocks if block.regularised]
+    mine = engine_rounds(run.task, problem, 1, 1, clients=10, batch=10, epochs=10, rate=0.01, evaluated=False)
+    return problem, mine
+
+
+def femnist(task: str, repeats: int) -> Timing:
+    problem, mine = femnist_engine(task)
+    balls = [problem.layout.slices[block.name] for block in problem.layout.blocks if block.regularised]
 
     def baseline() -> int:
         plain.feddualavg(
-            rows_of(problem.data), problem.model.start().astype(problem.dtype), plain.network_gradient(widths),
-            plain.l1_balls(1000, balls), lambda w: None, 0.01, 1, per_round=10, batch=10, epochs=10,
+            rows_of(problem.data), problem.model.start().astype(problem.dtype),
+            plain.network_gradient(problem.model.widths.tolist()), plain.l1_balls(1000, balls), lambda w: None,
+            0.01, 1, per_round=10, batch=10, epochs=10,
         )  # fmt: skip
         return 1
 
-    mine = engine_rounds(run.task, problem, 1, 1, clients=10, batch=10, epochs=10, rate=0.01, evaluated=False)
     return interleaved(baseline, mine, repeats)
 
 
@@ -161,7 +166,10 @@ def all_cases() -> list[Case]:
     return cases
 
 
-def projection_share(task: str) -> float:
-    """How much of a round of Federated EMNIST the projection takes, in a ball so small that every step leaves it."""
-    tight, free = femnist(task, 3, "regularizer.radius=10"), femnist(task, 3, "regularizer=none")
-    return max(0.0, 1 - free.engine / tight.engine)
+def projection_share(task: str, radius: float) -> float:
+    """How much of a round of Federated EMNIST the projection onto a ball takes."""
+    (_, tight), (_, free) = (
+        femnist_engine(task, option) for option in (f"regularizer.radius={radius}", "regularizer=none")
+    )
+    timing = interleaved(tight, free, 3)
+    return max(0.0, 1 - timing.engine / timing.baseline)

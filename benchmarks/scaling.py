@@ -16,18 +16,18 @@ FIGURE = Path(__file__).with_name("scaling.png")
 class Point:
     """A federated least squares problem: every client has 64 rows and takes part in every round, batches of ten."""
 
-    jobs: int = 8
-    clients: int = 16
+    jobs: int = 16
+    clients: int = 32
     dimension: int = 1024
-    rounds: int = 40
+    rounds: int = 100
     cores: int = 2
 
 
 AXES = {
-    "jobs": [1, 2, 4, 8, 16, 32, 64],
-    "clients": [2, 4, 8, 16, 32, 64],
+    "jobs": [1, 4, 16, 64],
+    "clients": [4, 8, 16, 32, 64],
     "dimension": [256, 1024, 4096, 16384],
-    "rounds": [10, 40, 160, 640],
+    "rounds": [25, 100, 400],
     "cores": [1, 2],
 }
 
@@ -80,27 +80,27 @@ def draw(path: Path = FIGURE) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, len(AXES), figsize=(15, 3.2), layout="constrained")
-    for panel, (axis, values) in zip(panels, AXES.items(), strict=True):
-        points = [measure(replace(Point(), **{axis: value})) for value in values]
-        seconds, megabytes = zip(*points, strict=True)
-        (line,) = panel.loglog(values, seconds, "o-", color="#0072B2", label="seconds")
-        slope = seconds[-1] * values[-1] if axis == "cores" else seconds[-1] / values[-1]
-        ideal = [slope / value if axis == "cores" else slope * value for value in values]
-        (dotted,) = panel.loglog(values, ideal, ":", color="gray", label="linear")
-        panel.set(xlabel=axis, xticks=values, xticklabels=[str(value) for value in values])
-        panel.minorticks_off()
-        lines = [line, dotted]
-        if axis in ("jobs", "clients", "dimension"):
-            memory = panel.twinx()
-            lines += memory.loglog(values, megabytes, "s--", color="#D55E00", label="MB")
-            memory.minorticks_off()
+    measure(Point(rounds=1))  # compiles
+    figure, (times, sizes) = plt.subplots(2, len(AXES), figsize=(13, 4.6), layout="constrained", sharey="row")
+    for panel, below, (axis, values) in zip(times, sizes, AXES.items(), strict=True):
+        seconds, megabytes = zip(*(measure(replace(Point(), **{axis: value})) for value in values), strict=True)
         rows = zip(values, seconds, megabytes, strict=True)
         print(f"{axis}: " + ", ".join(f"{v}: {s:.2f} s {m:.0f} MB" for v, s, m in rows), flush=True)
-        panel.legend(handles=lines, frameon=False, fontsize=8)
-    panels[0].set_ylabel("seconds of training")
+        power = -1 if axis == "cores" else 1
+        ideal = [seconds[-1] * (value / values[-1]) ** power for value in values]
+        panel.loglog(values, ideal, ":", color="gray", label="in proportion")
+        panel.loglog(values, seconds, "o-", color="#0072B2", label="measured")
+        below.loglog(values, megabytes, "s-", color="#D55E00")
+        below.set_xlabel(axis)
+        for one in (panel, below):
+            one.set_xticks(values, [str(value) for value in values])
+            one.minorticks_off()
+            one.grid(alpha=0.25)
+    times[0].set_ylabel("seconds of training")
+    sizes[0].set(ylabel="MB of data and state", ylim=(1, 1000))
+    times[0].legend(frameon=False, fontsize=8)
     figure.suptitle(
-        "FedDualAvg: 8 jobs, 16 clients of 64 rows, 1024 features, 40 rounds, two cores; one of them changed"
+        "FedDualAvg: 16 jobs, 32 clients of 64 rows, 1024 features, 100 rounds, two cores; one of them changed"
     )
     figure.savefig(path, dpi=110)
 
