@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +46,7 @@ def rows_of(data: ClientData) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(client.x, client.y) for client in map(data.client, range(data.clients))]
 
 
-def synthetic(task: str, dtype: str, jobs: int, repeats: int) -> Timing:
+def synthetic(task: str, dtype: str, jobs: int, repeats: int, peer: bool = False) -> Timing:
     """Lasso I and nuclear I, evaluated every round: objective, validation loss, the task's metrics."""
     run = composed(f"task={task}", f"hparams.dtype={dtype}")
     problem = problem_of(run)
@@ -67,8 +69,12 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int) -> Timing:
         plain.feddualavg(clients, start, plain.squared_gradient, prox, evaluate, RATE, 5, per_round=10, batch=10)
         return 5
 
-    mine = engine_rounds(run.task, problem, jobs, 5 if jobs > 1 else 100, clients=10, batch=10)
-    return interleaved(baseline, mine, repeats)
+    rounds = 5 if jobs > 1 else 100
+    if peer:
+        from benchmarks.jax_peer import rounds_of
+
+        return interleaved(baseline, rounds_of(problem, task == "nuclear", jobs, rounds), repeats)
+    return interleaved(baseline, engine_rounds(run.task, problem, jobs, rounds, clients=10, batch=10), repeats)
 
 
 class Bare(Task):
@@ -157,6 +163,12 @@ def all_cases() -> list[Case]:
                         targets.get((task, dtype, jobs), ""),
                     )
                 )
+    if find_spec("jax"):
+        for task in ("lasso", "nuclear"):
+            for jobs, what in ((1, "one run"), (49, "49-grid, per job")):
+                name = f"{task} I, {what}, float64: JAX in the engine's place"
+                peer = partial(synthetic, task, "float64", jobs, peer=True)
+                cases.append(Case(name, lambda repeats, peer=peer: peer(repeats=repeats)))
     cases += [
         Case("fMRI shape, one run, float32", lambda repeats: fmri_shape(1, repeats), "4 (8)"),
         Case("fMRI shape, 28-grid, per job, float32", lambda repeats: fmri_shape(28, repeats)),

@@ -43,7 +43,10 @@ def by_the_loop(plain, problem, gradient, prox):
 
 @pytest.fixture(autouse=True)
 def _no_task(monkeypatch):
-    monkeypatch.setattr("fco_cli.simulation.engine.evaluate", lambda *_: {})
+    def nothing(task, problem, models, parameters):
+        return {"objective": np.zeros(len(models))}
+
+    monkeypatch.setattr("fco_cli.simulation.engine.evaluate", nothing)
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
@@ -65,3 +68,24 @@ def test_softmax_in_a_ball(plain, make_problem):
     loop = by_the_loop(plain, problem, plain.network_gradient(problem.model.widths.tolist()), balls)
     np.testing.assert_allclose(loop, by_the_engine(problem), rtol=1e-10, atol=1e-13)
     assert np.abs(loop[problem.layout.slices["kernel"]]).sum() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("task", ["lasso", "nuclear"])
+def test_jax_computes_the_same_rounds(plain, task):
+    """Independent code, the same cohorts, the same dual states to rounding."""
+    pytest.importorskip("jax", reason="the optional peer of the benchmarks: pip install jax")
+    from benchmarks.cases import composed
+    from benchmarks.jax_peer import rounds_of
+
+    run = composed(f"task={task}", "task.clients=12")
+    problem = run.task.build(0, "float64", run.regularizer, "uniform")
+    work = rounds_of(problem, task == "nuclear", 3, 4)
+    work()
+    settings, rates = Settings(1.0, 1.0, 5, 10, 10, 1), 1e-5 * np.geomspace(0.1, 1, 3)
+    jobs = Jobs(rates, np.ones(3), np.repeat(problem.regularizer.parameters[None], 3, axis=0))
+    simulation = Simulation(
+        Experiment(run.task, problem, settings, 0, ALGORITHMS["feddualavg"]), [Job() for _ in rates], jobs
+    )
+    for _ in range(4):
+        simulation.advance()
+    np.testing.assert_allclose(work.state[0], simulation.state["s"], rtol=1e-10, atol=1e-14)
