@@ -165,7 +165,7 @@ def test_every_algorithm_has_a_colour_and_marker_of_its_own():
     assert len({style.marker for style in drawn}) == len(drawn)
 
 
-NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: "0.012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}
+NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: ".012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}
 
 
 @pytest.mark.parametrize("value", NUMBERS)

@@ -17,7 +17,8 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 from fco_cli.errors import UserError
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
+DOCUMENT = README[README.index("### Your own data, in two commands") :]
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def table(tmp_path) -> Path:
 
 
 def documented(language: str) -> str:
-    """The first block of the document in this language."""
+    """The first block of the README's section in this language."""
     return re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
 
 
