@@ -1,8 +1,11 @@
-"""Writing files so that a reader sees the old content or the new, never half of it; and YAML, fast."""
+"""Files: written whole or not at all, a lock on a folder, and YAML, fast."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,19 @@ def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Be the only process at work in a cache folder; the others wait, and the lock ends with its process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml, where PyYAML has it

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import tarfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError
+from fco_cli.files import one_at_a_time
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +56,10 @@ def fetch(archive: Archive) -> Path:
         raise UserError(
             f"task.data_dir: not given, and a download needs pooch: pip install 'fco[femnist]', or {by_hand(archive)}"
         ) from None
-    with _one_at_a_time(cache_folder()):
+    with one_at_a_time(cache_folder()):
         if archive.folder.exists():  # another process was faster
             return archive.folder
         return _fetch(archive, pooch)
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Processes of a sweep wait for the first of them; the lock ends with its process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as problem:
-        raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(archive: Archive, pooch: Any) -> Path:

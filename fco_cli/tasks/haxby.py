@@ -6,15 +6,12 @@ folder whose name is a digest of everything they depend on; it appears complete 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.errors import UserError, one_line
+from fco_cli.files import one_at_a_time
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 
@@ -79,26 +77,13 @@ def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
     folder = cache_home() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
-        with _lock(folder.parent):  # another process may be at it: then wait, and find its work done
+        with one_at_a_time(folder.parent):  # another process may be at it: then wait, and find its work done
             prepared = _load(folder)
             if prepared is None:
                 _prepare(files, folder)
                 prepared = _load(folder)
     assert prepared is not None, folder
     return prepared
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Be the only process that writes into the cache; a lock ends with its process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as problem:
-        raise UserError(f"{folder}: the cache cannot be written: {problem.strerror}") from problem
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def fetch(data_dir: str | None, number: int) -> Subject:

@@ -203,7 +203,7 @@ def test_a_damaged_cache_is_prepared_again(tree: Tree, tmp_path: Path, name: str
 
 def test_a_cache_that_cannot_be_written_is_named(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("not a folder")
-    with pytest.raises(UserError, match=r"/cache: the cache cannot be written"):
+    with pytest.raises(UserError, match=r"/cache: cannot be written"):
         tree.build()
 
 

@@ -2,7 +2,7 @@
 
 The kernels see one regularised block of one job: `w` or `z` flat, `p` the regularizer's numbers (its dataclass
 fields, in order) and `shape` = (rows, columns) of the block. The stack and the blocks are looped over elsewhere
-(geometry.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox
+(mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox
 ignores t.
 """
 
