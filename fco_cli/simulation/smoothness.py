@@ -37,3 +37,24 @@ def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndar
     gradient = np.zeros_like(w)
     problem.descend(gradient, w, problem.data.x, problem.data.y, rows, problem.model.widths, -np.ones(1))
     return gradient
+
+
+def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | None:
+    """One line, if steps of this size overshoot on some batch."""
+    if smoothness is None or client_lr <= 2 / smoothness:
+        return None
+    return (
+        f"hparams.client_lr={client_lr:g} is above 2/L = {2 / smoothness:.2g} "
+        f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
+    )
+
+
+def why_diverged(client_lr: float, result: dict[str, Any]) -> str:
+    """One line that explains a divergence."""
+    limit = 2 / result["smoothness"] if result["smoothness"] else None
+    line = f"diverged in round {result['diverged_round']} with client_lr {client_lr:g}"
+    if limit is None:
+        return f"{line}: take a smaller hparams.client_lr"
+    if client_lr > limit:
+        return f"{line}, which is above 2/L = {limit:.2g}: steps beyond 2/L overshoot; take a smaller hparams.client_lr"
+    return f"{line}, although it is below 2/L = {limit:.2g}: take a smaller hparams.server_lr"

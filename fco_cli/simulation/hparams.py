@@ -1,4 +1,4 @@
-"""How a run is simulated: the hyper-parameters of SPEC section 3 (the `hparams` group of the configuration)."""
+"""How a run is simulated: the `hparams` group of the configuration (docs/method.md, "Experiments")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fco_cli.errors import require
 
 
 @dataclass
-class Settings:
+class Hparams:
     """The `hparams` group."""
 
     client_lr: float  # eta_c
@@ -19,7 +19,9 @@ class Settings:
     batch_size: int
     local_epochs: int
     eval_every: int = 1
-    weighting: str = "uniform"
+    weighting: str = "uniform"  # of the clients in F and in every mean: uniform, or by their number of examples
+    normalize_steps: bool = True  # divide a client's change by its number of steps; false: the paper's plain mean,
+    # which with unequal clients solves the problem that weighs client m by p_m K_m
     dtype: str = "float64"
 
     def __post_init__(self) -> None:

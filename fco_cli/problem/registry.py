@@ -1,0 +1,23 @@
+"""The members of a family: every class in a folder that has a name of its own."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import TypeVar
+
+Kind = TypeVar("Kind")
+
+
+def members(base: type[Kind], package: str) -> dict[str, type[Kind]]:
+    """The subclasses of a dataclass whose field `name` has a default of their own, by that name."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    return {vars(kind)["name"]: kind for kind in _descendants(base) if isinstance(vars(kind).get("name"), str)}
+
+
+def _descendants(kind: type[Kind]) -> Iterator[type[Kind]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
