@@ -27,6 +27,7 @@ from fco_cli.algorithms import Jobs
 from fco_cli.config import Run
 from fco_cli.errors import Interrupted
 from fco_cli.problem.compiled import set_threads
+from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.engine import Experiment, Job, Simulation
 from fco_cli.simulation.record import Record, replace_folder
@@ -236,7 +237,7 @@ def varying_of(runs: list[Run]) -> Jobs:
     return Jobs(
         np.array([run.hparams.client_lr for run in runs], dtype),
         np.array([run.hparams.server_lr for run in runs], dtype),
-        np.array([run.regularizer.parameters for run in runs]),
+        stack_numbers(run.regularizer for run in runs),
     )
 
 

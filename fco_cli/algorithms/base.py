@@ -18,6 +18,7 @@ from fco_cli.problem.compiled import Kernel, copy, is_finite, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 
 prange = range  # Numba's parallel range in the compiled kernel
@@ -31,7 +32,7 @@ class Jobs:
 
     client_lr: Array  # [J], eta_c
     server_lr: Array  # [J], eta_s
-    parameters: Array  # [J, q], the regularizer's numbers
+    parameters: Numbers  # [J], the regularizer's numbers
 
     def __len__(self) -> int:
         return len(self.client_lr)

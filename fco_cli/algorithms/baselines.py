@@ -13,6 +13,7 @@ from fco_cli.errors import NoCertificate, UserError
 from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import Evaluation
 
@@ -122,20 +123,20 @@ class Optimum(Algorithm):
         return {"s": w.astype(float)}
 
     def round(self, state: State, cohort: Cohort | None) -> State:
-        solved = [self._solve(w[None], p[None]) for w, p in zip(state["s"], self.jobs.parameters, strict=True)]
+        solved = [self._solve(w[None], self.jobs.parameters[[j]]) for j, w in enumerate(state["s"])]
         return {"s": np.concatenate(solved)}
 
     def output(self, state: State) -> Array:
         return state["s"]
 
-    def _solve(self, w: Array, parameters: Array) -> Array:
+    def _solve(self, w: Array, numbers: Numbers) -> Array:
         problem, query, previous, momentum, smoothness = self.problem, w, w, 1.0, 1.0
         scale = max(1.0, float(np.linalg.norm(problem.risk(w).gradient)))
         for iteration in range(self.max_iterations):
             at = problem.risk(query)
-            w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, parameters)
+            w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, numbers)
             new = problem.risk(w)
-            residual = float(problem.kkt_residual(w, new.gradient, parameters)[0])
+            residual = float(problem.kkt_residual(w, new.gradient, numbers)[0])
             if residual <= self.tolerance * scale:
                 log.info("optimum certified: KKT residual %.2e after %d iterations", residual, iteration + 1)
                 return w
