@@ -55,7 +55,7 @@ def engine_rounds(
         eval_every=1 if evaluated else 10**9, dtype=str(problem.dtype),
     )  # fmt: skip
     rates = (rate * np.geomspace(0.1, 1, jobs)).astype(problem.dtype)
-    parameters = np.repeat(problem.regularizer.parameters[None], jobs, axis=0)
+    parameters = np.repeat(problem.regularizer.numbers, jobs)
     varying = Jobs(rates, np.ones(jobs, problem.dtype), parameters)
     experiment = Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"])
     simulation = Simulation(experiment, [Job() for _ in range(jobs)], varying)

@@ -74,7 +74,7 @@ def _ratio(above: float, below: float) -> float:
 def estimate_constants(run: Run, problem: Problem) -> Constants:
     if not (problem.model.convex and problem.regularizer.convex):
         raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
-    settings, parameters = run.hparams, run.regularizer.parameters[None]
+    settings, parameters = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
     start = sample.start(parameters)

@@ -85,7 +85,7 @@ def make_algorithm() -> Callable[..., Algorithm]:
 
     def make(name: str, problem: Problem, client_lr: float | list[float] = 0.05, server_lr: float = 1.0) -> Algorithm:
         rates = np.atleast_1d(np.array(client_lr, dtype=float))
-        parameters = np.repeat(problem.regularizer.parameters[None], len(rates), axis=0)
+        parameters = np.repeat(problem.regularizer.numbers, len(rates))
         return ALGORITHMS[name](problem, Jobs(rates, np.full(len(rates), server_lr), parameters))
 
     return make

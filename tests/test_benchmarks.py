@@ -26,7 +26,7 @@ def by_the_engine(problem):
     clients, batch = problem.data.clients, int(problem.data.sizes.max())
     settings = Settings(RATE, 1.0, ROUNDS, clients, batch, local_epochs=2, eval_every=1, dtype="float64")
     experiment = Experiment(None, problem, settings, 0, ALGORITHMS["feddualavg"])
-    jobs = Jobs(np.array([RATE]), np.ones(1), problem.regularizer.parameters[None])
+    jobs = Jobs(np.array([RATE]), np.ones(1), problem.regularizer.numbers)
     simulation = Simulation(experiment, [job := Job()], jobs)
     while simulation.advance():
         pass
@@ -82,7 +82,7 @@ def test_jax_computes_the_same_rounds(plain, task):
     work = rounds_of(problem, task == "nuclear", 3, 4)
     work()
     settings, rates = Settings(1.0, 1.0, 5, 10, 10, 1), 1e-5 * np.geomspace(0.1, 1, 3)
-    jobs = Jobs(rates, np.ones(3), np.repeat(problem.regularizer.parameters[None], 3, axis=0))
+    jobs = Jobs(rates, np.ones(3), np.repeat(problem.regularizer.numbers, 3))
     simulation = Simulation(
         Experiment(run.task, problem, settings, 0, ALGORITHMS["feddualavg"]), [Job() for _ in rates], jobs
     )

@@ -41,7 +41,7 @@ def nuclear():
 def simulate(instance, algo: str, client_lr: float, server_lr: float, rounds: int) -> tuple[Job, pd.DataFrame]:
     task, problem = instance
     settings = Settings(client_lr, server_lr, rounds, clients_per_round=10, batch_size=10, local_epochs=1)
-    varying = Jobs(np.array([client_lr]), np.array([server_lr]), problem.regularizer.parameters[None])
+    varying = Jobs(np.array([client_lr]), np.array([server_lr]), problem.regularizer.numbers)
     job = Job()
     simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS[algo]), [job], varying)
     while simulation.advance():

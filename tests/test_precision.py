@@ -29,7 +29,7 @@ def curves(name: str, algo: str, dtype: str) -> list[pd.DataFrame | None]:
     """The history of every pair of learning rates; None for one that diverged."""
     task, psi, _ = TASKS[name]
     problem = task.build(0, dtype, psi, "uniform")
-    varying = Jobs(*PAIRS.T.astype(dtype), np.tile(psi.parameters, (len(PAIRS), 1)))
+    varying = Jobs(*PAIRS.T.astype(dtype), np.repeat(psi.numbers, len(PAIRS)))
     settings = Settings(0.001, 1.0, ROUNDS, clients_per_round=10, batch_size=10, local_epochs=1, dtype=dtype)
     jobs = [Job() for _ in PAIRS]
     simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS[algo]), jobs, varying)

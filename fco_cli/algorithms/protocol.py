@@ -27,7 +27,7 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.named import named, pick
-from fco_cli.problem.numbers import records
+from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.problem import Problem
 
 State = dict[str, Array]  # names -> arrays with J first
@@ -39,8 +39,8 @@ class Varying:
 
     client_lr: Array  # [J], eta_c
     server_lr: Array  # [J], eta_s
-    psi: Array  # [J], a record of the regularizer's numbers for every job
-    options: Array  # [J], a record of the algorithm's own
+    psi: Numbers  # [J], a record of the regularizer's numbers for every job
+    options: Numbers  # [J], a record of the algorithm's own
 
     def __len__(self) -> int:
         return len(self.client_lr)
@@ -107,9 +107,9 @@ class Algorithm(ABC):
         return tuple(field.name for field in fields(cls) if field.type in ("float", float))
 
     @property
-    def option_numbers(self) -> Array:
-        """One record of them, [1]."""
-        return records({name: getattr(self, name) for name in self.varying_options()})
+    def numbers(self) -> Numbers:
+        """Their values in this run, as kernels read them: [1]."""
+        return record({name: getattr(self, name) for name in self.varying_options()})
 
     def bind(self, problem: Problem, varying: Varying) -> Self:
         """This algorithm at work on a problem, with the stack's numbers."""

@@ -1,4 +1,4 @@
-"""A problem: data + model + loss + regularizer + mirror map (SPEC section 1)."""
+"""A problem: data + model + loss + regularizer + mirror map (docs/method.md, "Problem")."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fco_cli.problem.losses import Loss, descend
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Risk, risk_of
 
@@ -22,7 +23,7 @@ from fco_cli.problem.risk import Risk, risk_of
 class Problem:
     """min over w of F(w) + psi(w), F = sum_m p_m F_m.
 
-    `regularizer` names the kind of psi; its numbers may differ from job to job and come as `parameters` [J, q].
+    `regularizer` names the kind of psi; its numbers may differ from job to job and come as records: `numbers` [J].
     """
 
     data: ClientData
@@ -55,19 +56,18 @@ class Problem:
         """F on the training data."""
         return risk_of(self.data, self.weights, self.model, self.loss)
 
-    def geometry(self, parameters: Array) -> Geometry:
-        numbers = np.hstack([parameters, np.tile(self.mirror.parameters, (len(parameters), 1))])
-        return Geometry(numbers, self.layout.table, self.regularizer.places(self.layout, numbers.shape[1]))
+    def geometry(self, numbers: Numbers) -> Geometry:
+        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
 
-    def start(self, parameters: Array) -> Array:
+    def start(self, numbers: Numbers) -> Array:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
         w = self.model.start().astype(self.dtype)
         for block in self.layout.blocks:
             if block.regularised:
                 w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
-        models, dual = np.tile(w, (len(parameters), 1)), np.empty((len(parameters), len(w)), self.dtype)
-        self.to_dual(models, self.geometry(parameters), dual)
-        self.to_primal(dual, np.zeros(len(parameters)), self.geometry(parameters), models)
+        models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
+        self.to_dual(models, self.geometry(numbers), dual)
+        self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
 
     # The primitives of which every algorithm is made.
@@ -96,25 +96,25 @@ class Problem:
 
     # What is measured.
 
-    def psi(self, w: Array, parameters: Array) -> Array:
+    def psi(self, w: Array, numbers: Numbers) -> Array:
         """The regularizer's value, summed over the regularised blocks: [J]."""
         total = np.zeros(len(w))
-        specialise(psi_value, value=self.regularizer.value)(w, self.geometry(parameters), total)
+        specialise(psi_value, value=self.regularizer.value)(w, self.geometry(numbers), total)
         return total
 
-    def prox(self, z: Array, t: Array, parameters: Array) -> Array:
+    def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
         """prox of t psi at z within the domain of h, whatever the mirror map."""
         out = np.empty_like(z)
-        specialise(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(parameters), out)
+        specialise(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(numbers), out)
         return out
 
-    def kkt_residual(self, w: Array, gradient: Array, parameters: Array) -> Array:
-        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (SPEC section 6)."""
+    def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
+        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
         w = np.asarray(w, dtype=float)
-        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), parameters), axis=1)
+        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
 
-    def constraint_violation(self, w: Array, parameters: Array) -> Array:
+    def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
         """How far w is outside of a constraint, relative to its length: |w - projection| / |w|, 0 inside."""
         w = np.asarray(w, dtype=float)
-        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), parameters), axis=1)
+        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), numbers), axis=1)
         return outside / np.maximum(np.linalg.norm(w, axis=1), np.finfo(float).tiny)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fco_cli.algorithms import Varying
 from fco_cli.config import Run
+from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 
 
@@ -47,6 +48,6 @@ def varying_of(runs: list[Run]) -> Varying:
     return Varying(
         np.array([run.hparams.client_lr for run in runs], dtype),
         np.array([run.hparams.server_lr for run in runs], dtype),
-        np.concatenate([run.regularizer.numbers for run in runs]),
-        np.concatenate([run.algo.option_numbers for run in runs]),
+        stack_numbers(run.regularizer for run in runs),
+        stack_numbers(run.algo for run in runs),
     )

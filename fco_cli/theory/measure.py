@@ -55,7 +55,7 @@ def cohort_of(clients: int, steps: int, rounds: int, round_index: int) -> Cohort
 
 
 def method(name: str, problem: Problem, client_lr: Array, server_lr: Array) -> Federated:
-    parameters = np.tile(problem.regularizer.parameters, (len(client_lr), 1))
+    parameters = np.repeat(problem.regularizer.numbers, len(client_lr))
     algorithm = ALGORITHMS[name](problem, Jobs(client_lr, server_lr, parameters))
     assert isinstance(algorithm, Federated)
     return algorithm
@@ -76,7 +76,7 @@ def watch(
     state = algorithm.start(problem.start(algorithm.jobs.parameters))
     follow = specialise(trace, local_steps=algorithm.client_steps)
     jobs, size = state["s"].shape
-    geometry = problem.geometry(np.tile(algorithm.jobs.parameters, (steps, 1)))  # of [K, J] stacked
+    geometry = problem.geometry(np.tile(algorithm.jobs.parameters, steps))  # of [K, J] stacked
     states = np.empty((instance.clients, steps + 1, jobs, size))
     total, gaps, drifts, drifts_dual, identities = np.zeros((jobs, size)), [], [], [], []
     for r in range(rounds[-1]):
@@ -126,10 +126,10 @@ def _identity(
 
 
 def _prox(instance: Instance, z: Array, t: Array) -> Array:
-    strength = instance.regularizer.parameters[0]
+    psi = instance.regularizer.numbers[0]
     if instance.regularizer.constraint:
-        return np.clip(z, -strength, strength)
-    return np.sign(z) * np.maximum(np.abs(z) - t[..., None] * strength, 0)
+        return np.clip(z, -psi.radius, psi.radius)
+    return np.sign(z) * np.maximum(np.abs(z) - t[..., None] * psi.strength, 0)
 
 
 def small_client_lr(

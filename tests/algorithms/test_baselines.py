@@ -10,7 +10,7 @@ from fco_cli.problem.problem import Problem
 
 
 def solve(problem, **options):
-    parameters = problem.regularizer.parameters[None]
+    parameters = problem.regularizer.numbers
     optimum = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), parameters), **options)
     w = optimum.output(optimum.round(optimum.start(np.zeros((1, problem.layout.size))), None))
     residual = problem.kkt_residual(w, problem.risk(w).gradient, parameters)[0]
@@ -47,7 +47,7 @@ def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
         risk += weight * cp.sum_squares(data.x @ cp.vec(kernel, order="C") + bias - data.y) / len(data.y)
     cp.Problem(cp.Minimize(risk + 0.4 * cp.normNuc(kernel))).solve()
     np.testing.assert_allclose(w[:-1].reshape(3, 4), kernel.value, atol=1e-4)
-    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], np.array([[0.4]]))[0]
+    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], problem.regularizer.numbers)[0]
     assert ours <= risk.value + 0.4 * np.linalg.norm(kernel.value, "nuc") + 1e-9
     assert residual < 1e-8
 

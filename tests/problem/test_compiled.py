@@ -124,14 +124,15 @@ SCRIPT = """
 import hashlib, numpy as np
 from fco_cli.problem.compiled import specialise
 from fco_cli.problem.mirror import to_primal, Geometry
+from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.balls import L1Ball
 digest = hashlib.sha256()
-for regularizer, number in ((Nuclear, 0.3), (L1Ball, 2.0)):
+for psi in (Nuclear(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
-    geometry = Geometry(np.full((3, 1), number), np.array([[0, 56, 7, 8, 1]]), np.array([[0, 1]]))
-    specialise(to_primal, primal=regularizer.prox)(z, np.ones(3), geometry, out)
+    geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]))
+    specialise(to_primal, primal=Euclidean().primal(psi))(z, np.ones(3), geometry, out)
     digest.update(out.tobytes())
 print(digest.hexdigest())
 """

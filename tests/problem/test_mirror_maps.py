@@ -53,7 +53,7 @@ def h(mirror: Mirror, w: np.ndarray) -> float:
 def maps(mirror: Mirror, regularizer: Regularizer, jobs: int = JOBS):
     """to_dual and to_primal of kernels [J, SIZE]; the bias, always Euclidean, is checked on the way."""
     problem = problem_with(mirror, regularizer)
-    geometry = problem.geometry(np.tile(regularizer.parameters, (jobs, 1)))
+    geometry = problem.geometry(np.repeat(regularizer.numbers, jobs))
 
     def with_bias(v, call):
         padded, out = np.hstack([v, np.full((jobs, 1), -3.0)]), np.empty((jobs, SIZE + 1))
@@ -106,12 +106,12 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
     """(h + t psi)*(z) = <z, w> - h(w) - t psi(w) at w = to_primal(z, t); its finite differences give w back."""
     _, to_primal = maps(mirror, regularizer)
     problem = problem_with(mirror, regularizer)
-    parameters = np.tile(regularizer.parameters, (JOBS, 1))
+    numbers = np.repeat(regularizer.numbers, JOBS)
     z, step = np.random.default_rng(2).standard_normal((JOBS, SIZE)), 1e-5
 
     def conjugate(z):
         w = to_primal(z, t)
-        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), parameters)
+        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), numbers)
         return (z * w).sum(axis=1) - [h(mirror, row) for row in w] - t * psi
 
     w, numeric = to_primal(z, t), np.empty_like(z)
@@ -164,9 +164,9 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
     """The algorithms' own text, with the entropy map: positive weights, the sum kept, the objective lower."""
     problem = problem_with(Entropy(), regularizer)
     settings = Settings(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
-    parameters = regularizer.parameters[None]
-    method = ALGORITHMS[algorithm](problem, Jobs(np.array([0.02]), np.array([1.0]), parameters))
-    start = problem.start(parameters)
+    numbers = regularizer.numbers
+    method = ALGORITHMS[algorithm](problem, Jobs(np.array([0.02]), np.array([1.0]), numbers))
+    start = problem.start(numbers)
     state, objectives = method.start(start), []
     for round_index in range(30):
         w = method.output(state)
@@ -176,7 +176,7 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
             assert kernel.sum() == pytest.approx(1.5)
         if regularizer.name == "l1_ball":
             assert kernel.sum() <= 1.5 + 1e-12
-        objectives.append(float((problem.risk(w).value + problem.psi(w, parameters))[0]))
+        objectives.append(float((problem.risk(w).value + problem.psi(w, numbers))[0]))
         state = method.round(state, sample_cohort(problem.data, settings, 0, round_index))
     assert objectives[-1] < objectives[0] - 0.1
 
@@ -184,10 +184,11 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
 def test_start_is_in_the_domain():
     """0 becomes the uniform weights; a feasible start is left alone to the last bit."""
     for regularizer, expected in ((Simplex(total=1.5), 0.25), (L1(strength=1.0), 1 / SIZE), (L1Ball(radius=0.6), 0.1)):
-        start = problem_with(Entropy(), regularizer).start(regularizer.parameters[None])
+        start = problem_with(Entropy(), regularizer).start(regularizer.numbers)
         np.testing.assert_allclose(start, [[expected] * SIZE + [0]])
-    assert (problem_with(Euclidean(), L1(strength=1.0)).start(np.ones((2, 1))) == 0).all()
-    np.testing.assert_allclose(problem_with(Euclidean(), Simplex(total=1.5)).start(np.full((1, 1), 1.5))[:, :-1], 0.25)
+    l1, simplex = L1(strength=1.0), Simplex(total=1.5)
+    assert (problem_with(Euclidean(), l1).start(np.repeat(l1.numbers, 2)) == 0).all()
+    np.testing.assert_allclose(problem_with(Euclidean(), simplex).start(simplex.numbers)[:, :-1], 0.25)
 
 
 def test_certificates_know_the_domain_of_h():
@@ -195,14 +196,15 @@ def test_certificates_know_the_domain_of_h():
     random = np.random.default_rng(5)
     x = random.standard_normal((4, 10, SIZE))
     y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight that the orthant forbids
-    problem = replace(problem_with(Entropy(), L1(strength=0.1)), data=ClientData.of_equal_clients(x, y))
-    solver = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), np.array([[0.1]])))
-    w = solver.output(solver.round(solver.start(problem.start(np.array([[0.1]]))), None))
+    psi = L1(strength=0.1)
+    problem = replace(problem_with(Entropy(), psi), data=ClientData.of_equal_clients(x, y))
+    solver = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), psi.numbers))
+    w = solver.output(solver.round(solver.start(problem.start(psi.numbers)), None))
     assert w[0, 1] == 0
     assert (w[0, :SIZE] >= 0).all()
     gradient = problem.risk(w).gradient
-    assert problem.kkt_residual(w, gradient, np.array([[0.1]]))[0] < 1e-8
-    assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, np.array([[0.1]]))[0] > 0.1
+    assert problem.kkt_residual(w, gradient, psi.numbers)[0] < 1e-8
+    assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, psi.numbers)[0] > 0.1
 
 
 def test_a_pair_without_a_closed_form_is_refused_by_name():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fco_cli.errors import UserError
-from fco_cli.problem.regularizers import all_regularizers
+from fco_cli.problem.regularizers import OneBlock, all_regularizers
+from fco_cli.problem.regularizers.balls import L1Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, wide
 
 NAMES = ["none", "l1", "elastic_net", "l2_squared", "nuclear", "l1_ball", "l2_ball"]
@@ -34,12 +35,20 @@ def problems(make_problem, regularizer):
     return Problems((name, make_problem(regularizer(name), features=12, kernel_shape=SHAPE)) for name in NAMES)
 
 
+def scaled(numbers, factors):
+    """Records with every number of a job multiplied by its factor."""
+    out = numbers.copy()
+    for name in out.dtype.names:
+        out[name] *= factors
+    return out
+
+
 def prox(problem, z, t):
-    return problem.prox(z[None], np.array([t]), problem.regularizer.parameters[None])[0]
+    return problem.prox(z[None], np.array([t]), problem.regularizer.numbers)[0]
 
 
 def psi(problem, w):
-    return problem.psi(w[None], problem.regularizer.parameters[None])[0]
+    return problem.psi(w[None], problem.regularizer.numbers)[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,12 +96,12 @@ def test_projection_lands_inside_once_and_for_all(problems, name, z, t):
 def test_stack_gives_the_bits_of_one_by_one(problems, regularizer, name):
     random, problem = np.random.default_rng(3), problems[name]
     z, t = 3 * random.standard_normal((6, SIZE)), np.array([0, 0.1, 0.5, 1, 2, 8.0])
-    parameters = np.repeat(problem.regularizer.parameters[None], 6, axis=0) * random.uniform(0.5, 2, (6, 1))
-    stacked, primal = problem.prox(z, t, parameters), np.empty_like(z)
-    problem.to_primal(z, t, problem.geometry(parameters), primal)
+    numbers = scaled(np.repeat(problem.regularizer.numbers, 6), random.uniform(0.5, 2, 6))
+    stacked, primal = problem.prox(z, t, numbers), np.empty_like(z)
+    problem.to_primal(z, t, problem.geometry(numbers), primal)
     for j in range(6):
         one = slice(j, j + 1)
-        np.testing.assert_array_equal(stacked[one], problem.prox(z[one], t[one], parameters[one]))
+        np.testing.assert_array_equal(stacked[one], problem.prox(z[one], t[one], numbers[one]))
     np.testing.assert_array_equal(stacked, primal)  # the Euclidean mirror map: to_primal is the prox
 
 
@@ -103,7 +112,7 @@ def test_subgradient_inequality(problems, name, w, u, zeros):
     problem = problems[name]
     w = np.where(np.arange(SIZE) < zeros, 0.0, w)
     g = np.zeros((1, SIZE))
-    problem.psi_subgradient(w[None], problem.geometry(problem.regularizer.parameters[None]), g)
+    problem.psi_subgradient(w[None], problem.geometry(problem.regularizer.numbers), g)
     left, right = psi(problem, u), psi(problem, w) + g[0] @ (u - w)
     if problem.regularizer.convex:
         assert left >= right - 1e-9 * (1 + abs(left) + abs(right))
@@ -190,7 +199,7 @@ def test_l1_ball_ends_where_an_entry_is_at_the_threshold(problems):
     """0.1 is the threshold itself here: rounding puts the entry above and below it in turn."""
     z = np.zeros((1, SIZE))
     z[0, [0, 2]] = 0.3, -0.1
-    p = problems["l1_ball"].prox(z, np.ones(1), np.array([[0.2]]))[0]
+    p = problems["l1_ball"].prox(z, np.ones(1), L1Ball(radius=0.2).numbers)[0]
     np.testing.assert_allclose(p[[0, 2]], [0.2, 0], atol=1e-15)
 
 
@@ -238,24 +247,24 @@ def harder_matrices():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_nuclear_against_lapack(matrix, dtype):
     """Thresholds from 0 to beyond all singular values: the smaller ones demand more of the decomposition."""
-    z, p = matrix.astype(dtype).ravel(), np.array([0.5])
+    z, p = matrix.astype(dtype).ravel(), Nuclear(strength=0.5).numbers[0]
     matrix, out, scale = z.astype(float).reshape(matrix.shape), np.empty_like(z), max(1.0, np.linalg.norm(matrix))
     slack = (1e-10 if dtype == "float64" else 1e-6) * scale
     for t in (0.0, 1e-9, 1e-5, 1e-3, 0.2, 1.0, 100.0):
-        Nuclear.prox(z, t, p, matrix.shape, out)
+        Nuclear.prox(z, t, p, OneBlock(0, *matrix.shape), out)
         np.testing.assert_allclose(
             out.reshape(matrix.shape), singular_value_thresholding(matrix, t / 2), rtol=0, atol=slack
         )
-    value = Nuclear.value(z, p, matrix.shape)
+    value = Nuclear.value(z, p, OneBlock(0, *matrix.shape))
     assert abs(value - np.linalg.norm(matrix, "nuc") / 2) <= 1e-10 * scale
 
 
 @pytest.mark.parametrize("unit", [1e-150, 1e-60, 1e60, 1e150])
 def test_nuclear_whatever_the_unit(unit):
-    p, out = np.array([0.5]), np.empty(32 * 32)
+    p, out = Nuclear(strength=0.5).numbers[0], np.empty(32 * 32)
     for matrix in harder_matrices():
         for t in (1e-3, 1.0):
-            Nuclear.prox(unit * matrix.ravel(), unit * t, p, matrix.shape, out[: matrix.size])
+            Nuclear.prox(unit * matrix.ravel(), unit * t, p, OneBlock(0, *matrix.shape), out[: matrix.size])
             expected = singular_value_thresholding(matrix, t / 2).ravel()
             np.testing.assert_allclose(out[: matrix.size] / unit, expected, rtol=0, atol=1e-9)
 
@@ -263,7 +272,7 @@ def test_nuclear_whatever_the_unit(unit):
 @pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
 def test_rows_become_orthogonal_by_rotation(matrix):
     """Those of tiny singular values too, which the eigenvectors of A A^T cannot tell apart."""
-    a, norm = wide(matrix.ravel(), matrix.shape)
+    a, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape))
     rows = a.copy()
     squared = orthogonal_rows(rows, 0.0)
     np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
@@ -280,7 +289,7 @@ def test_rows_become_orthogonal_by_rotation(matrix):
 def test_nuclear_subgradient_is_one(matrix, dtype):
     """A subgradient of the nuclear norm has no singular value above 1 and a product with W that is its norm."""
     w, out = matrix.astype(dtype).ravel(), np.empty(matrix.size, dtype)
-    Nuclear.subgradient(w, np.array([0.5]), matrix.shape, out)
+    Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], OneBlock(0, *matrix.shape), out)
     slack = 1e-7 if dtype == "float64" else 1e-3
     assert np.linalg.norm(out.reshape(matrix.shape), 2) <= 0.5 * (1 + slack)
     norm = np.linalg.norm(matrix, "nuc") / 2

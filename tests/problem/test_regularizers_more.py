@@ -20,6 +20,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.compiled import specialise
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
+from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.blockwise import Blockwise
 from fco_cli.problem.regularizers.boxes import Box, LinfBall, NonNegative, Simplex
@@ -115,19 +116,27 @@ every_case = pytest.mark.parametrize("case", CASES, ids=names)
 JOBS = 24
 
 
-def geometry(regularizer: Regularizer, shape: tuple[int, ...], parameters: np.ndarray | None = None, jobs: int = JOBS):
+def multiplied(numbers, factors):
+    """Records with every number of a job multiplied by its factor."""
+    out = numbers.copy()
+    for name in out.dtype.names:
+        out[name] *= factors
+    return out
+
+
+def geometry(regularizer: Regularizer, shape: tuple[int, ...], numbers: np.ndarray | None = None, jobs: int = JOBS):
     layout = Layout((Block("kernel", shape), Block("bias", (1,), regularised=False)))
-    if parameters is None:
-        parameters = np.tile(regularizer.parameters, (jobs, 1))
-    return Geometry(parameters, layout.table, regularizer.places(layout, parameters.shape[1]))
+    numbers = np.repeat(regularizer.numbers, jobs) if numbers is None else numbers
+    return Geometry(numbers, Euclidean().numbers, regularizer.table(layout))
 
 
-def prox(regularizer: Regularizer, z: np.ndarray, t, shape=VECTOR, parameters=None) -> np.ndarray:
+def prox(regularizer: Regularizer, z: np.ndarray, t, shape=VECTOR, numbers=None) -> np.ndarray:
     """For stacked z [J, n], through the same template as the algorithms use; the bias must come out untouched."""
     padded = np.hstack([z, np.full((len(z), 1), 7, z.dtype)])
     out = np.empty_like(padded)
     t = np.full(len(z), t, dtype=float) if np.ndim(t) == 0 else t
-    specialise(to_primal, primal=regularizer.prox)(padded, t, geometry(regularizer, shape, parameters, len(z)), out)
+    where = geometry(regularizer, shape, numbers, len(z))
+    specialise(to_primal, primal=Euclidean().primal(regularizer))(padded, t, where, out)
     assert (out[:, -1] == 7).all()
     return out[:, :-1]
 
@@ -204,9 +213,9 @@ def test_prox_is_firmly_non_expansive(case):
 def test_behaviour_under_scaling(case, a):
     """a * prox_{t psi}(z) = prox_{a t psi}(a z) where psi(a w) = a psi(w); a set scales with its numbers."""
     z, t, regularizer = points(7), 0.7, case.regularizer
-    parameters = np.tile(regularizer.parameters, (JOBS, 1))
+    numbers = np.repeat(regularizer.numbers, JOBS)
     if regularizer.constraint:
-        scaled = prox(regularizer, a * z, t, case.shape, a * parameters)
+        scaled = prox(regularizer, a * z, t, case.shape, multiplied(numbers, a))
     else:
         scaled = prox(regularizer, a * z, a * t, case.shape)
     np.testing.assert_allclose(scaled, a * prox(regularizer, z, t, case.shape), rtol=1e-9, atol=1e-11 * a)
@@ -222,13 +231,13 @@ def test_stacked_jobs_equal_jobs_one_by_one(regularizer):
     random, z = np.random.default_rng(8), points(9)
     t = random.uniform(0, 2, JOBS)
     t[::4] = 0
-    parameters = np.tile(regularizer.parameters, (JOBS, 1))
+    numbers = np.repeat(regularizer.numbers, JOBS)
     if regularizer.name not in ("group_lasso", "l0_ball", "blockwise"):  # these hold counts
-        parameters = parameters * random.uniform(0.5, 1.5, (JOBS, 1))
-    stacked = prox(regularizer, z, t, shape, parameters)
+        numbers = multiplied(numbers, random.uniform(0.5, 1.5, JOBS))
+    stacked = prox(regularizer, z, t, shape, numbers)
     for j in range(JOBS):
-        assert (prox(regularizer, z[[j]], t[[j]], shape, parameters[[j]])[0] == stacked[j]).all()
-    again = prox(regularizer, stacked, np.zeros(JOBS), shape, parameters)
+        assert (prox(regularizer, z[[j]], t[[j]], shape, numbers[[j]])[0] == stacked[j]).all()
+    again = prox(regularizer, stacked, np.zeros(JOBS), shape, numbers)
     np.testing.assert_allclose(again, stacked, atol=1e-12)
 
 
@@ -296,11 +305,10 @@ def test_blockwise_gives_every_block_its_own():
         (Block("third", (3,)), Block("bias", (2,), regularised=False), Block("first", (4,)), Block("second", (5,)))
     )
     regularizer.check_layout(layout)
-    parameters = np.tile(regularizer.parameters, (2, 1))
-    where = Geometry(parameters, layout.table, regularizer.places(layout, parameters.shape[1]))
+    where = Geometry(np.repeat(regularizer.numbers, 2), Euclidean().numbers, regularizer.table(layout))
     z, t = np.random.default_rng(0).standard_normal((2, 14)), np.array([0.4, 1.1])
     out, total = np.empty_like(z), np.zeros(2)
-    specialise(to_primal, primal=regularizer.prox)(z, t, where, out)
+    specialise(to_primal, primal=Euclidean().primal(regularizer))(z, t, where, out)
     specialise(psi_value, value=regularizer.value)(out, where, total)
     for j in range(2):
         soft = lambda v, by: np.sign(v) * np.maximum(np.abs(v) - by, 0)  # noqa: E731

@@ -37,7 +37,7 @@ def simulate():
     def run(experiment, rates, jobs=None, rounds=None) -> list[Job]:
         rates = np.array(rates, dtype=float)
         jobs = jobs or [Job() for _ in rates]
-        parameters = np.repeat(experiment.problem.regularizer.parameters[None], len(rates), axis=0)
+        parameters = np.repeat(experiment.problem.regularizer.numbers, len(rates))
         simulation = Simulation(experiment, jobs, Jobs(rates, np.full(len(rates), 0.7), parameters))
         for _ in range(experiment.settings.rounds if rounds is None else rounds):
             if not simulation.advance():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.evaluate import evaluate
 
 
@@ -9,10 +11,10 @@ def test_local_models_are_summarised_by_median_and_quartiles(make_experiment):
     experiment = make_experiment("lasso", "local")
     problem = experiment.problem
     models = np.random.default_rng(0).standard_normal((2, 5, problem.layout.size))
-    parameters = np.array([[0.5], [2.0]])
-    metrics = evaluate(experiment.task, problem, models, parameters)
+    numbers = stack_numbers([L1(strength=0.5), L1(strength=2.0)])
+    metrics = evaluate(experiment.task, problem, models, numbers)
     for j in range(2):
-        each = evaluate(experiment.task, problem, models[j], np.repeat(parameters[j : j + 1], 5, axis=0))
+        each = evaluate(experiment.task, problem, models[j], np.repeat(numbers[j : j + 1], 5))
         for name, values in each.items():
             assert metrics[name][j] == np.median(values)
             assert metrics[f"{name}_q25"][j] == np.quantile(values, 0.25)

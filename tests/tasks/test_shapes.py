@@ -48,7 +48,7 @@ def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
 def test_the_optimum_recovers_the_shape(task, regularizer):
     """The pooled optimum is closer to the truth than least squares, clearly."""
     problem = task.build(0, "float64", regularizer, "uniform")
-    jobs = Jobs(np.ones(1), np.ones(1), regularizer.parameters[None])
+    jobs = Jobs(np.ones(1), np.ones(1), regularizer.numbers)
     solver = ALGORITHMS["optimum"](problem, jobs)
     w = solver.output(solver.round(solver.start(problem.start(jobs.parameters)), None))
     x = np.hstack([problem.data.x, np.ones((len(problem.data.y), 1))])

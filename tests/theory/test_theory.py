@@ -148,8 +148,8 @@ def test_constants_of_the_instance_are_exact(box):
     assert instance.zeta == pytest.approx(np.sqrt((instance.metric * gradients**2).sum(axis=1)).max())
     assert instance.zeta == pytest.approx(GRID.spread)
     # w* is a fixed point of the proximal gradient step, and no nearby feasible point is better
-    gradient, parameters = q * (instance.optimum - instance.centre), instance.regularizer.parameters[None]
-    assert problem.kkt_residual(instance.optimum[None], gradient[None], parameters)[0] < 1e-14
+    gradient, numbers = q * (instance.optimum - instance.centre), instance.regularizer.numbers
+    assert problem.kkt_residual(instance.optimum[None], gradient[None], numbers)[0] < 1e-14
     assert instance.divergence == pytest.approx(np.linalg.norm(instance.optimum) ** 2 / 2)
     if box:
         corners = np.sign(-instance.centres) * GRID.radius
@@ -157,7 +157,7 @@ def test_constants_of_the_instance_are_exact(box):
         assert instance.gradient_bound == pytest.approx(longest)
         assert np.linalg.norm(noise, axis=2) == pytest.approx(instance.noise)
     nearby = problem.prox(instance.optimum + 0.1 * np.random.default_rng(0).standard_normal((50, 6)),
-                          np.zeros(50), np.repeat(parameters, 50, axis=0))  # fmt: skip
+                          np.zeros(50), np.repeat(numbers, 50))  # fmt: skip
     assert (instance.gap(nearby) > 0).all()
 
 

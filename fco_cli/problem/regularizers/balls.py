@@ -98,8 +98,8 @@ class L1Ball(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        project_onto_l1_ball(z, p[0], out)
+    def prox(z, t, psi, block, out):
+        project_onto_l1_ball(z, psi.radius, out)
 
 
 @dataclass(kw_only=True)
@@ -110,6 +110,6 @@ class L2Ball(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         length = np.sqrt(squared_length(z))
-        scale(z, z.dtype.type(1) if length <= p[0] else factor_within(length, p[0], z), out)
+        scale(z, z.dtype.type(1) if length <= psi.radius else factor_within(length, psi.radius, z), out)

@@ -32,8 +32,8 @@ class Box(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        clip(z, p[0], p[1], out)
+    def prox(z, t, psi, block, out):
+        clip(z, psi.lower, psi.upper, out)
 
 
 @dataclass(kw_only=True)
@@ -44,8 +44,8 @@ class LinfBall(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        clip(z, -p[0], p[0], out)
+    def prox(z, t, psi, block, out):
+        clip(z, -psi.radius, psi.radius, out)
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class NonNegative(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         clip(z, 0.0, np.inf, out)
 
 
@@ -72,7 +72,7 @@ class Simplex(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """max(z - theta, 0), where theta makes the sum right: entries that fall below it leave, never to return."""
         threshold, count = -np.inf, -1
         while True:
@@ -84,6 +84,6 @@ class Simplex(Constraint):
             if above == count or above == 0:
                 break
             count = above
-            threshold = (larger - p[0]) / count
+            threshold = (larger - psi.total) / count
         for i in range(z.shape[0]):
             out[i] = 0.0 if z[i] <= threshold else z[i] - threshold

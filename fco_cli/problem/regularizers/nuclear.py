@@ -157,13 +157,13 @@ def orthogonal_rows(a, threshold):
 
 
 @kernel
-def wide(z, shape):
+def wide(z, block):
     """A copy with no more rows than columns, transposed if need be, and of norm 1; and the norm that the matrix had.
 
     Without it the squares of squares soon leave the range of numbers. A matrix that has blown up, so that its squares
     overflow, is NaN here. All is in float64, whatever z is.
     """
-    rows, columns = shape
+    rows, columns = block.rows, block.columns
     matrix, norm = np.empty((min(rows, columns), max(rows, columns))), np.sqrt(squared_length(z))
     norm = norm if is_finite(norm) else np.nan
     inverse = 1 / norm if norm != 0 else 0.0
@@ -177,8 +177,8 @@ def wide(z, shape):
 
 
 @kernel
-def spectral(a, rows, factors, shape, out):
-    """out = sum_i factors_i (A v_i) v_i^T, with rows_i = s_i v_i and factors that include 1/s_i^2; back in `shape`."""
+def spectral(a, rows, factors, block, out):
+    """out = sum_i factors_i (A v_i) v_i^T, with rows_i = s_i v_i and factors that include 1/s_i^2."""
     result = np.zeros_like(a)
     for i in range(rows.shape[0]):
         if factors[i] == 0:
@@ -188,7 +188,7 @@ def spectral(a, rows, factors, shape, out):
             target, weight = result[r], factors[i] * inner(a[r], v)
             for c in range(a.shape[1]):
                 target[c] += weight * v[c]
-    rows_out, columns_out = shape
+    rows_out, columns_out = block.rows, block.columns
     for r in range(rows_out):
         for c in range(columns_out):
             out[r * columns_out + c] = result[r, c] if rows_out <= columns_out else result[c, r]
@@ -209,23 +209,23 @@ class Nuclear(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        a, norm = wide(w, shape)
+    def value(w, psi, block):
+        a, norm = wide(w, block)
         squared = orthogonal_rows(a, 0.0)
         total = 0.0
         for i in range(squared.shape[0]):
             total += np.sqrt(squared[i])
-        return p[0] * norm * total
+        return psi.strength * norm * total
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """Singular value thresholding: every s_i becomes max(s_i - t * strength, 0)."""
-        threshold = t * p[0]
+        threshold = t * psi.strength
         if threshold <= 0:
             copy(z, out)
             return
-        a, norm = wide(z, shape)
+        a, norm = wide(z, block)
         if norm <= threshold:  # then so is every singular value
             scale(z, 0.0, out)
             return
@@ -236,13 +236,13 @@ class Nuclear(Regularizer):
                 factors[i] = 0
             else:
                 factors[i] = norm * (1 - threshold / np.sqrt(factors[i])) / factors[i]
-        spectral(a, rows, factors, shape, out)
+        spectral(a, rows, factors, block, out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         """The smallest subgradient: strength * U V^T over the non-zero singular values."""
-        a, _norm = wide(w, shape)
+        a, _norm = wide(w, block)
         rows = a.copy()
         factors = orthogonal_rows(rows, 0.0)
         # Squares below this share are zero but for rounding: their vectors are noise.
@@ -251,5 +251,5 @@ class Nuclear(Regularizer):
             if factors[i] <= tiny:
                 factors[i] = 0
             else:
-                factors[i] = p[0] / (factors[i] * np.sqrt(factors[i]))
-        spectral(a, rows, factors, shape, out)
+                factors[i] = psi.strength / (factors[i] * np.sqrt(factors[i]))
+        spectral(a, rows, factors, block, out)

@@ -22,11 +22,11 @@ class NuclearBall(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        a, norm = wide(z, shape)
+    def prox(z, t, psi, block, out):
+        a, norm = wide(z, block)
         rows = a.copy()
         squared = orthogonal_rows(rows, 0.0)
-        singular, total, radius = np.empty(squared.shape[0]), 0.0, p[0] / norm if norm != 0 else np.inf
+        singular, total, radius = np.empty(squared.shape[0]), 0.0, psi.radius / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
             total += singular[i]
@@ -37,4 +37,4 @@ class NuclearBall(Ball):
         for i in range(squared.shape[0]):
             kept = singular[i] > threshold
             squared[i] = norm * (1 - threshold / singular[i]) / squared[i] if kept else 0.0
-        spectral(a, rows, squared, shape, out)
+        spectral(a, rows, squared, block, out)
