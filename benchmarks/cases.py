@@ -16,7 +16,7 @@ from benchmarks.measure import Timing, engine_rounds, interleaved
 from fco_cli.config import Run, register
 from fco_cli.execute import problem_of
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import all_regularizers
@@ -92,7 +92,7 @@ def fmri_shape(jobs: int, repeats: int) -> Timing:
     random = np.random.default_rng(0)
     x = random.standard_normal((59, 18, 39_912), dtype=np.float32)
     y = random.integers(0, 2, (59, 18)).astype(np.float32)
-    model, loss = Linear(x.shape[2]), Loss.ALL["logistic"]
+    model, loss = Linear(x.shape[2]), Logistic()
     data, held_out = ClientData.of_equal_clients(x, y), ClientData.of_equal_clients(x[:12].copy(), y[:12])
     validation = risk_of(held_out, held_out.weights("uniform"), model, loss)
     problem = Problem(data, model, loss, all_regularizers()["l1"](strength=1e-3), validation=validation)

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Cohort, Jobs
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
@@ -61,7 +61,7 @@ def make_problem() -> Callable[..., Problem]:
         y = labels.get(loss, lambda n: random.integers(outputs, size=n))(sum(sizes)).astype(dtype)
         data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         model = Linear(features, outputs, kernel_shape)
-        return Problem(data, model, Loss.ALL[loss], regularizer or make_regularizer("none"), weighting)
+        return Problem(data, model, all_losses()[loss](), regularizer or make_regularizer("none"), weighting)
 
     return make
 

@@ -12,11 +12,10 @@ from fco_cli.federated_data.download import ARCHIVES
 from fco_cli.federated_data.format import FederatedData, check_labels, save
 from fco_cli.federated_data.readers import read
 from fco_cli.federated_data.tables import Columns
+from fco_cli.problem.losses import all_losses
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-LOSSES = ("squared", "logistic", "softmax")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -44,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("check", help="is everything right with it?")
     _source(command)
-    command.add_argument("--loss", choices=LOSSES, help="also: do the labels fit this loss?")
+    command.add_argument("--loss", choices=list(all_losses()), help="also: do the labels fit this loss?")
     command.set_defaults(do=_check)
 
     command = commands.add_parser("describe", help="clients, samples, classes and how much the clients differ")
@@ -102,7 +101,7 @@ def _convert(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     data = _read(options)
     if options.loss:
-        check_labels(data, options.loss)
+        check_labels(data, all_losses()[options.loss]())
     print(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
 
 

@@ -1,10 +1,10 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
 A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
-to a slice (there is `copy` for that). The names it calls
-may be bound to other kernels with `specialise`, which is how one text of an algorithm serves every loss and
-regularizer and still runs as a single compiled loop. If a part is an ordinary Python function, the whole runs as
-ordinary Python: slower, the same text.
+to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialise`, which is how
+one text of an algorithm serves every loss and regularizer and still runs as a single compiled loop; a name may also be
+bound to a float, which is then a constant. If a part is an ordinary Python function, the whole runs as ordinary Python:
+slower, the same text.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ class Kernel:
     @property
     def identity(self) -> str:
         """Names this kernel and all it is made of: the key under which its machine code is cached."""
-        inner = ",".join(f"{name}={part.identity}" for name, part in self.parts.items() if isinstance(part, Kernel))
+        inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
         return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self.parallel}[{inner}]"
 
     @property
     def compilable(self) -> bool:
-        return all(isinstance(part, Kernel) and part.compilable for part in self.parts.values())
+        return all(
+            part.compilable if isinstance(part, Kernel) else isinstance(part, float) for part in self.parts.values()
+        )
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
@@ -74,7 +76,8 @@ class Kernel:
 
     def _compile(self, **options: Any) -> Callable[..., Any]:
         numba = _numba()
-        text = self._bind({name: part._inlined for name, part in self.parts.items()} | {"prange": numba.prange})
+        parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
+        text = self._bind(parts | {"prange": numba.prange})
         # Numba names its cache files after the function alone; two specialisations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self.parallel else False

@@ -9,8 +9,9 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, specialise
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import descent
 from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
@@ -74,8 +75,7 @@ class Problem:
 
     @cached_property
     def descend(self) -> Kernel:
-        model, loss = self.model, self.loss
-        return specialise(descend, forward=model.forward, backward=model.backward, slopes_of=loss.slopes)
+        return descent(self.model, self.loss)
 
     @cached_property
     def to_dual(self) -> Kernel:

@@ -15,8 +15,9 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import backward, each_row, forward
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss, backward, forward, slopes_of
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
 
 prange = range  # Numba's parallel range in the compiled kernel
@@ -116,12 +117,20 @@ class QuadraticRisk:
         return Evaluation(values + self.constant, gradients, None)
 
 
-def values_of(scores, y, rows):  # bound by `specialise` to the loss
+def value(scores, y):  # bound by `specialise` to the loss
     raise NotImplementedError
 
 
-def hits_of(scores, y, rows):
+def hit(scores, y):
     raise NotImplementedError
+
+
+@kernel
+def record(scores, y, j, i, seen):
+    """What a pass over the data sees of a row: its loss, and whether its scores are right."""
+    losses, hits = seen
+    losses[j, i] = value(scores, y)
+    hits[j] += hit(scores, y)
 
 
 @kernel
@@ -129,12 +138,10 @@ def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
     """Add one client's share of F, of the correct rows and of the gradient, unless that has no rows."""
     rows = np.arange(low, high)
     scores = forward(w, x, rows, widths)
-    losses = values_of(scores, y, rows)
-    correct = hits_of(scores, y, rows)
-    slopes_of(scores, y, rows)
+    losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
+    each_row(scores, y, rows, (losses, hits))
     share = weight / rows.shape[0]
     for j in range(w.shape[0]):
-        hits[j] += correct[j]
         for i in range(rows.shape[0]):
             values[j] += share * losses[j, i]
             for c in range(scores.shape[1]):
@@ -166,16 +173,11 @@ class DataRisk:
 
     @classmethod
     def of(cls, data: ClientData, weights: Array, model: Model, loss: Loss) -> DataRisk:
-        one_client = specialise(
-            add_client,
-            forward=model.forward,
-            backward=model.backward,
-            values_of=loss.values,
-            slopes_of=loss.slopes,
-            hits_of=loss.hits,
-        )
+        seeing = specialise(record, value=loss.bound("value"), hit=loss.bound("hit"))
+        rows = specialise(each_row, see=seeing, slope=loss.bound("slope"))
+        one_client = specialise(add_client, forward=model.forward, backward=model.backward, each_row=rows)
         compiled = specialise(pass_over, parallel=True, add_client=one_client)
-        return cls(data, weights, model.widths, compiled, not loss.quadratic)
+        return cls(data, weights, model.widths, compiled, loss.classification)
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=self.data.x.dtype)

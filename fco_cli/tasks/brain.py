@@ -13,7 +13,7 @@ import numpy as np
 from fco_cli.files import write_atomically
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
@@ -58,7 +58,7 @@ def classification(
     truth: Array | None = None,
 ) -> Problem:
     """Regularised logistic regression, validated on subjects that it has not seen."""
-    model, loss = Linear(training.x.shape[1]), Loss.ALL["logistic"]
+    model, loss = Linear(training.x.shape[1]), Logistic()
     validation = risk_of(held_out, held_out.weights(weighting), model, loss)
     return Problem(training, model, loss, regularizer, weighting, validation=validation, truth=truth)
 

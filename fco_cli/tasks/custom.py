@@ -15,7 +15,7 @@ from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
@@ -47,7 +47,7 @@ class Custom(Task):
     main_metric = "objective"
 
     def __post_init__(self) -> None:
-        require(self.loss in Loss.ALL, "task.loss", self.loss, "one of " + ", ".join(Loss.ALL))
+        require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
 
@@ -56,14 +56,15 @@ class Custom(Task):
 
     def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
         data = read(Path(self.path))
-        outputs = check_labels(data, self.loss)
+        loss = all_losses()[self.loss]()
+        outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
         training = data.take(~held_out).as_clients(dtype)
         moments = Moments.identity(data.x.shape[1])
         if self.standardise:
             moments = aggregated_moments(training)
             training = _standardised(training, moments, dtype)
-        model, loss = Linear(data.x.shape[1], outputs), Loss.ALL[self.loss]
+        model = Linear(data.x.shape[1], outputs)
         validation = None
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)

@@ -14,6 +14,7 @@ from fco_cli.federated_data.format import FederatedData, check_labels, from_arra
 from fco_cli.federated_data.readers import fingerprint, kind_of, read
 from fco_cli.federated_data.tff import read_tff
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Softmax
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.streams import TRAINING, generator
@@ -45,7 +46,7 @@ class Femnist(ImageClassification):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
-        check_labels(data, "softmax")
+        check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
             data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear, Model
 from fco_cli.problem.network import Network
 from fco_cli.problem.problem import Problem
@@ -31,7 +31,7 @@ class ImageClassification(Task):
     def problem(
         self, training: ClientData, test: ClientData, classes: int, seed: int, regularizer: Regularizer, weighting: str
     ) -> Problem:
-        features, loss = training.x.shape[1], Loss.ALL["softmax"]
+        features, loss = training.x.shape[1], Softmax()
         model: Model = Linear(features, classes)
         if self.hidden:
             model = Network(features, tuple(self.hidden), classes, seed)

@@ -11,7 +11,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
@@ -44,7 +44,7 @@ class SyntheticRegression(Task):
     def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
         kernel = self.true_kernel()
         truth = np.append(kernel.ravel(), generator(seed, TRUTH).standard_normal())
-        model, loss = Linear(kernel.size, kernel_shape=kernel.shape), Loss.ALL["squared"]
+        model, loss = Linear(kernel.size, kernel_shape=kernel.shape), Squared()
         held_out = self._draw(seed, VALIDATION, truth, dtype)
         validation = risk_of(held_out, held_out.weights(weighting), model, loss)
         training = self._draw(seed, TRAINING, truth, dtype)

@@ -9,7 +9,7 @@ from fco_cli.algorithms import ALGORITHMS, Cohort
 from fco_cli.algorithms.base import mean_change
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.sampling import sample_cohort
@@ -180,7 +180,7 @@ def two_rows(regularizer):
     """In both examples the bias would add terms to every line: the third column of x is it, and it is 0 throughout,
     for the two clients' gradients by the bias are opposite."""
     data = ClientData(np.eye(2), np.array([4.0, -4.0]), np.array([0, 1, 2]))
-    return Problem(data, Linear(2), Loss.ALL["squared"], regularizer("l1", strength=1.0))
+    return Problem(data, Linear(2), Squared(), regularizer("l1", strength=1.0))
 
 
 BOTH = Cohort(np.arange(2), np.array([0, 0, 1, 1]), np.arange(5), np.array([0, 2, 4]), np.ones(2))  # K = 2 steps each

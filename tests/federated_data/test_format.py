@@ -12,6 +12,7 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.federated_data import load, save
 from fco_cli.federated_data.format import check_labels, from_arrays
+from fco_cli.problem.losses import Softmax, Squared, all_losses
 
 
 def good() -> dict[str, np.ndarray]:
@@ -151,11 +152,11 @@ def test_a_missing_file_is_named(tmp_path):
 def test_labels_that_do_not_fit_the_loss_are_named(loss, y, classes, says):
     arrays = good() | {"y": np.array(y)} | ({} if classes is None else {"classes": np.array(classes)})
     with pytest.raises(UserError) as problem:
-        check_labels(from_arrays("here", arrays), loss)
+        check_labels(from_arrays("here", arrays), all_losses()[loss]())
     assert says in str(problem.value)
 
 
 def test_labels_tell_how_many_scores_a_model_needs():
     data = from_arrays("here", good())
-    assert check_labels(data, "squared") == 1
-    assert check_labels(data, "softmax") == 3
+    assert check_labels(data, Squared()) == 1
+    assert check_labels(data, Softmax()) == 3

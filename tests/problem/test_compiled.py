@@ -41,6 +41,16 @@ def test_specialise_binds_the_names():
     assert specialise(total, inner=square)(VALUES) == 14
 
 
+def test_a_number_is_a_constant_of_the_machine_code():
+    @kernel
+    def times(v):
+        return factor * v  # noqa: F821 - bound below
+
+    twice, thrice = (specialise(times, factor=number) for number in (2.0, 3.0))
+    assert (twice(1.5), thrice(1.5)) == (3, 4.5)
+    assert (twice.compilable, twice.identity != thrice.identity) == (True, True)
+
+
 def test_the_same_parts_give_the_same_kernel():
     assert specialise(total, inner=double) is specialise(total, inner=double)
     assert specialise(total, inner=double) is not specialise(total, inner=double, parallel=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialise
-from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.descent import descent
+from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear
 from fco_cli.problem.network import Network
 
@@ -43,7 +43,7 @@ def test_scores(data, models):
 
 def gradient(w, x, y) -> np.ndarray:
     """Of the mean loss: what `descend` adds with rate -1."""
-    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    step = descent(MODEL, Softmax())
     out = np.zeros_like(w)
     step(out, w, x, y, ROWS, MODEL.widths, -np.ones(len(w)))
     return out
@@ -71,7 +71,7 @@ def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
 
 def test_the_state_may_be_the_query(data, models):
     """As in FedAvg: every layer must see the weights from before the step."""
-    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    step = descent(MODEL, Softmax())
     w = models.copy()
     step(w, w, *data, ROWS, MODEL.widths, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
 
 
@@ -66,4 +66,4 @@ def test_the_cheaper_way_is_taken(make_problem):
     tall, wide, logistic = make_problem(features=6), make_problem(features=60), make_problem(loss="logistic")
     kinds = [type(risk_of(p.data, p.weights, p.model, p.loss)) for p in (tall, wide, logistic)]
     assert kinds == [QuadraticRisk, DataRisk, DataRisk]
-    assert Loss.ALL["squared"].quadratic
+    assert Squared.quadratic

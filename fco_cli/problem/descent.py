@@ -1,0 +1,59 @@
+"""The step along a loss's gradient that every algorithm takes, and the one loop over jobs and rows."""
+
+from __future__ import annotations
+
+from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Model
+
+
+def forward(w, x, rows, widths):  # these names are bound by `specialise` to a model and a loss
+    raise NotImplementedError
+
+
+def backward(gradient, w, x, rows, widths, slopes):
+    raise NotImplementedError
+
+
+def slope(scores, y):
+    raise NotImplementedError
+
+
+def see(scores, y, j, i, seen):
+    raise NotImplementedError
+
+
+@kernel
+def nothing(scores, y, j, i, seen):
+    """A step along the gradient looks at nothing on its way."""
+
+
+@kernel
+def each_row(scores, y, rows, seen):
+    """For every job and row: see its scores, then replace them in scores [J, C, B] by the loss's slope."""
+    for j in range(scores.shape[0]):
+        for i in range(scores.shape[2]):
+            see(scores[j, :, i], y[rows[i]], j, i, seen)
+            slope(scores[j, :, i], y[rows[i]])
+
+
+@kernel
+def descend(state, query, x, y, rows, widths, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over the rows), in place.
+
+    `state` and `query` may be the same array. `rate` is a vector over the jobs.
+    """
+    scores = forward(query, x, rows, widths)
+    each_row(scores, y, rows, None)
+    for j in range(scores.shape[0]):
+        step = -rate[j] / rows.shape[0]
+        for c in range(scores.shape[1]):
+            for i in range(scores.shape[2]):
+                scores[j, c, i] *= step
+    backward(state, query, x, rows, widths, scores)
+
+
+def descent(model: Model, loss: Loss) -> Kernel:
+    """`descend` for a model and a loss."""
+    rows = specialise(each_row, see=nothing, slope=loss.bound("slope"))
+    return specialise(descend, forward=model.forward, backward=model.backward, each_row=rows)
