@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from fco_cli.execute import problem_of
 from hydra import compose, initialize_config_module
 
 from benchmarks import plain
 from benchmarks.measure import Timing, engine_rounds, interleaved
 from fco_cli.config import Run, register
-from fco_cli.execute import problem_of
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models import Linear

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from fco_cli.simulation.settings import Settings
 
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
 
 jax.config.update("jax_enable_x64", True)
 STRENGTH, CLIENTS, BATCH = 0.5, 10, 10

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from fco_cli.simulation.settings import Settings
 from threadpoolctl import threadpool_limits
 
 from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
 
 
 @dataclass

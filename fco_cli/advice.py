@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import pairwise
 
 import numpy as np
 from omegaconf import OmegaConf
 
-from fco_cli.algorithms import Jobs
+from fco_cli.algorithms import Varying
 from fco_cli.algorithms.baselines import Optimum
 from fco_cli.config import Run
 from fco_cli.errors import UserError
@@ -74,32 +75,32 @@ def _ratio(above: float, below: float) -> float:
 def estimate_constants(run: Run, problem: Problem) -> Constants:
     if not (problem.model.convex and problem.regularizer.convex):
         raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
-    settings, parameters = run.hparams, run.regularizer.numbers
+    hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
-    start = sample.start(parameters)
-    solver = Optimum(sample, Jobs(np.ones(1), np.ones(1), parameters), tolerance=NEAR)
-    optimum = solver.output(solver.round(solver.start(start), None)).astype(sample.dtype)
+    start, near = sample.initial_models(psi), Optimum(tolerance=NEAR)
+    solver = near.bind(sample, Varying(np.ones(1), np.ones(1), psi, near.numbers))
+    optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
     sigma = zeta = longest = 0.0
     for w in (start, optimum):
         mean = sample.risk(w).gradient
-        for low, high in zip(sample.data.start[:-1], sample.data.start[1:], strict=True):
+        for low, high in pairwise(sample.data.offsets):
             own = np.arange(low, high)
             client = batch_gradient(sample, w, own)
             zeta = max(zeta, float(np.linalg.norm(client - mean)))
-            rows = [random.permutation(own)[: settings.batch_size] for _ in range(BATCHES)]
+            rows = [random.permutation(own)[: hparams.batch_size] for _ in range(BATCHES)]
             batches = np.concatenate([batch_gradient(sample, w, some) for some in rows])
             sigma = max(sigma, float(np.sqrt(((batches - client) ** 2).sum(axis=1).mean())))
             longest = max(longest, float(np.linalg.norm(batches, axis=1).max()))
     return Constants(
-        smoothness=estimate_smoothness(problem, run.seed, settings.batch_size),
+        smoothness=estimate_smoothness(problem, run.seed, hparams.batch_size),
         sigma=sigma,
         zeta=zeta,
         gradient=longest,
         divergence=_divergence(problem, optimum[0], start[0]),
-        steps=float(np.ceil(problem.data.sizes / settings.batch_size).mean() * settings.local_epochs),
-        rounds=settings.rounds,
-        clients=min(settings.clients_per_round, problem.data.clients),
+        steps=float(np.ceil(problem.data.sizes / hparams.batch_size).mean() * hparams.local_epochs),
+        rounds=hparams.rounds,
+        clients=min(hparams.clients_per_round, problem.data.clients),
     )
 
 

@@ -28,7 +28,9 @@ def run(config: DictConfig) -> float:
     from rich.console import Console
 
     from fco_cli.config import Run
-    from fco_cli.execute import Stop, execute, why_diverged
+    from fco_cli.simulation.smoothness import why_diverged
+    from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.runner import execute
     from fco_cli.terminal import RunProgress, final_table
 
     if config.theory is not None:
@@ -45,7 +47,7 @@ def run(config: DictConfig) -> float:
     if outcome.was_done:
         log.info("already done (force=true runs it again)")
     if outcome.result["status"] == "diverged":
-        log.warning(why_diverged(one, outcome.result))
+        log.warning(why_diverged(one.hparams.client_lr, outcome.result))
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
@@ -57,7 +59,7 @@ def advise(one: Run) -> None:
     from rich.console import Console
 
     from fco_cli.advice import estimate_constants, paper_grid
-    from fco_cli.execute import problem_of
+    from fco_cli.sweeps.problems import problem_of
     from fco_cli.terminal import advice_tables
 
     log.info(one.describe())
@@ -91,10 +93,12 @@ def main() -> None:
     gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
     import hydra
 
+    from fco_cli import theory
     from fco_cli.config import register
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
+    theory.register()
     _compose_once()
     with one_line_endings():
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(_job)()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 from hypothesis import settings
 
 from fco_cli.algorithms import ALGORITHMS, Algorithm, Cohort, Jobs
@@ -16,7 +17,6 @@ from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
-from fco_cli.simulation.settings import Settings
 
 # Kernels compile on their first call, and the machine may be busy: time says nothing about correctness.
 settings.register_profile("fco", deadline=None, max_examples=50)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 
 from fco_cli.advice import Constants, estimate_constants, paper_grid
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.cardinality import L0
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.settings import Settings
 from fco_cli.theory.statements import Grid
 
 KNOWN = Constants(smoothness=4.0, sigma=2.0, zeta=8.0, gradient=27.0, divergence=2.0, steps=8, rounds=32, clients=8)

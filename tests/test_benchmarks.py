@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 
 from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
 
 ROUNDS, RATE = 4, 0.03
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from fco_cli.simulation.settings import Settings
 
 from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.problem.regularizers.nuclear import Nuclear as NuclearNorm
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
 from fco_cli.simulation.smoothness import estimate_smoothness
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear

@@ -196,8 +196,8 @@ class Federated(Algorithm):
     local_steps: ClassVar[Kernel]
     """local_steps(received, memory, message, rate, options, batches, geometry): what one client does in a round.
 
-    `received` has the broadcast and the clocks by name, `memory` the remembered ones, to be changed in place, `message` those
-    to be sent, to be filled; `rate` is eta_c [J], `options` [J] the records of the algorithm's own numbers.
+    `received` has the broadcast and the clocks by name, `memory` what the client remembers, to be changed in place,
+    `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] the records of the algorithm's own numbers.
     """
 
     @cached_property

@@ -96,7 +96,9 @@ class Run:
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
-        parts += [f"{key} {getattr(self.hparams, key):g}" for key in ("client_lr", "server_lr") if key in self.algo.uses]
+        parts += [
+            f"{key} {getattr(self.hparams, key):g}" for key in ("client_lr", "server_lr") if key in self.algo.uses
+        ]
         return ", ".join([*parts, f"seed {self.seed}"])
 
 

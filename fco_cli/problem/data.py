@@ -37,7 +37,9 @@ class ClientData:
     def client(self, m: int) -> ClientData:
         """Client m alone."""
         rows = slice(self.offsets[m], self.offsets[m + 1])
-        return ClientData(self.x[rows], self.y[rows], np.array([0, self.offsets[m + 1] - self.offsets[m]], dtype=np.int64))
+        return ClientData(
+            self.x[rows], self.y[rows], np.array([0, self.offsets[m + 1] - self.offsets[m]], dtype=np.int64)
+        )
 
     def weights(self, weighting: str) -> Array:
         """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their number of examples."""

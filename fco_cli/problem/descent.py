@@ -38,19 +38,20 @@ def each_row(scores, y, rows, seen):
 
 
 @kernel
-def descend(state, query, x, y, rows, widths, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows), in place.
+def descend(state, query, batches, k, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k), in place.
 
     `state` and `query` may be the same array. `rate` is a vector over the jobs.
     """
-    scores = forward(query, x, rows, widths)
-    each_row(scores, y, rows, None)
+    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+    scores = forward(query, batches.x, rows, batches.widths)
+    each_row(scores, batches.y, rows, None)
     for j in range(scores.shape[0]):
         step = -rate[j] / rows.shape[0]
         for c in range(scores.shape[1]):
             for i in range(scores.shape[2]):
                 scores[j, c, i] *= step
-    backward(state, query, x, rows, widths, scores)
+    backward(state, query, batches.x, rows, batches.widths, scores)
 
 
 def descent(model: Model, loss: Loss) -> Kernel:

@@ -171,7 +171,7 @@ class Model(Protocol):
     @property
     def layout(self) -> Layout: ...
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         """w_0 [P]."""
         ...
 
@@ -182,7 +182,7 @@ class Linear:
 
     features: int
     outputs: int = 1
-    kernel_shape: tuple[int, ...] | None = None  # how the regularizer sees the kernel, e.g. (32, 32)
+    weights_shape: tuple[int, ...] | None = None  # how the regularizer sees the weights, e.g. (32, 32)
 
     forward: ClassVar[Kernel] = linear_forward
     backward: ClassVar[Kernel] = linear_backward
@@ -194,9 +194,9 @@ class Linear:
 
     @property
     def layout(self) -> Layout:
-        shape = self.kernel_shape or ((self.features,) if self.outputs == 1 else (self.outputs, self.features))
-        return Layout((Block("kernel", shape), Block("bias", (self.outputs,), regularised=False)))
+        shape = self.weights_shape or ((self.features,) if self.outputs == 1 else (self.outputs, self.features))
+        return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularised=False)))
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         """w_0 = 0 (SPEC section 3)."""
         return np.zeros(self.layout.size)

@@ -36,5 +36,3 @@ def pick(names: tuple[str, ...]) -> Kernel:
     function = f"pick_{kind.__name__}"
     exec(f"def {function}(stack, i):\n    return {kind.__name__}({arrays})", text.__dict__)
     return kernel(getattr(text, function))
-
-

@@ -150,12 +150,12 @@ class Network:
         widths = self.widths.tolist()
         for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
             blocks += [
-                Block(f"kernel{layer}", (outputs, inputs)),
+                Block(f"weights{layer}", (outputs, inputs)),
                 Block(f"bias{layer}", (outputs,), regularised=False),
             ]
         return Layout(tuple(blocks))
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         """Glorot-uniform kernels, zero biases (SPEC section 3)."""
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,25 @@ from fco_cli.problem.risk import Risk, risk_of
 
 
 @dataclass(frozen=True)
+class TaskData:
+    """What a task knows: rows, a model and a loss of it. Regularizer, mirror map and weights are the run's choice."""
+
+    training: ClientData
+    model: Model
+    loss: Loss
+    held_out: ClientData | None = None
+    truth: Array | None = None
+    description: Any = None
+
+    def joined(self, regularizer: Regularizer, mirror: Mirror, weighting: str) -> Problem:
+        """The problem that a run minimizes."""
+        return Problem(
+            self.training, self.model, self.loss, regularizer, weighting, mirror,
+            self.held_out, self.truth, self.description,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Problem:
     """min over w of F(w) + psi(w), F = sum_m p_m F_m.
 
@@ -33,8 +53,9 @@ class Problem:
     regularizer: Regularizer
     weighting: str = "uniform"
     mirror: Mirror = field(default_factory=Euclidean)
-    validation: Risk | None = None
+    held_out: ClientData | None = None  # rows that validate
     truth: Array | None = None  # [P], where the task knows it
+    description: Any = None  # what else the task wants to know when it writes a model
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -57,12 +78,19 @@ class Problem:
         """F on the training data."""
         return risk_of(self.data, self.weights, self.model, self.loss)
 
+    @cached_property
+    def validation(self) -> Risk | None:
+        """The same on the rows held out."""
+        if self.held_out is None:
+            return None
+        return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
+
     def geometry(self, numbers: Numbers) -> Geometry:
         return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
 
-    def start(self, numbers: Numbers) -> Array:
+    def initial_models(self, numbers: Numbers) -> Array:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
-        w = self.model.start().astype(self.dtype)
+        w = self.model.initial().astype(self.dtype)
         for block in self.layout.blocks:
             if block.regularised:
                 w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])

@@ -185,7 +185,7 @@ class DataRisk:
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
         data = self.data
-        self.compiled(w, data.x, data.y, self.widths, data.start, self.weights, values, hits, gradients)
+        self.compiled(w, data.x, data.y, self.widths, data.offsets, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(self.data.y) if self.classification else None
         return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
 

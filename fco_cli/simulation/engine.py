@@ -105,7 +105,8 @@ class Simulation:
         if self.setup.record_clients and self.round + 1 == self.rounds:
             self._keep_clients(made, cohort)
         if self.memory is not None and cohort is not None:  # only now: a job that diverges leaves with what it had
-            assert made.memory is not None and made.arrived is not None
+            assert made.memory is not None
+            assert made.arrived is not None
             self.memory.write(cohort.clients, made.memory, made.arrived & finite)
         before, self.state = self.state, made.state
         if not finite.all():

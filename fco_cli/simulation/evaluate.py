@@ -1,4 +1,4 @@
-"""The numbers of one evaluation: those every run carries (SPEC section 6) and those of the task."""
+"""The numbers of one evaluation: those every run carries (docs/method.md, "Metrics") and those of the task."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def bytes_of_job(clients: int, remembered: int, size: int, itemsize: int) -> int
 
 def client_memory(initial: Array, clients: int, folders: list[Path] | None) -> ClientMemory:
     """The memory for initial rows [remembered, J, P]; large ones go to the jobs' folders, if there are any."""
-    remembered, jobs, size = initial.shape
+    remembered, _, size = initial.shape
     large = bytes_of_job(clients, remembered, size, initial.itemsize) == 0
     return FileMemory(initial, clients, folders) if large and folders is not None else ProcessMemory(initial)
 
@@ -64,7 +64,7 @@ class ClientMemory(ABC):
     def load(self, j: int, saved: Saved) -> None:
         """Continue job j from a checkpoint."""
 
-    def saved(self, j: int) -> None:
+    def saved(self, j: int) -> None:  # noqa: B027 - only files must know
         """The checkpoint of job j is on disk."""
 
 

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from fco_cli.config import Run
 from fco_cli.errors import SweepFailed, UserError
-from fco_cli.execute import Stop
 from fco_cli.files import as_yaml
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
 from fco_cli.sweeps.display import Display
 from fco_cli.sweeps.plan import describe_plan

@@ -88,7 +88,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
         set_threads(run.threads or os.cpu_count() or 1)
         problem = building.result()
         run.check_clients(problem.data.clients)
-        beside.submit(lambda: problem.risk)
+        beside.submit(lambda: (problem.risk, problem.validation))
         smoothness = None
         if run.algo.federated:
             smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)
@@ -130,7 +130,7 @@ def _simulate(
     setup: Setup, stack: list[tuple[Run, Record, Job]], smoothness: float | None, observer: Observer, stop: Stop
 ) -> Iterator[Outcome]:
     runs, records, jobs = (list(column) for column in zip(*stack, strict=True))
-    simulation = _started(setup, runs, records, jobs)
+    simulation, jobs = _started(setup, runs, records, jobs)
     unfinished = dict(enumerate(jobs))
     before = saved = time.monotonic()
     while simulation.advance():
@@ -152,16 +152,15 @@ def _simulate(
         observer.on_round(simulation)
 
 
-def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]) -> Simulation:
+def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]) -> tuple[Simulation, list[Job]]:
     """The simulation from the jobs' checkpoints; from the start where the clients' memory is damaged."""
     folders = [record.folder for record in records]
     try:
-        return Simulation(setup, jobs, varying_of(runs), folders)
+        return Simulation(setup, jobs, varying_of(runs), folders), jobs
     except DamagedMemory as problem:
         log.warning("%s: %s; the stack starts over", folders[0], problem)
-        for job in jobs:
-            job.__init__()  # type: ignore[misc]
-        return Simulation(setup, jobs, varying_of(runs), folders)
+        jobs = [Job() for _ in runs]
+        return Simulation(setup, jobs, varying_of(runs), folders), jobs
 
 
 def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: float | None) -> Outcome:

@@ -13,9 +13,10 @@ from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.errors import Interrupted, NoCertificate, UserError
-from fco_cli.execute import Outcome, Stop, execute
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.runner import Outcome, execute
 
 EVENT_SECONDS = 0.3
 
@@ -57,10 +58,10 @@ class Ended:
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack key, in the order in which the keys appear."""
+    """Group runs by their stack's identity, in the order in which it appears."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.stack_key, []).append(run)
+        groups.setdefault(run.identity.stack, []).append(run)
     return [Stack(number, members) for number, members in enumerate(groups.values())]
 
 

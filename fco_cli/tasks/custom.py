@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,21 +16,12 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import DataRisk
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import area_under_curve, density
 
 HOLDOUTS = ("auto", "split", "clients", "rows", "none")
-
-
-@dataclass(frozen=True)
-class CustomProblem(Problem):
-    """A problem that remembers what its features are."""
-
-    description: LinearModel = field(kw_only=True)
 
 
 @dataclass(kw_only=True)
@@ -51,10 +41,10 @@ class Custom(Task):
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
 
-    def identity(self) -> dict[str, Any]:
-        return asdict(self) | {"path": fingerprint(Path(self.path))}
+    def contents(self) -> dict[str, str]:
+        return {"path": fingerprint(Path(self.path))}
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def build(self, seed: int, dtype: str) -> TaskData:
         data = read(Path(self.path))
         loss = all_losses()[self.loss]()
         outputs = check_labels(data, loss)
@@ -65,17 +55,14 @@ class Custom(Task):
             moments = aggregated_moments(training)
             training = _standardised(training, moments, dtype)
         model = Linear(data.x.shape[1], outputs)
-        validation = None
+        test = None
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)
             test = _standardised(test, moments, dtype) if self.standardise else test
-            validation = DataRisk.of(test, test.weights(weighting), model, loss)
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
-        return CustomProblem(
-            training, model, loss, regularizer, weighting, validation=validation, description=description
-        )
+        return TaskData(training, model, loss, test, description=description)
 
     def _held_out(self, data: FederatedData, seed: int) -> Array:
         """A mask over the rows; every client that trains keeps at least one row."""
@@ -104,8 +91,8 @@ class Custom(Task):
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         support = w[:, problem.layout.regularised] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
-        if isinstance(problem.validation, DataRisk) and self.loss != "softmax":
-            metrics |= self._held_out_metrics(problem.validation.data, w)
+        if problem.held_out is not None and self.loss != "softmax":
+            metrics |= self._held_out_metrics(problem.held_out, w)
         return metrics
 
     def _held_out_metrics(self, data: ClientData, w: Array) -> dict[str, Array]:
@@ -117,11 +104,10 @@ class Custom(Task):
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
         """model.csv, linear_model.npz and linear_model.json; the local baseline has no single model to export."""
-        assert isinstance(problem, CustomProblem)
         if model.ndim == 1:
-            kernel = problem.layout.view(model[None], "kernel").reshape(problem.model.widths[-1], -1)
-            problem.description.write(folder, kernel.astype(float), model[problem.layout.slices["bias"]].astype(float))
+            weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
+            problem.description.write(folder, weights.astype(float), model[problem.layout.slices["bias"]].astype(float))
 
 
 def _standardised(data: ClientData, moments: Moments, dtype: str) -> ClientData:
-    return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.start)
+    return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.offsets)

@@ -79,7 +79,7 @@ class Distance:
     def layout(self) -> Layout:
         return Layout((Block("kernel", (self.size,)),))
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         return np.zeros(self.size)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fco_cli.algorithms.base import mean_change
 
 from fco_cli.algorithms import ALGORITHMS, Cohort
-from fco_cli.algorithms.base import mean_change
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared

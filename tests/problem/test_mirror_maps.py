@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 from scipy.optimize import minimize
 
 from fco_cli.algorithms import ALGORITHMS, Jobs
@@ -20,7 +21,6 @@ from fco_cli.problem.regularizers.balls import L1Ball
 from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
 from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
 from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
 
 SIZE, JOBS = 6, 5
 PAIRS = [

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
 
 
 def clients_of(sizes):

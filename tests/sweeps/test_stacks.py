@@ -3,11 +3,11 @@
 import csv
 
 import pytest
+from fco_cli.execute import Stop
 from hydra import compose, initialize_config_module
 
 from fco_cli.algorithms import ALGORITHMS
 from fco_cli.config import Run, register
-from fco_cli.execute import Stop
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps import stacks as stacks_module
 from fco_cli.sweeps.stacks import Ended, Stack, run_stack, stacks_of

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fco_cli.execute import Outcome, Stop, execute
 from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
-from fco_cli.execute import Outcome, Stop, execute
 from fco_cli.problem.problem import Problem
 
 

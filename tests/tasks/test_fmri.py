@@ -13,6 +13,7 @@ import hydra
 import nibabel
 import numpy as np
 import pytest
+from fco_cli.simulation.settings import Settings
 from nilearn.maskers import NiftiMasker
 
 from fco_cli import config
@@ -23,7 +24,6 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
 from fco_cli.tasks import haxby
 from fco_cli.tasks.brain import classification, save_image, to_image
 from fco_cli.tasks.fmri import Fmri
