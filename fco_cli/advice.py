@@ -79,7 +79,7 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
     random = generator(run.seed, PROBES, 1)
     sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
     start, near = sample.initial_models(psi), Optimum(tolerance=NEAR)
-    solver = near.bind(sample, Varying(np.ones(1), np.ones(1), psi, near.numbers))
+    solver = near.bind(sample, Varying.in_rates(near, run.regularizer, np.ones(1), np.ones(1)))
     optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
     sigma = zeta = longest = 0.0
     for w in (start, optimum):

@@ -27,8 +27,9 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.named import named, pick
-from fco_cli.problem.numbers import Numbers, record
+from fco_cli.problem.numbers import Numbers, record, stack_numbers
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
 
 State = dict[str, Array]  # names -> arrays with J first
 
@@ -41,6 +42,12 @@ class Varying:
     server_lr: Array  # [J], eta_s
     psi: Numbers  # [J], a record of the regularizer's numbers for every job
     options: Numbers  # [J], a record of the algorithm's own
+
+    @classmethod
+    def in_rates(cls, algorithm: Algorithm, psi: Regularizer, client_lr: Array, server_lr: Array) -> Varying:
+        """Jobs that differ in their learning rates only."""
+        jobs = len(client_lr)
+        return cls(client_lr, server_lr, stack_numbers([psi] * jobs), stack_numbers([algorithm] * jobs))
 
     def __len__(self) -> int:
         return len(self.client_lr)
@@ -114,14 +121,12 @@ class Algorithm(ABC):
     def bind(self, problem: Problem, varying: Varying) -> Self:
         """This algorithm at work on a problem, with the stack's numbers."""
         bound = copy.copy(self)
-        bound.problem, bound.varying = problem, varying
-        bound.geometry = problem.geometry(varying.psi)
-        for name in self.varying_options():
-            setattr(bound, name, np.ascontiguousarray(varying.options[name]))
+        options = {name: np.ascontiguousarray(varying.options[name]) for name in self.varying_options()}
+        bound.__dict__ |= {"problem": problem, "varying": varying, "geometry": problem.geometry(varying.psi), **options}
         bound.check()
         return bound
 
-    problem: ClassVar[Problem]  # set by `bind`, as are the next two
+    problem: ClassVar[Problem]  # what `bind` adds; no options, hence no fields
     varying: ClassVar[Varying]
     geometry: ClassVar[Geometry]
 
@@ -197,7 +202,7 @@ class Federated(Algorithm):
     """local_steps(received, memory, message, rate, options, batches, geometry): what one client does in a round.
 
     `received` has the broadcast and the clocks by name, `memory` what the client remembers, to be changed in place,
-    `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] the records of the algorithm's own numbers.
+    `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] has the algorithm's own numbers by name.
     """
 
     @cached_property
@@ -214,7 +219,7 @@ class Federated(Algorithm):
     @cached_property
     def client_steps(self) -> Kernel:
         """`local_steps` bound to the problem."""
-        return specialise(self.local_steps, **self._parts)
+        return specialise(self.local_steps, parallel=False, **self._parts)
 
     @cached_property
     def _visit(self) -> Kernel:

@@ -43,15 +43,15 @@ class Run:
     @classmethod
     def of(cls, config: DictConfig) -> Run:
         """Check everything that can be known before any data are built."""
-        parts = {key: OmegaConf.to_object(config[key]) for key in PARTS}
+        parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
         for key in ("algo", "regularizer", "mirror"):
-            name, own = parts[key].name, type(parts[key]).name  # type: ignore[attr-defined]
+            name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}: the name belongs to the option, {key}={name} chooses it")
         run = cls(
-            **parts,  # type: ignore[arg-type]
+            **parts,
             seed=config.seed,
             output_dir=Path(config.output_dir),
             force=config.force,

@@ -15,7 +15,7 @@ PREFIX = "Named"
 @functools.cache
 def named(names: tuple[str, ...]) -> Any:
     """The type of tuples with these fields."""
-    return namedtuple("__".join((PREFIX, *names)), names, module=__name__)  # type: ignore[misc]
+    return namedtuple("__".join((PREFIX, *names)), names, module=__name__)
 
 
 def __getattr__(name: str) -> Any:

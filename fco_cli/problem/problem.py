@@ -32,10 +32,10 @@ class TaskData:
     truth: Array | None = None
     description: Any = None
 
-    def joined(self, regularizer: Regularizer, mirror: Mirror, weighting: str) -> Problem:
-        """The problem that a run minimizes."""
+    def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
+        """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
-            self.training, self.model, self.loss, regularizer, weighting, mirror,
+            self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
             self.held_out, self.truth, self.description,
         )  # fmt: skip
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from typing import TypeVar
-
-Kind = TypeVar("Kind")
+from typing import Any
 
 
-def members(base: type[Kind], package: str) -> dict[str, type[Kind]]:
+def members(base: Any, package: str) -> dict[str, Any]:
     """The subclasses of a dataclass whose field `name` has a default of their own, by that name."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
     return {vars(kind)["name"]: kind for kind in _descendants(base) if isinstance(vars(kind).get("name"), str)}
 
 
-def _descendants(kind: type[Kind]) -> Iterator[type[Kind]]:
+def _descendants(kind: Any) -> Iterator[Any]:
     for child in kind.__subclasses__():
         yield child
         yield from _descendants(child)

@@ -126,7 +126,7 @@ class Simulation:
             self.running = []
 
     def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
-        if made.messages is not None:
+        if made.messages is not None and cohort is not None:
             models = self.algorithm.client_models(self.state, made.messages, cohort)
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
@@ -172,5 +172,5 @@ class Simulation:
 
 def _finite_jobs(state: State) -> Array:
     """Which jobs have finite numbers only, in all that the server keeps: [J]."""
-    sums = [values.reshape(len(values), -1).sum(axis=1) for values in state.values()]
+    sums = np.array([values.reshape(len(values), -1).sum(axis=1) for values in state.values()])
     return np.isfinite(sums).all(axis=0)

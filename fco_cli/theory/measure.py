@@ -17,7 +17,6 @@ from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.named import named, pick
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.theory.instance import Instance
 
@@ -86,10 +85,9 @@ def cohort_of(clients: int, steps: int, first_row: int) -> Cohort:
 
 
 def method(name: str, problem: Problem, client_lr: Array, server_lr: Array) -> Federated:
-    algorithm, jobs = all_algorithms()[name](), len(client_lr)  # type: ignore[call-arg]
+    algorithm = all_algorithms()[name]()  # type: ignore[call-arg]
     assert isinstance(algorithm, Federated)
-    psi, options = (stack_numbers([owner] * jobs) for owner in (problem.regularizer, algorithm))
-    return algorithm.bind(problem, Varying(client_lr, server_lr, psi, options))
+    return algorithm.bind(problem, Varying.in_rates(algorithm, problem.regularizer, client_lr, server_lr))
 
 
 def watch(

@@ -43,7 +43,7 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
     clients = from_arrays("here", good()).as_clients("float32")
-    assert clients.start.tolist() == [0, 2, 4, 6]
+    assert clients.offsets.tolist() == [0, 2, 4, 6]
     assert clients.x[:, 0].tolist() == [2, 6, 0, 4, 8, 10]
     assert clients.y.tolist() == [1, 1, 0, 0, 2, 2]
     assert clients.x.dtype == np.float32

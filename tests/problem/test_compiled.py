@@ -87,20 +87,17 @@ def test_a_python_part_makes_it_all_python_with_the_same_numbers():
 
 
 @pytest.mark.parametrize("name", ["feddualavg", "fedavg_subgrad"])
-def test_an_algorithm_as_python_agrees_with_its_machine_code(make_problem, make_algorithm, regularizer, name):
+def test_an_algorithm_as_python_agrees_with_its_machine_code(
+    make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name
+):
     """Only the order of sums may differ."""
     problem = make_problem(regularizer("l1"))
-    from fco_cli.simulation.settings import Settings
-
-    from fco_cli.simulation.sampling import sample_cohort
-
-    settings = Settings(0.05, 1.0, rounds=1, clients_per_round=3, batch_size=3, local_epochs=1)
-    cohort = sample_cohort(problem.data, settings, seed=0, round_index=0)
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     start = np.random.default_rng(0).standard_normal((1, problem.layout.size))
 
     def one_round(algorithm):
-        state = algorithm.start(start.copy())
-        return algorithm.output(algorithm.round(state, cohort))
+        state = algorithm.initial_state(start.copy())
+        return algorithm.output(algorithm.round(state, cohort).state)
 
     compiled, plain = make_algorithm(name, problem), make_algorithm(name, problem)
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fco_cli.simulation.settings import Settings
 from scipy.optimize import minimize
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Loss
@@ -20,7 +18,8 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball
 from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
 from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
-from fco_cli.simulation.sampling import sample_cohort
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.sampling import Sampler
 
 SIZE, JOBS = 6, 5
 PAIRS = [
@@ -160,14 +159,13 @@ def test_divergence_is_bregman(mirror):
 @pytest.mark.parametrize(
     "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name
 )
-def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
+def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer, make_algorithm):
     """The algorithms' own text, with the entropy map: positive weights, the sum kept, the objective lower."""
     problem = problem_with(Entropy(), regularizer)
-    settings = Settings(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
+    hparams = Hparams(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
     numbers = regularizer.numbers
-    method = ALGORITHMS[algorithm](problem, Jobs(np.array([0.02]), np.array([1.0]), numbers))
-    start = problem.start(numbers)
-    state, objectives = method.start(start), []
+    method, sampler = make_algorithm(algorithm, problem, 0.02), Sampler(problem.data.sizes, hparams, 0)
+    state, objectives = method.initial_state(problem.initial_models(numbers)), []
     for round_index in range(30):
         w = method.output(state)
         kernel = w[0, :SIZE]
@@ -177,29 +175,29 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
         if regularizer.name == "l1_ball":
             assert kernel.sum() <= 1.5 + 1e-12
         objectives.append(float((problem.risk(w).value + problem.psi(w, numbers))[0]))
-        state = method.round(state, sample_cohort(problem.data, settings, 0, round_index))
+        state = method.round(state, sampler.cohort(round_index)).state
     assert objectives[-1] < objectives[0] - 0.1
 
 
 def test_start_is_in_the_domain():
     """0 becomes the uniform weights; a feasible start is left alone to the last bit."""
     for regularizer, expected in ((Simplex(total=1.5), 0.25), (L1(strength=1.0), 1 / SIZE), (L1Ball(radius=0.6), 0.1)):
-        start = problem_with(Entropy(), regularizer).start(regularizer.numbers)
+        start = problem_with(Entropy(), regularizer).initial_models(regularizer.numbers)
         np.testing.assert_allclose(start, [[expected] * SIZE + [0]])
     l1, simplex = L1(strength=1.0), Simplex(total=1.5)
-    assert (problem_with(Euclidean(), l1).start(np.repeat(l1.numbers, 2)) == 0).all()
-    np.testing.assert_allclose(problem_with(Euclidean(), simplex).start(simplex.numbers)[:, :-1], 0.25)
+    assert (problem_with(Euclidean(), l1).initial_models(np.repeat(l1.numbers, 2)) == 0).all()
+    np.testing.assert_allclose(problem_with(Euclidean(), simplex).initial_models(simplex.numbers)[:, :-1], 0.25)
 
 
-def test_certificates_know_the_domain_of_h():
+def test_certificates_know_the_domain_of_h(make_algorithm):
     """With the entropy map l1 means l1 on the orthant: its optimum is certified there, where plain l1's is not."""
     random = np.random.default_rng(5)
     x = random.standard_normal((4, 10, SIZE))
     y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight that the orthant forbids
     psi = L1(strength=0.1)
     problem = replace(problem_with(Entropy(), psi), data=ClientData.of_equal_clients(x, y))
-    solver = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), psi.numbers))
-    w = solver.output(solver.round(solver.start(problem.start(psi.numbers)), None))
+    solver = make_algorithm("optimum", problem)
+    w = solver.output(solver.round(solver.initial_state(problem.initial_models(psi.numbers))).state)
     assert w[0, 1] == 0
     assert (w[0, :SIZE] >= 0).all()
     gradient = problem.risk(w).gradient

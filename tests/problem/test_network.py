@@ -23,7 +23,7 @@ def data():
 @pytest.fixture(scope="module")
 def models() -> np.ndarray:
     """Three jobs, with biases that are not 0."""
-    w = np.repeat(MODEL.start()[None], 3, axis=0)
+    w = np.repeat(MODEL.initial()[None], 3, axis=0)
     return w + 0.3 * np.random.default_rng(2).standard_normal(w.shape)
 
 
@@ -79,15 +79,15 @@ def test_the_state_may_be_the_query(data, models):
 
 def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
     model = Network(300, (200,), 62, seed=3)
-    w = model.start()[None]
+    w = model.initial()[None]
     for name, shape in (("kernel1", (200, 300)), ("kernel2", (62, 200))):
         kernel, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
         assert kernel.shape == shape
         assert limit * 0.99 < np.abs(kernel).max() <= limit
         assert abs(kernel.std() / (limit / np.sqrt(3)) - 1) < 0.02
     assert (model.layout.view(w, "bias1") == 0).all()
-    assert (w == Network(300, (200,), 62, seed=3).start()).all()
-    assert (w != Network(300, (200,), 62, seed=4).start()).any()
+    assert (w == Network(300, (200,), 62, seed=3).initial()).all()
+    assert (w != Network(300, (200,), 62, seed=4).initial()).any()
 
 
 def test_kernels_are_regularised_and_biases_are_not():

@@ -32,7 +32,7 @@ class Problems(dict):
 
 @pytest.fixture(scope="module")
 def problems(make_problem, regularizer):
-    return Problems((name, make_problem(regularizer(name), features=12, kernel_shape=SHAPE)) for name in NAMES)
+    return Problems((name, make_problem(regularizer(name), features=12, weights_shape=SHAPE)) for name in NAMES)
 
 
 def scaled(numbers, factors):
