@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import all_losses
+from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import DataRisk
 from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.base import Task
-from fco_cli.tasks.metrics import area_under_curve, density
+from fco_cli.tasks.metrics import density
 
 HOLDOUTS = ("auto", "split", "clients", "rows", "none")
 
@@ -40,6 +40,7 @@ class Custom(Task):
 
     path: str
     loss: str
+    huber_delta: float  # of the Huber loss; every number of a loss has its key, <loss>_<number>
     standardise: bool  # features to mean 0 and deviation 1, by moments that the clients send
     holdout: str  # what validates: the file's split, whole clients, rows of every client, nothing; auto: split or rows
     holdout_fraction: float
@@ -48,15 +49,23 @@ class Custom(Task):
 
     def __post_init__(self) -> None:
         require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
+        self._loss()  # refuses a number out of range
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
 
     def identity(self) -> dict[str, Any]:
-        return asdict(self) | {"path": fingerprint(Path(self.path))}
+        other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
+        idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
+        own = {key: value for key, value in asdict(self).items() if key not in idle}
+        return own | {"path": fingerprint(Path(self.path))}
+
+    def _loss(self) -> Loss:
+        kind = all_losses()[self.loss]
+        return kind(**{number.name: getattr(self, f"{self.loss}_{number.name}") for number in fields(kind)})
 
     def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
         data = read(Path(self.path))
-        loss = all_losses()[self.loss]()
+        loss = self._loss()
         outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
         training = data.take(~held_out).as_clients(dtype)
@@ -69,7 +78,7 @@ class Custom(Task):
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)
             test = _standardised(test, moments, dtype) if self.standardise else test
-            validation = DataRisk.of(test, test.weights(weighting), model, loss)
+            validation = DataRisk(test, test.weights(weighting), model, loss)
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
@@ -104,16 +113,11 @@ class Custom(Task):
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         support = w[:, problem.layout.regularised] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
-        if isinstance(problem.validation, DataRisk) and self.loss != "softmax":
-            metrics |= self._held_out_metrics(problem.validation.data, w)
+        if isinstance(problem.validation, DataRisk) and problem.model.widths[-1] == 1:
+            y = problem.validation.data.y.astype(float)
+            jobs = [problem.loss.metrics(scores[0].astype(float), y) for scores in problem.validation.scores(w)]
+            metrics |= {f"validation_{name}": np.array([job[name] for job in jobs]) for name in jobs[0]}
         return metrics
-
-    def _held_out_metrics(self, data: ClientData, w: Array) -> dict[str, Array]:
-        scores = w[:, :-1].astype(float) @ data.x.T.astype(float) + w[:, -1:]  # [J, N]
-        if self.loss == "logistic":
-            return {"validation_auc": np.array([area_under_curve(row, data.y > 0.5) for row in scores])}
-        squared = ((scores - data.y) ** 2).mean(axis=1)
-        return {"validation_rmse": np.sqrt(squared), "validation_r2": 1 - squared / max(data.y.var(), 1e-300)}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
         """model.csv, linear_model.npz and linear_model.json; the local baseline has no single model to export."""
