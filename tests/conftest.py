@@ -58,7 +58,12 @@ def make_problem() -> Callable[..., Problem]:
     ) -> Problem:
         random = np.random.default_rng(seed)
         x = random.standard_normal((sum(sizes), features)).astype(dtype)
-        labels = {"squared": random.standard_normal, "logistic": lambda n: random.integers(2, size=n)}
+        labels = {
+            "squared": random.standard_normal,
+            "huber": random.standard_normal,
+            "poisson": lambda n: random.poisson(2, n),
+            "logistic": lambda n: random.integers(2, size=n),
+        }
         y = labels.get(loss, lambda n: random.integers(outputs, size=n))(sum(sizes)).astype(dtype)
         data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         model = Linear(features, outputs, weights_shape)

@@ -1,21 +1,24 @@
 """Losses: what a row's scores cost, given its label.
 
 A loss is one class, and speaks of one row: of its `value`, its `slope` and, for a classification, its `hit`. The loop
-over jobs and rows stands in descent.py. A loss also says which labels it takes and how many scores they need.
+over jobs and rows stands in descent.py. A loss also says which labels it takes, how many scores they need, and what
+is worth knowing of the scores of data that were held out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.layout import Array
 
 MAX_CLASSES = 10_000
+TINY = 1e-300
 
 
 @kernel
@@ -39,7 +42,8 @@ class Loss:
 
     def bound(self, name: str) -> Kernel:
         """One of the kernels, with the loss's own numbers in it."""
-        return specialise(getattr(self, name), **asdict(self))
+        numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
+        return specialise(getattr(self, name), **numbers)
 
     # Which labels y [N] there may be; `classes` is how many classes have names, where they have.
 
@@ -54,6 +58,10 @@ class Loss:
     def outputs(self, y: Array, classes: int | None = None) -> int:
         """How many scores a row needs."""
         return 1
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        """What else to know of data that were held out, from one score per row: scores [N], y [N], both float64."""
+        return {}
 
 
 class Squared(Loss):
@@ -72,6 +80,77 @@ class Squared(Loss):
     @kernel
     def slope(scores, y):
         scores[0] = 2 * (scores[0] - y)
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        squared = float(((scores - y) ** 2).mean())
+        return {"rmse": squared**0.5, "r2": 1 - squared / max(float(y.var()), TINY)}
+
+
+delta = np.nan  # bound to Huber's own
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """(score - y)^2 up to |score - y| = delta, from there on its tangent: an outlier pulls no harder than delta.
+
+    `delta` is in the labels' units; as it grows this becomes the squared loss.
+    """
+
+    name = "huber"
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < np.inf, "task.huber_delta", self.delta, "a number > 0")
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        error = abs(np.float64(scores[0]) - y)
+        return delta * (2 * error - delta) if error > delta else error * error
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        error = np.float64(scores[0]) - y
+        if error > delta:
+            error = delta
+        elif error < -delta:
+            error = -delta
+        scores[0] = 2 * error
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        return {"mae": float(np.abs(scores - y).mean())}
+
+
+class Poisson(Loss):
+    """Half the deviance of counts y whose mean is e^score: e^score - y - y (score - log y), 0 where e^score = y."""
+
+    name = "poisson"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        s = np.float64(scores[0])
+        return np.exp(s) - (y * (1 + s - np.log(np.float64(y))) if y > 0 else 0.0)
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        scores[0] = np.exp(scores[0]) - y
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        """D^2, the share of the deviance that is explained: what R^2 is to squares."""
+        from scipy.special import xlogy
+
+        ideal, mean = xlogy(y, y).mean(), y.mean()
+        left, all_of_it = ideal - mean + np.exp(scores).mean() - (y * scores).mean(), ideal - xlogy(mean, mean)
+        return {"d2": float(1 - left / max(all_of_it, TINY))}
+
+    def allowed(self, classes: int | None = None) -> str:
+        return "whole numbers >= 0"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        return np.isfinite(y) & (y >= 0) & (y == np.floor(y))
 
 
 class Logistic(Loss):
@@ -98,11 +177,24 @@ class Logistic(Loss):
     def hit(scores, y):
         return (scores[0] > 0) == (y > 0.5)
 
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        return {"auc": area_under_curve(scores, y > 0.5)}
+
     def allowed(self, classes: int | None = None) -> str:
         return "0 or 1"
 
     def takes(self, y: Array, classes: int | None = None) -> Array:
         return (y == 0) | (y == 1)
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
+    from scipy.stats import rankdata
+
+    ahead, behind = int(positive.sum()), int((~positive).sum())
+    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
+        return 0.5
+    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))
 
 
 @kernel

@@ -161,33 +161,51 @@ def pass_over(w, x, y, widths, start, weights, values, hits, gradients):
             add_client(w, x, y, widths, low, high, weights[m], values[part], hits[part], gradients[part])
 
 
+@kernel
+def score_clients(w, x, widths, start, scores):
+    """Scores [J, C, N] of all rows, a client at a time: its rows stay in cache."""
+    for m in prange(start.shape[0] - 1):
+        rows = np.arange(start[m], start[m + 1])
+        own = forward(w, x, rows, widths)
+        for j in range(own.shape[0]):
+            for c in range(own.shape[1]):
+                for i in range(own.shape[2]):
+                    scores[j, c, rows[i]] = own[j, c, i]
+
+
 @dataclass(frozen=True)
 class DataRisk:
     """F of any loss and model by a pass over the rows."""
 
     data: ClientData
     weights: Array  # [M]
-    widths: Array
-    compiled: Kernel
-    classification: bool
+    model: Model
+    loss: Loss
 
-    @classmethod
-    def of(cls, data: ClientData, weights: Array, model: Model, loss: Loss) -> DataRisk:
+    @cached_property
+    def _pass(self) -> Kernel:
+        model, loss = self.model, self.loss
         seeing = specialise(record, value=loss.bound("value"), hit=loss.bound("hit"))
         rows = specialise(each_row, see=seeing, slope=loss.bound("slope"))
         one_client = specialise(add_client, forward=model.forward, backward=model.backward, each_row=rows)
-        compiled = specialise(pass_over, parallel=True, add_client=one_client)
-        return cls(data, weights, model.widths, compiled, loss.classification)
+        return specialise(pass_over, parallel=True, add_client=one_client)
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
-        w = np.ascontiguousarray(w, dtype=self.data.x.dtype)
-        parts = min(PARTS, self.data.clients)
+        data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
+        parts = min(PARTS, data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
-        data = self.data
-        self.compiled(w, data.x, data.y, self.widths, data.offsets, self.weights, values, hits, gradients)
-        accuracy = hits.sum(axis=0) / len(self.data.y) if self.classification else None
+        self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
+        accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
         return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
+
+
+def scores_of(model: Model, data: ClientData, w: Array) -> Array:
+    """The scores of all rows: [J, C, N]."""
+    w = np.ascontiguousarray(w, dtype=data.x.dtype)
+    scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
+    specialise(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
+    return scores
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
@@ -195,4 +213,4 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
     size = model.layout.size
     if loss.quadratic and isinstance(model, Linear) and size <= GRAM_LIMIT and size <= len(data.y):
         return QuadraticRisk.of(data, weights)
-    return DataRisk.of(data, weights, model, loss)
+    return DataRisk(data, weights, model, loss)

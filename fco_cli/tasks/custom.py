@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,13 @@ from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import all_losses
+from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.problem.risk import scores_of
 from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.base import Task
-from fco_cli.tasks.metrics import area_under_curve, density
+from fco_cli.tasks.metrics import density
 
 HOLDOUTS = ("auto", "split", "clients", "rows", "none")
 
@@ -30,6 +32,7 @@ class Custom(Task):
 
     path: str
     loss: str
+    huber_delta: float  # of the Huber loss; every number of a loss has its key, <loss>_<number>
     standardise: bool  # features to mean 0 and deviation 1, by moments that the clients send
     holdout: str  # what validates: the file's split, whole clients, rows of every client, nothing; auto: split or rows
     holdout_fraction: float
@@ -38,15 +41,26 @@ class Custom(Task):
 
     def __post_init__(self) -> None:
         require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
+        self._loss()  # refuses a number out of range
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
+
+    def identity(self) -> dict[str, Any]:
+        """Without the numbers of losses that are not the chosen one."""
+        other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
+        idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
+        return {key: value for key, value in super().identity().items() if key not in idle}
 
     def contents(self) -> dict[str, str]:
         return {"path": fingerprint(Path(self.path))}
 
+    def _loss(self) -> Loss:
+        kind = all_losses()[self.loss]
+        return kind(**{number.name: getattr(self, f"{self.loss}_{number.name}") for number in fields(kind)})
+
     def build(self, seed: int, dtype: str) -> TaskData:
         data = read(Path(self.path))
-        loss = all_losses()[self.loss]()
+        loss = self._loss()
         outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
         training = data.take(~held_out).as_clients(dtype)
@@ -91,16 +105,11 @@ class Custom(Task):
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         support = w[:, problem.layout.regularised] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
-        if problem.held_out is not None and self.loss != "softmax":
-            metrics |= self._held_out_metrics(problem.held_out, w)
+        if problem.held_out is not None and problem.model.widths[-1] == 1:
+            scores, y = scores_of(problem.model, problem.held_out, w), problem.held_out.y.astype(float)
+            jobs = [problem.loss.metrics(job[0].astype(float), y) for job in scores]
+            metrics |= {f"validation_{name}": np.array([job[name] for job in jobs]) for name in jobs[0]}
         return metrics
-
-    def _held_out_metrics(self, data: ClientData, w: Array) -> dict[str, Array]:
-        scores = w[:, :-1].astype(float) @ data.x.T.astype(float) + w[:, -1:]  # [J, N]
-        if self.loss == "logistic":
-            return {"validation_auc": np.array([area_under_curve(row, data.y > 0.5) for row in scores])}
-        squared = ((scores - data.y) ** 2).mean(axis=1)
-        return {"validation_rmse": np.sqrt(squared), "validation_r2": 1 - squared / max(data.y.var(), 1e-300)}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
         """model.csv, linear_model.npz and linear_model.json; the local baseline has no single model to export."""

@@ -31,13 +31,3 @@ def rank(matrices: Array, threshold: float) -> Array:
         a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), shape)
         ranks.append((~(norm * np.sqrt(orthogonal_rows(a, 0.0)) <= threshold)).sum())  # NaN counts
     return np.array(ranks)
-
-
-def area_under_curve(scores: Array, positive: Array) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
-    from scipy.stats import rankdata
-
-    ahead, behind = int(positive.sum()), int((~positive).sum())
-    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
-        return 0.5
-    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.special import xlogy
+from sklearn import metrics
 
-from fco_cli.problem.losses import Loss, all_losses
+from fco_cli.errors import UserError
+from fco_cli.problem.losses import Huber, Loss, all_losses
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,16 @@ class Case:
 
 CASES = {
     "squared": Case(lambda s, y: (s[0] - y) ** 2, lambda random, n: random.standard_normal(n), (np.nan, np.inf)),
+    "huber": Case(
+        lambda s, y: min(abs(s[0] - y), 1) * (2 * abs(s[0] - y) - min(abs(s[0] - y), 1)),
+        lambda random, n: random.standard_normal(n),
+        (np.nan, np.inf),
+    ),
+    "poisson": Case(
+        lambda s, y: np.exp(s[0]) - y - y * s[0] + xlogy(y, y),
+        lambda random, n: random.poisson(2, n),
+        (-1, 0.5, np.inf),
+    ),
     "logistic": Case(
         lambda s, y: np.log(1 + np.exp(s[0])) - y * s[0],
         lambda random, n: random.integers(2, size=n),
@@ -110,6 +123,39 @@ def test_labels(loss, case):
     for wrong in case.refused:
         np.testing.assert_array_equal(loss.takes(np.append(y, wrong)), [True] * 50 + [False])
     assert loss.allowed()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_is_not_a_number_stays_so(loss, case, dtype):
+    """Divergence is detected by it."""
+    scores = np.full(case.outputs, np.nan, dtype)
+    assert not np.isfinite(loss.bound("value")(scores, dtype(1)))
+    assert not np.isfinite(slope(loss, scores, dtype(1))).any()
+
+
+def test_huber_is_squared_below_delta_and_linear_above():
+    squared, huber = all_losses()["squared"]().bound("value"), Huber(delta=2.5)
+    value = huber.bound("value")
+    assert value(np.array([2.4]), 0.0) == squared(np.array([2.4]), 0.0)
+    rise = value(np.array([12.0]), 0.0) - value(np.array([11.0]), 0.0)
+    assert rise == 2 * 2.5
+    assert slope(huber, np.array([-7.0]), 0.0) == -2 * 2.5
+    for wrong in (0, -1, np.inf, np.nan):
+        with pytest.raises(UserError, match="huber_delta"):
+            Huber(delta=wrong)
+
+
+def test_metrics_are_scikit_learns(loss):
+    random = np.random.default_rng(5)
+    y, scores = CASES[loss.name].labels(random, 200).astype(float), random.standard_normal(200)
+    expected = {
+        "squared": lambda: {"rmse": metrics.root_mean_squared_error(y, scores), "r2": metrics.r2_score(y, scores)},
+        "huber": lambda: {"mae": metrics.mean_absolute_error(y, scores)},
+        "poisson": lambda: {"d2": metrics.d2_tweedie_score(y, np.exp(scores), power=1)},
+        "logistic": lambda: {"auc": metrics.roc_auc_score(y, scores)},
+        "softmax": dict,
+    }[loss.name]
+    assert loss.metrics(scores, y) == pytest.approx(expected(), rel=1e-10)
 
 
 def test_named_classes_bound_the_labels_of_softmax():

@@ -27,7 +27,7 @@ def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
     problem = make_problem(weighting=weighting, dtype=dtype, sizes=(7, 4, 9, 1, 12, 3, 2, 5, 6, 8))
     w = np.random.default_rng(1).standard_normal((3, problem.layout.size)).astype(dtype)
     quadratic = QuadraticRisk.of(problem.data, problem.weights, rows_at_once=5)(w)
-    passing = DataRisk.of(problem.data, problem.weights, problem.model, problem.loss)(w)
+    passing = DataRisk(problem.data, problem.weights, problem.model, problem.loss)(w)
     tolerance = 1e-12 if dtype == "float64" else 1e-5
     for j in range(3):
         value, gradient = by_formula(problem, w[j].astype(float))
@@ -40,12 +40,19 @@ def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
     assert passing.gradient.dtype == quadratic.gradient.dtype == np.float64
 
 
-@pytest.mark.parametrize("make", [QuadraticRisk, DataRisk])
+def quadratic(problem) -> QuadraticRisk:
+    return QuadraticRisk.of(problem.data, problem.weights)
+
+
+def passing(problem) -> DataRisk:
+    return DataRisk(problem.data, problem.weights, problem.model, problem.loss)
+
+
+@pytest.mark.parametrize("make", [quadratic, passing])
 def test_bits_do_not_depend_on_the_stack(make_problem, make):
     problem = make_problem(features=37, sizes=(30, 20, 40))
     w = np.random.default_rng(1).standard_normal((5, problem.layout.size))
-    arguments = (problem.model, problem.loss) if make is DataRisk else ()
-    risk = make.of(problem.data, problem.weights, *arguments)
+    risk = make(problem)
     stacked = risk(w)
     for j in range(5):
         alone = risk(w[j : j + 1])

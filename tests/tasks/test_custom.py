@@ -7,15 +7,19 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import r2_score, roc_auc_score
+from scipy.optimize import minimize
+from scipy.special import huber
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
+from fco_cli.problem.losses import all_losses
+from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DOCUMENT = README[README.index("### Your own data, in two commands") :]
@@ -137,35 +141,74 @@ def test_nothing_need_be_held_out(build, data):
 
 
 @pytest.mark.parametrize(
-    "setting", ["loss=hinge", "loss=squared task.holdout=some", "loss=squared task.holdout_fraction=1"]
+    "setting",
+    [
+        "loss=hinge",
+        "loss=huber task.huber_delta=0",
+        "loss=squared task.holdout=some",
+        "loss=squared task.holdout_fraction=1",
+    ],
 )
 def test_settings_out_of_range_are_refused(make_run, data, setting):
     with pytest.raises(UserError, match=f"task.{setting.split('task.')[-1].split('=')[0]}"):
         make_run("task=custom", f"task.path={data}", *f"task.{setting}".split())
 
 
-def test_labels_that_do_not_fit_the_loss_are_refused(build, data):
+@pytest.mark.parametrize(("loss", "allowed"), [("logistic", "0 or 1"), ("poisson", "whole numbers >= 0")])
+def test_labels_that_do_not_fit_the_loss_are_refused(build, data, loss, allowed):
     y = np.load(data)["y"]
-    y[30] = 3
-    with pytest.raises(UserError, match=r"d\.npz: client 'c', row 30: label 3; the logistic loss"):
-        build(with_changes(data, y=y), "task.loss=logistic")
+    y[30] = -3
+    with pytest.raises(UserError, match=rf"d\.npz: client 'c', row 30: label -3; the {loss} loss needs {allowed}"):
+        build(with_changes(data, y=y), f"task.loss={loss}")
 
 
-def test_metrics_fit_the_loss(build, data):
-    w = np.random.default_rng(3).standard_normal((2, 4))
+@pytest.mark.parametrize("loss", ["squared", "huber", "poisson", "logistic", "softmax"])
+def test_metrics_fit_the_loss(build, data, loss):
+    """Those of the weights, and the loss's own on what is held out; for several scores a row there are none."""
+    task, problem = build(data, f"task.loss={loss}")
+    w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
-    for loss in ("logistic", "squared"):
-        task, problem = build(data, f"task.loss={loss}")
-        metrics, held_out = task.metrics(problem, w), problem.validation.data
-        assert metrics["nonzeros"].tolist() == [2, 3]
-        assert metrics["density"].tolist() == [2 / 3, 1]
-        for j in range(2):
-            scores = held_out.x @ w[j, :3] + w[j, 3]
-            if loss == "logistic":
-                assert metrics["validation_auc"][j] == pytest.approx(roc_auc_score(held_out.y, scores))
-            else:
-                assert metrics["validation_r2"][j] == pytest.approx(r2_score(held_out.y, scores))
-                assert metrics["validation_rmse"][j] == pytest.approx(np.sqrt(np.mean((held_out.y - scores) ** 2)))
+    metrics, held_out = task.metrics(problem, w), problem.validation.data
+    weights = problem.layout.regularised.sum()
+    assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
+    assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
+    expected = [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y) for v in w] if loss != "softmax" else [{}]
+    assert set(metrics) == {f"validation_{name}" for name in expected[0]}
+    for name in expected[0]:
+        np.testing.assert_allclose(metrics[f"validation_{name}"], [own[name] for own in expected], rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["huber", "poisson"])
+def test_the_optimum_is_that_of_other_software(run_stack, data, tmp_path, loss):
+    """On all rows alike, with no regularizer: scikit-learn's for Poisson, SciPy's of the formula for Huber."""
+    x, random = np.random.default_rng(2).standard_normal((60, 3)), np.random.default_rng(4)
+    mean = x @ [0.5, -0.3, 0] + 1
+    y = random.poisson(np.exp(mean)) if loss == "poisson" else mean + random.standard_t(1, 60)
+    with_changes(data, x=x, y=y)
+    options = ["task=custom", f"task.path={data}", f"task.loss={loss}", "task.huber_delta=0.7", "task.holdout=none"]
+    run_stack([[*options, "algo=optimum", "regularizer=none", "hparams.weighting=examples", "hparams.dtype=float64"]])
+    (record,) = (tmp_path / "outputs" / "custom" / "optimum").iterdir()
+    with np.load(record / "linear_model.npz") as ours:
+        found = np.append(ours["coef"], ours["intercept"])
+    if loss == "poisson":
+        theirs = PoissonRegressor(alpha=0, solver="newton-cholesky", tol=1e-12).fit(x, y)
+        expected = np.append(theirs.coef_, theirs.intercept_)
+    else:
+        expected = minimize(lambda w: huber(0.7, x @ w[:3] + w[3] - y).sum(), np.zeros(4), method="BFGS", tol=1e-9).x
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_number_of_another_loss_is_no_part_of_the_identity(make_run, data):
+    def identity(*overrides: str) -> dict:
+        return make_run("task=custom", f"task.path={data}", *overrides).task.identity()
+
+    assert identity("task.loss=squared") == identity("task.loss=squared", "task.huber_delta=2")
+    assert identity("task.loss=huber") != identity("task.loss=huber", "task.huber_delta=2")
+
+
+def test_every_number_of_a_loss_has_its_key():
+    keys = {f"{name}_{number.name}" for name, kind in all_losses().items() for number in fields(kind)}
+    assert keys <= {field.name for field in fields(Custom)}
 
 
 def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, data, tmp_path):
