@@ -91,8 +91,10 @@ def main() -> None:
     gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
     import hydra
 
+    from fco_cli import hydra_on_314
     from fco_cli.config import register
 
+    hydra_on_314.mend()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
     _compose_once()
