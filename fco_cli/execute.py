@@ -299,7 +299,7 @@ def _optimality_gap(run: Run, job: Job) -> float | None:
 def _software() -> dict[str, Any]:
     """The versions of what computed a result, as they were when this process started to."""
     return {
-        "versions": {name: version(name) for name in ("fco", "numpy", "scipy", "numba", "hydra-core")},
+        "versions": {name: version(name) for name in ("fco-cli", "numpy", "scipy", "numba", "hydra-core")},
         "python": sys.version.split()[0],
         "git_revision": _git_revision(),
     }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fco_cli import VERSION
 from fco_cli.help import options_of
 
 FIGURES = Path("outputs/figures")
@@ -17,6 +18,7 @@ FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs
 def main() -> None:
     """Run what is missing, report what is there, and say what was left out and why."""
     parser = argparse.ArgumentParser(prog="fco-reproduce", description=__doc__)
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all")
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     arguments = parser.parse_args()

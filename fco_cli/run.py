@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fco_cli import VERSION
 from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
 from fco_cli.help import help_text
 
@@ -87,6 +88,9 @@ def main() -> None:
     """Compose the configuration with Hydra and run it."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(help_text(), end="")
+        return
+    if "--version" in sys.argv[1:]:
+        print(VERSION)
         return
     gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
     import hydra

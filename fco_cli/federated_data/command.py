@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli import VERSION
 from fco_cli.errors import UserError, one_line
 from fco_cli.federated_data.download import ARCHIVES
 from fco_cli.federated_data.format import FederatedData, check_labels, save
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
+    parser.add_argument("--version", action="version", version=VERSION)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = commands.add_parser("list", help="what data sets there are, and which of them are here")

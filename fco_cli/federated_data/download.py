@@ -54,7 +54,7 @@ def fetch(archive: Archive) -> Path:
         import pooch
     except ImportError:
         raise UserError(
-            f"task.data_dir: not given, and a download needs pooch: pip install 'fco[femnist]', or {by_hand(archive)}"
+            f"task.data_dir: not given, and a download needs pooch: pip install 'fco-cli[femnist]', or {by_hand(archive)}"
         ) from None
     with one_at_a_time(cache_folder()):
         if archive.folder.exists():  # another process was faster

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli import VERSION
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
 from fco_cli.reporting.results import Results, collect
@@ -24,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         prog="fco-report",
         description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
     )
+    made.add_argument("--version", action="version", version=VERSION)
     made.add_argument(
         "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
         help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",

@@ -218,7 +218,7 @@ def free_port():
 
 
 def test_a_sweep_on_dask_survives_the_death_of_a_worker(tmp_path):
-    pytest.importorskip("distributed", reason="the extra fco[dask] is not installed")
+    pytest.importorskip("distributed", reason="the extra fco-cli[dask] is not installed")
     address = f"tcp://127.0.0.1:{free_port()}"
     environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "5"}
     options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
