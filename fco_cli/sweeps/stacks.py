@@ -18,6 +18,7 @@ from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
 
 EVENT_SECONDS = 0.3
+LARGEST = 200  # runs: each holds a lock file open, and a process may open no more than 256 files on some systems
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,12 @@ class Ended:
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack key, in the order in which the keys appear."""
+    """Group runs by their stack key, in the order in which the keys appear; very large groups are divided."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.stack_key, []).append(run)
-    return [Stack(number, members) for number, members in enumerate(groups.values())]
+    parts = [members[low : low + LARGEST] for members in groups.values() for low in range(0, len(members), LARGEST)]
+    return [Stack(number, members) for number, members in enumerate(parts)]
 
 
 class Reporter:
