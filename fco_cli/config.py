@@ -92,7 +92,6 @@ class RunConfig:
     record_clients: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
-    advise: bool = MISSING
     experiment: Experiment | None = None
     theory: Grid | None = None  # in place of a run: experiment=theory
     profile: Profile = field(default_factory=Profile)

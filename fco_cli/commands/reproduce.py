@@ -46,7 +46,7 @@ def main() -> None:
         else:
             folders.append(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
     if folders:
-        report = [sys.executable, "-m", "fco_cli.reporting.cli", *folders, "--output", "outputs/report"]
+        report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", "outputs/report"]
         failed |= subprocess.run(report).returncode != 0
         shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)
     for name, reason in skipped.items():
@@ -56,7 +56,7 @@ def main() -> None:
 
 def _run(experiment: str, profile: str) -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
-    command = [sys.executable, "-m", "fco_cli.run", "-m", f"experiment={experiment}", f"profile={profile}"]
+    command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={experiment}", f"profile={profile}"]
     line = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
