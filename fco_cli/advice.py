@@ -1,4 +1,4 @@
-"""What the theorems say about client_lr on a task's data (`fco-run task=... advise=true`).
+"""What the theorems say about client_lr on a task's data (`fco-advise task=...`).
 
 The constants are estimates from at most 64 clients: gradients are sampled at the start and near their pooled
 optimum, where the theorems ask for suprema over the domain. They are Euclidean; for the entropy map on the unit
@@ -74,7 +74,7 @@ def _ratio(above: float, below: float) -> float:
 
 def estimate_constants(run: Run, problem: Problem) -> Constants:
     if not (problem.model.convex and problem.regularizer.convex):
-        raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
+        raise UserError("the theorems are about convex problems; this task, regularizer pair is not")
     hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])

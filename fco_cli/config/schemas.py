@@ -65,7 +65,6 @@ class RunConfig:
     record_clients: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
-    advise: bool = MISSING
     experiment: Experiment | None = None
     theory: Any = None  # in place of a run: experiment=theory, whose schema is that of fco_cli/theory
     profile: Profile = field(default_factory=Profile)

@@ -12,11 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import os
-import shutil
-import tempfile
 import threading
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +59,12 @@ class Kernel:
         """The function to call: machine code from the cache, or Python where a part is Python."""
         if not self.compilable:
             return self._bind(self.parts)
-        return self._compile(cache=True)
+        compiled = self._compile()
+        if (folder := _cache_folder()) is not None:
+            from fco_cli.problem.kernel_cache import keep
+
+            keep(compiled, folder)
+        return compiled
 
     @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
@@ -74,7 +75,7 @@ class Kernel:
         """
         return self._compile(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-    def _compile(self, **options: Any) -> Callable[..., Any]:
+    def _compile(self, **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
         text = self._bind(parts | {"prange": numba.prange})
@@ -127,34 +128,27 @@ def specialise(template: Kernel, *, parallel: bool = False, **parts: Any) -> Ker
 
 @functools.cache
 def _numba() -> Any:
-    """Numba, imported late because it is slow to import, with its cache in a folder of this source version.
+    """Numba, imported late because it is slow to import."""
+    import numba
+
+    return numba
+
+
+@functools.cache
+def _cache_folder() -> Path | None:
+    """Where machine code is kept; None: it is compiled for this process only.
 
     Numba notices a change only in the file of the function itself; a folder per source version keeps machine
     code from outliving a change in a part.
     """
-    import numba
+    from fco_cli.problem.kernel_cache import kernel_folder
 
     package = Path(__file__).parents[1]
     sources = sorted(path for room in KERNEL_ROOMS for path in (package / room).rglob("*.py"))
-    version = hashlib.sha256(numba.__version__.encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "kernels"
-    try:
-        folder = home / version[:16]
-        if not folder.exists():
-            _forget_old_versions(home)
-            folder.mkdir(parents=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:  # a home that cannot be written: compile for this process only
-        folder = Path(tempfile.gettempdir()) / f"fco-kernels-{os.getuid()}-{version[:16]}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    return numba
-
-
-def _forget_old_versions(home: Path, days: float = 30) -> None:
-    for folder in home.glob("*"):
-        if time.time() - folder.stat().st_mtime > days * 86400:
-            shutil.rmtree(folder, ignore_errors=True)
+    version = hashlib.sha256(
+        _numba().__version__.encode() + b"".join(path.read_bytes() for path in sources)
+    ).hexdigest()
+    return kernel_folder(version[:16])
 
 
 def set_threads(count: int) -> None:

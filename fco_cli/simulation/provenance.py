@@ -14,7 +14,7 @@ from typing import Any
 def software() -> dict[str, Any]:
     """The versions, as they were when this process started to compute."""
     return {
-        "versions": {name: version(name) for name in ("fco", "numpy", "scipy", "numba", "hydra-core")},
+        "versions": {name: version(name) for name in ("fco-cli", "numpy", "scipy", "numba", "hydra-core")},
         "python": sys.version.split()[0],
         "git_revision": _git_revision(),
     }

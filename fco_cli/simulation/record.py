@@ -14,7 +14,6 @@ Every file is written under another name, flushed to the disk and then renamed.
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import logging
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.files import write_atomically
+from fco_cli.files import lock, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.memory import FILE
@@ -97,19 +96,10 @@ class Record:
 
     @contextmanager
     def lock(self, wait: bool) -> Iterator[bool]:
-        """Hold this run for this process; False if another one does. A lock ends with its process, in any case."""
+        """Hold this run for this process; False if another one does."""
         self.create()
-        try:
-            file = (self.folder / ".lock").open("w")
-        except OSError as problem:
-            raise UserError(f"output_dir: {self.folder} cannot be written: {problem.strerror}") from problem
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with lock(self.folder / ".lock", wait) as ours:
+            yield ours
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""

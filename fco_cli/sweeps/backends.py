@@ -87,7 +87,9 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> It
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise UserError("hydra.launcher.backend: dask needs the extra fco[dask]: pip install 'fco[dask]'") from None
+        raise UserError(
+            "hydra.launcher.backend: dask needs the extra fco-cli[dask]: pip install 'fco-cli[dask]'"
+        ) from None
     try:
         client = Client(options.address, timeout="10s")
     except (OSError, ValueError) as problem:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.errors import UserError, one_line
-from fco_cli.files import one_at_a_time
+from fco_cli.files import cache_folder, one_at_a_time
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 
@@ -229,4 +229,4 @@ def _digest(files: list[Subject]) -> str:
 
 
 def cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "fmri"
+    return cache_folder("fmri")

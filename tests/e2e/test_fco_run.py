@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from fco_cli.algorithms import ALGORITHMS
-from fco_cli.run import main
+from fco_cli.commands.run import main
 
 COMMAND = str(Path(sys.executable).parent / "fco-run")
 TINY = [

@@ -143,6 +143,18 @@ def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     assert_same_records(tmp_path / "interrupted", tmp_path / "straight")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the limit is set by a Unix shell")
+def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
+    """Every run under way holds a lock file open."""
+    rates = ",".join(str(1e-6 * i) for i in range(1, 301))
+    words = ["-m", *TINY, f"hparams.client_lr={rates}", "hparams.rounds=1", "hydra.launcher.n_jobs=1"]
+    limited = ["bash", "-c", 'ulimit -n 256; exec "$0" "$@"', BIN / "fco-run", *words]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.rglob("result.json"))) == 300
+
+
 def test_two_sweeps_at_once_share_the_work(tmp_path):
     sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001", "algo=feddualavg"]
     first, second = start(*sweep, cwd=tmp_path), start(*sweep, cwd=tmp_path)
@@ -218,7 +230,7 @@ def free_port():
 
 
 def test_a_sweep_on_dask_survives_the_death_of_a_worker(tmp_path):
-    pytest.importorskip("distributed", reason="the extra fco[dask] is not installed")
+    pytest.importorskip("distributed", reason="the extra fco-cli[dask] is not installed")
     address = f"tcp://127.0.0.1:{free_port()}"
     environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "5"}
     options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}

@@ -77,7 +77,7 @@ class Records:
             "run_id": run_id,
             "main_metric": "f1",
             "smoothness": smoothness,
-            "versions": {"fco": "0.1.0"},
+            "versions": {"fco-cli": "0.1.0"},
             "git_revision": "0123456789abcdef",
         }
         lines = [

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fco_cli.reporting.cli import main
+from fco_cli.commands.report import main
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, r
 
 def test_reporting_reads_records_and_never_loads_the_simulation():
     program = (
-        "import sys, fco_cli.reporting.cli, fco_cli.reporting.report; "
+        "import sys, fco_cli.commands.report, fco_cli.reporting.report; "
         "heavy = ('numba', 'fco_cli.simulation', 'fco_cli.algorithms'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )

@@ -26,7 +26,7 @@ def outputs(tmp_path_factory) -> Path:
         "record_clients=true", f"output_dir={folder}", "threads=1",
     ]  # fmt: skip
     for algo in ("fedmid", "feddualavg"):
-        command = [sys.executable, "-m", "fco_cli.run", "task=lasso", f"algo={algo}", *settings]
+        command = [sys.executable, "-m", "fco_cli.commands.run", "task=lasso", f"algo={algo}", *settings]
         subprocess.run(command, check=True, capture_output=True, cwd=folder)
     return folder
 

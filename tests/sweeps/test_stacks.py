@@ -3,12 +3,12 @@
 import csv
 
 import pytest
-from fco_cli.execute import Stop
 from hydra import compose, initialize_config_module
 
 from fco_cli.algorithms import ALGORITHMS
 from fco_cli.config import Run, register
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import stacks as stacks_module
 from fco_cli.sweeps.stacks import Ended, Stack, run_stack, stacks_of
 
@@ -56,6 +56,15 @@ def test_runs_are_stacked_by_what_may_vary(tmp_path):
     stacks = stacks_of([*lasso, *other_strength, *other_seed, *other_algorithm, *other_batch])
     assert [len(stack.runs) for stack in stacks] == [50, 1, 1, 1]
     assert len({run.run_id for stack in stacks for run in stack.runs}) == 53
+
+
+def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
+    """Every run under way holds a lock file open, and some systems allow 256; the order is kept."""
+    runs = make_runs(tmp_path, *TINY["lasso"], rates=[(0.001 * i, 1) for i in range(1, 501)])
+    stacks = stacks_of(runs)
+    assert [len(stack.runs) for stack in stacks] == [200, 200, 100]
+    assert [stack.number for stack in stacks] == [0, 1, 2]
+    assert [run for stack in stacks for run in stack.runs] == runs
 
 
 def test_what_cannot_change_a_result_is_not_in_its_id(tmp_path):

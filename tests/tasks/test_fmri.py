@@ -275,7 +275,7 @@ def test_without_data_and_network_one_message_says_what_to_do(tree: Tree) -> Non
 
 
 def test_the_command_says_it_in_one_line_and_exits_with_2(tree: Tree, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fco_cli.run", "task=fmri", f"task.data_dir={tmp_path}/nothing"]
+    command = [sys.executable, "-m", "fco_cli.commands.run", "task=fmri", f"task.data_dir={tmp_path}/nothing"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.commands.data import main
 from fco_cli.federated_data import FederatedData, load, save
-from fco_cli.federated_data.command import main
 from fco_cli.federated_data.describe import Description
 
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"

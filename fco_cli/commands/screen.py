@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: one live line while it runs, a table of the best at its end."""
+"""What a person sees of a run or a sweep while it works: a live line on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,16 +9,66 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fco_cli.config import Run
+from fco_cli.simulation.engine import Simulation
+from fco_cli.sweeps.runner import Outcome
 from fco_cli.sweeps.stacks import Event, Stack
 
 log = logging.getLogger(__name__)
 
-LOG_SECONDS = 10.0
+RUN_SECONDS, SWEEP_SECONDS = 5.0, 10.0  # between log lines
 
 
-class Display:
+class RunProgress:
+    """A progress bar on a terminal, a log line every few seconds elsewhere; round, main metric and ETA in both."""
+
+    def __init__(self, console: Console) -> None:
+        self.bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.live = console.is_terminal
+
+    def __enter__(self) -> RunProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def on_start(self, runs: list[Run], rounds: int) -> None:
+        self.metric = runs[0].task.main_metric
+        self.first: int | None = None
+        self.rounds = rounds
+        self.task = self.bar.add_task("", total=rounds)
+
+    def on_round(self, simulation: Simulation) -> None:
+        if not simulation.running:
+            return
+        done, now = simulation.round, time.monotonic()
+        if self.first is None:
+            self.first, self.started, self.said = done, now, now
+        value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"
+        if self.live:
+            self.bar.update(self.task, completed=done, description=value)
+        elif now - self.said > RUN_SECONDS:
+            pace = (now - self.started) / max(done - self.first, 1)
+            log.info("round %d of %d, %s, %.0f s left", done, self.rounds, value, pace * (self.rounds - done))
+            self.said = now
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        pass
+
+
+class SweepProgress:
     """Counts finished, running, diverged and failed runs; a live line on a terminal, log lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
@@ -58,7 +108,7 @@ class Display:
         done = self._share_done()
         self.bar.update(self.task, completed=done, description=self._counts())
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.said > LOG_SECONDS:
+        if not self.console.is_terminal and now - self.said > SWEEP_SECONDS:
             left = f", {(now - self.started) * (1 - done) / done:.0f} s left" if done else ""
             log.info("%s%s", self._counts(), left)
             self.said = now

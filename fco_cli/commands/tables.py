@@ -1,70 +1,13 @@
-"""What a person sees of a single run: progress while it works, a small table at its end."""
+"""The tables that commands print: how a run ended, the best of a sweep, what theory says."""
 
 from __future__ import annotations
 
-import logging
-import time
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fco_cli.advice import Constants
-from fco_cli.config import Run
-from fco_cli.simulation.engine import Simulation
-from fco_cli.sweeps.runner import Outcome
-
-log = logging.getLogger(__name__)
-
-LOG_SECONDS = 5.0
-
-
-class RunProgress:
-    """A progress bar on a terminal, a log line every few seconds elsewhere; round, main metric and ETA in both."""
-
-    def __init__(self, console: Console) -> None:
-        self.bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.live = console.is_terminal
-
-    def __enter__(self) -> RunProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def on_start(self, runs: list[Run], rounds: int) -> None:
-        self.metric = runs[0].task.main_metric
-        self.first: int | None = None
-        self.rounds = rounds
-        self.task = self.bar.add_task("", total=rounds)
-
-    def on_round(self, simulation: Simulation) -> None:
-        if not simulation.running:
-            return
-        done, now = simulation.round, time.monotonic()
-        if self.first is None:
-            self.first, self.started, self.said = done, now, now
-        value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"
-        if self.live:
-            self.bar.update(self.task, completed=done, description=value)
-        elif now - self.said > LOG_SECONDS:
-            pace = (now - self.started) / max(done - self.first, 1)
-            log.info("round %d of %d, %s, %.0f s left", done, self.rounds, value, pace * (self.rounds - done))
-            self.said = now
-
-    def on_outcome(self, outcome: Outcome) -> None:
-        pass
 
 
 def final_table(result: dict[str, Any]) -> Table:
@@ -75,6 +18,27 @@ def final_table(result: dict[str, Any]) -> Table:
     for name, value in result["final"].items():
         table.add_row(name.replace("_", " "), "not finite" if value is None else f"{value:.6g}")
     table.add_row("seconds", f"{result['seconds']:.2f}")
+    return table
+
+
+def best_table(folders: list[Path]) -> Table | None:
+    """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
+    from fco_cli.reporting.results import read_record, studies_of
+    from fco_cli.reporting.select import choose
+
+    studies = studies_of([read_record(folder) for folder in folders])
+    if not studies:
+        return None
+    table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("task", "algorithm", studies[0].rule.metric, "client lr", "server lr", "record"):
+        right = heading not in ("task", "algorithm", "record")
+        table.add_column(heading.replace("_", " "), justify="right" if right else "left", no_wrap=True)
+    for study in studies:
+        for choice in choose(study).values():
+            if (best := choice.best) is not None:
+                task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
+                rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
+                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, str(best.runs[0].folder))
     return table
 
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.errors import UserError, one_line
-from fco_cli.federated_data.download import ARCHIVES
-from fco_cli.federated_data.format import FederatedData, check_labels, save
-from fco_cli.federated_data.readers import read
-from fco_cli.federated_data.tables import Columns
-from fco_cli.problem.losses import all_losses
+from fco_cli.commands.shell import answered, end
+from fco_cli.errors import UserError, one_line, require
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fco_cli.federated_data import FederatedData
+
+LOSSES = ("squared", "logistic", "softmax")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
+    if answered():
+        return
     options = _parser().parse_args(arguments)
     try:
         options.do(options)
     except UserError as problem:
-        print(f"fco-data: {one_line(problem)}", file=sys.stderr)
-        sys.exit(2)
+        end("fco-data", 2, one_line(problem))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = commands.add_parser("list", help="what data sets there are, and which of them are here")
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("check", help="is everything right with it?")
     _source(command)
-    command.add_argument("--loss", choices=list(all_losses()), help="also: do the labels fit this loss?")
+    command.add_argument("--loss", help="also: do the labels fit this loss, such as logistic?")
     command.set_defaults(do=_check)
 
     command = commands.add_parser("describe", help="clients, samples, classes and how much the clients differ")
@@ -54,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _source(command: argparse.ArgumentParser) -> None:
+    from fco_cli.federated_data.tables import Columns
+
     known = Columns()
     command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
     command.add_argument("--label", default=known.label, metavar="COLUMN", help="of tables (default: %(default)s)")
@@ -68,12 +71,17 @@ def _source(command: argparse.ArgumentParser) -> None:
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
+    from fco_cli.federated_data.readers import read
+    from fco_cli.federated_data.tables import Columns
+
     columns = Columns(options.label, options.client, options.split, tuple(options.drop))
     return read(options.source, columns, options.min_samples)
 
 
 def _list(options: argparse.Namespace) -> None:
     from rich.table import Table
+
+    from fco_cli.federated_data.download import ARCHIVES
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
     table.add_row("synthetic", "task=lasso, nuclear", "made when needed")
@@ -93,6 +101,8 @@ def _list(options: argparse.Namespace) -> None:
 def _convert(options: argparse.Namespace) -> None:
     if options.target.suffix != ".npz":
         raise UserError(f"{options.target}: the file to write must end in .npz")
+    from fco_cli.federated_data import save
+
     data = _read(options)
     save(data, options.target)
     print(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
@@ -101,7 +111,12 @@ def _convert(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     data = _read(options)
     if options.loss:
-        check_labels(data, all_losses()[options.loss]())
+        from fco_cli.federated_data.format import check_labels
+        from fco_cli.problem.losses import all_losses
+
+        losses = all_losses()
+        require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
+        check_labels(data, losses[options.loss]())
     print(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
 
 

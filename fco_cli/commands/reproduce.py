@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fco_cli import VERSION
 from fco_cli.help import options_of
 
 FIGURES = Path("outputs/figures")
@@ -17,6 +18,7 @@ FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs
 def main() -> None:
     """Run what is missing, report what is there, and say what was left out and why."""
     parser = argparse.ArgumentParser(prog="fco-reproduce", description=__doc__)
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all")
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     arguments = parser.parse_args()
@@ -44,7 +46,7 @@ def main() -> None:
         else:
             folders.append(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
     if folders:
-        report = [sys.executable, "-m", "fco_cli.reporting.cli", *folders, "--output", "outputs/report"]
+        report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", "outputs/report"]
         failed |= subprocess.run(report).returncode != 0
         shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)
     for name, reason in skipped.items():
@@ -54,7 +56,7 @@ def main() -> None:
 
 def _run(experiment: str, profile: str) -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
-    command = [sys.executable, "-m", "fco_cli.run", "-m", f"experiment={experiment}", f"profile={profile}"]
+    command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={experiment}", f"profile={profile}"]
     line = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

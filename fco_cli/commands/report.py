@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
-from fco_cli.reporting.results import Results, collect
 
 if TYPE_CHECKING:
     from fco_cli.reporting.claims import Entry
     from fco_cli.reporting.report import Report
+    from fco_cli.reporting.results import Results
 
 OUTPUTS = Path("outputs")
 NAMED = 10  # unreadable records on the terminal; the page lists all
@@ -24,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         prog="fco-report",
         description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
     )
+    made.add_argument("--version", action="store_true", help="print the version")
     made.add_argument(
         "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
         help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",
@@ -37,16 +39,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command; a wrong input is one line and exit code 2."""
+    if answered():
+        return
     options = parser().parse_args(arguments)
     try:
         report(options)
     except UserError as problem:
-        print(f"fco-report: {one_line(problem)}", file=sys.stderr)
-        sys.exit(2)
+        end("fco-report", 2, one_line(problem))
 
 
 def report(options: argparse.Namespace) -> None:
     """The story of one report."""
+    from fco_cli.reporting.results import collect
+
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results)
