@@ -17,8 +17,8 @@ import yaml
 
 from fco_cli.errors import UserError
 from fco_cli.reporting.claim_tests import KINDS, Diverged, Evidence, Level, NotRun
-from fco_cli.reporting.results import Results
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import Results
 
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run"
 

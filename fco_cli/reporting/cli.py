@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
-from fco_cli.reporting.results import Results, collect
+from fco_cli.reporting.studies import Results, collect
 
 if TYPE_CHECKING:
     from fco_cli.reporting.claims import Entry

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.reporting.figures import new_figure, styled
-from fco_cli.reporting.results import Run, Study
+from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
+from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Supports:
         return float(self.average.mean())
 
 
-def read_supports(run: Run) -> Supports | None:
+def read_supports(run: RecordedRun) -> Supports | None:
     """The supports of a record; None where the clients' models were not kept."""
     path: Path = run.folder / "clients.npz"
     if not path.exists():

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.results import Run, Study
+from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Cell, Choice, robust_pairs
-from fco_cli.reporting.style import BASELINES, algorithm_style, metric_style
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
+from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +92,7 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
     figure, axes = new_figure(2.35, len(study.panels))
     for axis, metric in zip(axes, study.panels, strict=True):
         for algo, choice in choices.items():
-            if choice.best is not None and metric in choice.best.runs[0].curves:
+            if choice.best is not None and choice.best.has(metric):
                 _draw_cell(axis, choice.best, metric, x, offset=list(choices).index(algo) / len(choices))
         style = metric_style(metric)
         axis.set_title(style.label)
@@ -103,7 +105,7 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
             _log_scale(axis)
         axis.grid(alpha=0.25, linewidth=0.5)
     _legend(figure, choices)
-    figure.suptitle(study.heading)
+    figure.suptitle(for_figure(study.heading))
     return figure
 
 
@@ -122,11 +124,11 @@ def _log_scale(axis: Axes) -> None:
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
     style = algorithm_style(cell.algo)
     rounds, mean, deviation = cell.curve(metric)
-    if cell.algo == "optimum":
+    if cell.algo == OPTIMUM:
         axis.axhline(mean[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
         return
     if x == "bytes":
-        if cell.algo in BASELINES:  # nothing is sent: where it ends is all there is to show
+        if not cell.federated:  # nothing is sent: where it ends is all there is to show
             axis.axhline(mean[-1], color=style.colour, linestyle=":", linewidth=1, label=style.label)
             return
         run = cell.runs[0]
@@ -152,8 +154,8 @@ def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
     for algo, choice in choices.items():
         style = algorithm_style(algo)
         rates = "all diverged" if choice.best is None else choice.best.rates
-        label = style.label if rates == "-" else f"{style.label} {rates}"
-        line: Any = "--" if algo == "optimum" else "-"
+        label = for_figure(f"{style.label} {rates}".strip())
+        line: Any = "--" if algo == OPTIMUM else "-"
         handles.append(
             Line2D([], [], color=style.colour, marker=style.marker, markersize=4, linestyle=line, label=label)
         )
@@ -168,7 +170,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
     from matplotlib.colors import LogNorm, Normalize
 
-    grids = {algo: choice for algo, choice in choices.items() if algo not in BASELINES and len(choice.cells) > 1}
+    grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
     if not grids:
         return None
     cells = [cell for choice in grids.values() for cell in choice.cells]
@@ -197,7 +199,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         axis.spines[:].set_visible(True)
     axes[0].set_ylabel("client learning rate")
     figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
-    figure.suptitle(f"{study.heading}: {study.rule}")
+    figure.suptitle(for_figure(f"{study.heading}: {study.rule}"))
     return figure
 
 
@@ -234,9 +236,7 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
     known = study.runs[0].curves
     quality = next((metric for metric in ROBUSTNESS_METRICS if metric in known), None)
     grids = {
-        algo: robust_pairs(choice)
-        for algo, choice in choices.items()
-        if algo not in BASELINES and len(choice.cells) > 1
+        algo: robust_pairs(choice) for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1
     }
     if quality is None or "density" not in known or not any(grids.values()):
         return None
@@ -263,11 +263,11 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     pairs = max(len(cells) for cells in grids.values())
-    figure.suptitle(f"{study.heading}: {pairs} learning-rate pairs")
+    figure.suptitle(for_figure(f"{study.heading}: {pairs} learning-rate pairs"))
     return figure
 
 
-def _standing(run: Run, at: int, quality: str) -> tuple[float, float] | None:
+def _standing(run: RecordedRun, at: int, quality: str) -> tuple[float, float] | None:
     """Where a run stands in the plane after a round; None once it has diverged. After its end a run stands still."""
     i = np.searchsorted(run.curves["round"], at, side="right") - 1
     ended = run.diverged and run.curves["round"][-1] < at

@@ -11,8 +11,8 @@ from fco_cli.reporting import claims, figures, tables
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse
 from fco_cli.reporting.html import render
-from fco_cli.reporting.results import Results, Study
 from fco_cli.reporting.select import Choice, choose
+from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style
 
 

@@ -82,8 +82,9 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
 
 def _print_best(runs: list[Run], ended: Ended) -> None:
     """The best configuration of each algorithm, chosen as a report chooses."""
-    from fco_cli.reporting.results import read_record, studies_of
+    from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
+    from fco_cli.reporting.studies import studies_of
 
     studies = studies_of([read_record(run.folder) for run in runs if run.run_id in ended.results])
     if not studies:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.studies import collect
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

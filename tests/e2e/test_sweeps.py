@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.studies import collect
 from fco_cli.reporting.select import choose
 
 BIN = Path(sys.executable).parent

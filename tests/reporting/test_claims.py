@@ -15,7 +15,7 @@ from fco_cli.reporting.claims import (
     read_claims,
     summary,
 )  # fmt: skip
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.studies import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fco_cli.reporting.curse import draw_curse, read_supports
-from fco_cli.reporting.results import collect
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 
 CLIENT_LR, STRENGTH, STEPS = 0.01, 0.5, 2  # 8 samples in batches of 4
 

@@ -8,8 +8,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from fco_cli.reporting import figures
-from fco_cli.reporting.results import collect
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import ALGORITHMS
 
 CLIENT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
