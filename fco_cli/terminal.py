@@ -74,8 +74,6 @@ def final_table(result: dict[str, Any]) -> Table:
     table.add_column("value", justify="right")
     for name, value in result["final"].items():
         table.add_row(name.replace("_", " "), "not finite" if value is None else f"{value:.6g}")
-    if result["optimality_gap"] is not None:
-        table.add_row("gap to the optimum", f"{result['optimality_gap']:.6g}")
     table.add_row("seconds", f"{result['seconds']:.2f}")
     return table
 

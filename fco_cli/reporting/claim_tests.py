@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting.curse import read_supports
+from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.select import Cell, Choice, finite_mean, in_window, robust_pairs
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
@@ -288,7 +289,10 @@ def most_pairs(evidence: Evidence, algos: list[str], levels: dict[str, dict[str,
 
 def averaging_densifies(evidence: Evidence, algo: str, **level: float) -> Finding:
     """By which factor the average of the clients' last models is denser than they are."""
-    supports = read_supports(evidence.best(algo).runs[0])
+    try:
+        supports = read_supports(evidence.best(algo).runs[0])
+    except BadRecord as problem:
+        raise NotRun(str(problem)) from problem
     if supports is None:
         raise NotRun("the record has no clients.npz (record_clients=true)")
     ratio = supports.average_density / max(supports.client_density, 1e-12)

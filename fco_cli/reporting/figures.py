@@ -46,6 +46,9 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
 }
 
+LARGEST_DRAWN, SMALLEST_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
+MOST_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
+
 ROBUSTNESS_ROUNDS = (10, 30, 100, 300)
 ROBUSTNESS_METRICS = ("validation_accuracy", "f1")  # against density; the first that the records have
 
@@ -100,7 +103,7 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
         if (
             style.log
             and axis.get_lines()
-            and all((np.asarray(line.get_ydata(), dtype=float) > 0).all() for line in axis.get_lines())
+            and all((np.asarray(line.get_ydata(), dtype=float) > SMALLEST_DRAWN).all() for line in axis.get_lines())
         ):
             _log_scale(axis)
         axis.grid(alpha=0.25, linewidth=0.5)
@@ -121,9 +124,15 @@ def _log_scale(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
+def drawable(values: np.ndarray) -> np.ndarray:
+    """NaN, which leaves a gap, in the place of what no axis can show."""
+    return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
+
+
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
     style = algorithm_style(cell.algo)
-    rounds, mean, deviation = cell.curve(metric)
+    rounds, *values = cell.curve(metric)
+    mean, deviation = map(drawable, values)
     if cell.algo == OPTIMUM:
         axis.axhline(mean[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
         return
@@ -143,7 +152,7 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:
             return
-        low, high = quartiles  # over the clients of the `local` baseline
+        low, high = drawable(quartiles[0]), drawable(quartiles[1])  # over the clients of the `local` baseline
     axis.fill_between(rounds, low, high, color=style.colour, alpha=0.2, linewidth=0)
 
 
@@ -174,18 +183,24 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     if not grids:
         return None
     cells = [cell for choice in grids.values() for cell in choice.cells]
-    scores = np.array([cell.score for cell in cells if np.isfinite(cell.score)])
+    scores = np.array([cell.score for cell in cells if np.abs(cell.score) < LARGEST_DRAWN])
     client_rates = sorted({cell.client_lr or 0.0 for cell in cells})
     server_rates = sorted({cell.server_lr or 0.0 for cell in cells})
+    if max(len(client_rates), len(server_rates)) > MOST_RATES:
+        return None
     figure, axes = new_figure(1.0 + 0.23 * max(4, len(client_rates)), len(grids), sharey=True)
     low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    norm = LogNorm(low, high) if low > 0 and high > 20 * low else Normalize(low, high if high > low else low + 1)
+    norm = (
+        LogNorm(low, high)
+        if low > SMALLEST_DRAWN and high > 20 * low
+        else Normalize(low, high if high > low else low + 1)
+    )
     colours = "viridis" if study.rule.mode == "max" else "viridis_r"  # bright is good
     for axis, (algo, choice) in zip(axes, grids.items(), strict=True):
         grid = np.full((len(client_rates), len(server_rates)), np.nan)
-        for cell in choice.cells:
+        for cell in _best_of_each_pair(choice, study.rule.mode):
             place = client_rates.index(cell.client_lr or 0.0), server_rates.index(cell.server_lr or 0.0)
-            grid[place] = cell.score
+            grid[place] = drawable(np.array(cell.score))
             _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
         image = axis.imshow(grid, norm=norm, cmap=colours, origin="lower", aspect="auto")
         axis.set_xticks(range(len(server_rates)), [f"{rate:g}" for rate in server_rates], rotation=60)
@@ -203,6 +218,19 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     return figure
 
 
+def _best_of_each_pair(choice: Choice, mode: str) -> list[Cell]:
+    """A pair of learning rates may have been tried with several options of the algorithm; the chosen ones go first."""
+
+    def goodness(cell: Cell) -> tuple[bool, float]:
+        score = cell.score if mode == "max" else -cell.score
+        return (cell is choice.best, score if np.isfinite(score) else -np.inf)
+
+    pairs: dict[tuple[float | None, float | None], Cell] = {}
+    for cell in sorted(choice.cells, key=goodness):
+        pairs[cell.client_lr, cell.server_lr] = cell
+    return list(pairs.values())
+
+
 def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright_is_high: bool, best: bool) -> None:
     from matplotlib.patches import Rectangle
 
@@ -210,7 +238,7 @@ def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright
     corner = (column - 0.5, row - 0.5)
     if cell.diverged:
         axis.add_patch(Rectangle(corner, 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="/////", linewidth=0))
-    elif np.isfinite(cell.score):
+    elif np.abs(cell.score) < LARGEST_DRAWN:
         brightness = float(norm(cell.score)) if bright_is_high else 1 - float(norm(cell.score))
         colour = "black" if brightness > 0.55 else "white"
         axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=4.5, color=colour)
@@ -269,6 +297,9 @@ def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
 
 def _standing(run: RecordedRun, at: int, quality: str) -> tuple[float, float] | None:
     """Where a run stands in the plane after a round; None once it has diverged. After its end a run stands still."""
+    if not {"density", quality} <= run.curves.keys():
+        return None
     i = np.searchsorted(run.curves["round"], at, side="right") - 1
     ended = run.diverged and run.curves["round"][-1] < at
-    return None if ended or run.exploded[i] else (run.curves["density"][i], run.curves[quality][i])
+    density, value = drawable(np.array([run.curves["density"][i], run.curves[quality][i]]))
+    return None if ended or run.exploded[i] else (density, value)

@@ -165,6 +165,7 @@ IDENTITY = Kind("a hexadecimal number", matches("[0-9a-f]{8,64}"))
 # It becomes part of a file's name: no separators, no dot in front.
 NAME = Kind("a plain name of letters, digits, _, - and .", matches(r"\w[\w.-]{0,79}"))
 TEXT = Kind("a text of at most 400 characters", lambda value: isinstance(value, str) and len(value) <= 400)
+LINE = Kind("a line of at most 400 characters", lambda value: TEXT.holds(value) and value.isprintable())
 METRIC = Kind("a metric's name", matches(r"\w[\w.()@=-]{0,79}"))
 
 

@@ -18,6 +18,7 @@ from fco_cli.reporting.select import Choice, window_mean
 from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.tables import as_text, best_table, caption
+from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from fco_cli.reporting.report import Drawn
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
 CURVE_POINTS = 80  # of a run, in the page; the record has all
 
 
-def render(results: Results, choices: dict[str, dict[str, Choice]], drawn: list[Drawn], ledger: list[Entry]) -> str:
+def render(
+    results: Results,
+    choices: dict[str, dict[str, Choice]],
+    drawn: list[Drawn],
+    ledger: list[Entry],
+    left_out: list[tuple[Path, str]],
+) -> str:
     """The page's text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -36,7 +43,7 @@ def render(results: Results, choices: dict[str, dict[str, Choice]], drawn: list[
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         studies=[_study_context(study, choices[study.slug], drawn) for study in results.studies],
-        left_out=results.left_out,
+        left_out=[(printable(str(path), longest=4096), reason) for path, reason in left_out],
         ledger=ledger,
         ledger_summary=summary(ledger),
         data=_script_safe(_data(results)),
@@ -75,8 +82,8 @@ def _versions(study: Study) -> list[str]:
 
 
 def _link(page: Path) -> str:
-    """From the report's page to one below its folder figures/."""
-    return "/".join(page.parts[page.parts.index("figures") :])
+    """From the report's page to one in a study's folder below figures/."""
+    return "/".join(page.parts[-3:])
 
 
 def _as_data_uri(png: Path) -> str:

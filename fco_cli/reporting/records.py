@@ -42,8 +42,8 @@ RESULT = {
     "main_metric": gate.METRIC,
     "final": gate.GROUP,
     "versions": gate.GROUP,
-    "python": gate.TEXT,
-    "git_revision": or_null(gate.TEXT),
+    "python": gate.LINE,
+    "git_revision": or_null(gate.LINE),
     "finished_at": gate.TIME,
 }
 CONFIG = {

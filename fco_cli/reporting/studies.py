@@ -154,7 +154,7 @@ def _study(runs: list[RecordedRun]) -> Study:
     panels = [metric for metric in dict.fromkeys(experiment["panels"]) if metric in first.curves]
     return Study(
         name=experiment["name"],
-        title=printable(experiment["title"]),
+        title=printable(experiment["title"].strip(), longest=400),
         profile=profile["name"],
         scale=float(profile["scale"]),
         rule=Rule(select["metric"], select["mode"], select["last"]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 200
+LONGEST = 200  # characters of a value in a line
 
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
@@ -19,12 +19,10 @@ LATEX = {
 }  # fmt: skip
 
 
-def printable(value: Any) -> str:
-    """One line without control characters, and not longer than a few lines of a terminal."""
-    if isinstance(value, int) and abs(value) >= 10**LONGEST:
-        return "a huge number"  # which Python may refuse to write out
+def printable(value: Any, longest: int = LONGEST) -> str:
+    """One line without control characters."""
     text = value if isinstance(value, str) else repr(value)
-    text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    text = text if len(text) <= longest else text[: longest - 1] + "…"
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
 
 
@@ -50,5 +48,5 @@ def as_csv(table: pd.DataFrame) -> str:
 def _for_csv(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    value = "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in value)
+    value = printable(value, longest=len(value))
     return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
