@@ -90,13 +90,13 @@ def _refuse_knots(path: Path, text: str) -> None:
 def _require_plain(where: str, content: Any) -> None:
     if isinstance(content, dict):
         for key, value in content.items():
-            if not isinstance(key, str):
+            if not is_text(key):
                 raise BadRecord(f"{where}: the key {printable(key)} is not text")
             _require_plain(where, value)
     elif isinstance(content, list):
         for value in content:
             _require_plain(where, value)
-    elif not (content is None or isinstance(content, str | bool | int | float)):
+    elif not (content is None or isinstance(content, bool | int | float) or is_text(content)):
         raise BadRecord(f"{where}: {printable(content)} is neither text nor a number")
 
 
@@ -120,6 +120,11 @@ def is_number(value: Any) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
     return isinstance(value, float) and math.isfinite(value)
+
+
+def is_text(value: Any) -> bool:
+    """Half a character, which JSON and YAML can spell, is none."""
+    return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
 def is_whole(value: Any) -> bool:

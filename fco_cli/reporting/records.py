@@ -112,7 +112,7 @@ class RecordedRun:
     def exploded(self) -> np.ndarray:
         """At which evaluated rounds the training loss was out of all bounds, although the weights were finite."""
         loss = self.curves["train_loss"]
-        return ~(loss <= EXPLODED * loss[0])  # also where it is not a number
+        return ~(loss / EXPLODED <= abs(loss[0]))  # also where it is not a number
 
     @property
     def diverged(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.reporting.gate import BadRecord
+from fco_cli.reporting.gate import BadRecord, is_number
 from fco_cli.reporting.records import RecordedRun, read_record, records_below
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
@@ -226,6 +226,7 @@ def _natural(name: str) -> list[Any]:
 
 def _row(study: Study, run: RecordedRun) -> dict[str, Any]:
     psi = run.config["regularizer"]
+    strength = psi.get("strength", psi.get("radius"))
     row = {
         "experiment": study.name,
         "profile": study.profile,
@@ -233,7 +234,7 @@ def _row(study: Study, run: RecordedRun) -> dict[str, Any]:
         "task": run.config["task"]["name"],
         "algo": run.algo,
         "regularizer": psi["name"],
-        "strength": psi.get("strength", psi.get("radius")),
+        "strength": strength if is_number(strength) or strength is None else printable(strength),
         "client_lr": run.client_lr,
         "server_lr": run.server_lr,
         "seed": run.seed,
@@ -243,6 +244,6 @@ def _row(study: Study, run: RecordedRun) -> dict[str, Any]:
         "seconds": run.result["seconds"],
         "optimality_gap": run.optimality_gap,
         "run_id": run.run_id,
-        "folder": str(run.folder),
+        "folder": printable(str(run.folder), longest=4096),
     }
     return row | {name: value for name, value in run.final.items() if name not in row}
