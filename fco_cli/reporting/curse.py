@@ -85,7 +85,7 @@ def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure | None:
     if not supports:
         return None
     figure, axes = new_figure(2.6, len(supports), sharey=True)
-    for axis, (algo, found) in zip(axes, reversed(supports.items()), strict=True):  # the cursed first
+    for axis, (algo, found) in zip(axes, reversed(supports.items()), strict=True):  # those that average models first
         clients, weights = found.clients.shape
         # the average has the height of three clients, after a gap of one
         rows = np.vstack([found.clients, np.zeros((1, weights)), np.repeat(found.average[None], 3, axis=0)])

@@ -153,6 +153,13 @@ def list_of(kind: Kind, most: int) -> Kind:
     )
 
 
+def mapping_of(key: Kind, value: Kind) -> Kind:
+    return Kind(
+        f"a mapping from {key.words} to {value.words}",
+        lambda given: isinstance(given, dict) and all(map(key.holds, given)) and all(map(value.holds, given.values())),
+    )
+
+
 def one_of(*words: str) -> Kind:
     return Kind(" or ".join(words), lambda value: isinstance(value, str) and value in words)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting import gate
-from fco_cli.reporting.gate import BadRecord, check, list_of, one_of, or_null
+from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_null
 from fco_cli.reporting.text import printable
 
 EXPLODED = 1e3  # times the training loss at the start
@@ -40,8 +40,8 @@ RESULT = {
     "seconds": or_null(gate.NOT_NEGATIVE),
     "smoothness": or_null(gate.POSITIVE),
     "main_metric": gate.METRIC,
-    "final": gate.GROUP,
-    "versions": gate.GROUP,
+    "final": mapping_of(gate.METRIC, or_null(gate.NUMBER)),
+    "versions": mapping_of(gate.LINE, gate.LINE),
     "python": gate.LINE,
     "git_revision": or_null(gate.LINE),
     "finished_at": gate.TIME,
@@ -213,15 +213,8 @@ def _check_together(run: RecordedRun) -> None:
             raise BadRecord(f"metrics.csv: {name} is not a count")
     if not run.diverged and rounds[-1] != result["rounds"]:
         raise BadRecord(f"metrics.csv ends at round {rounds[-1]:g} of {result['rounds']}")
-    kind = or_null(gate.NUMBER)
-    for name, value in result["final"].items():
-        if name not in curves or not kind.holds(value):
-            raise BadRecord(f"result.json: final.{printable(name)} is {printable(value)}, must be {kind.words}")
-    for name, version in result["versions"].items():
-        if not (gate.TEXT.holds(name) and gate.TEXT.holds(version)):
-            raise BadRecord(
-                f"result.json: versions.{printable(name)} is {printable(version)}, must be {gate.TEXT.words}"
-            )
+    if unknown := result["final"].keys() - curves.keys():
+        raise BadRecord(f"result.json: final has {min(unknown)!r}, which metrics.csv has not")
     experiment = run.config.get("experiment")
     if experiment and experiment["select"]["metric"] not in curves:
         wanted = experiment["select"]["metric"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
-from fco_cli.reporting import claims, figures, tables
+from fco_cli.reporting import claims, figures, rates, tables
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse, supports_of
 from fco_cli.reporting.gate import BadRecord
@@ -62,8 +62,8 @@ def _draw(
 ) -> list[Drawn]:
     made = {
         "curves": figures.draw_panels(study, choices, x),
-        "learning_rates": figures.draw_heat_maps(study, choices),
-        "robustness": figures.draw_robustness(study, choices),
+        "learning_rates": rates.draw_heat_maps(study, choices),
+        "robustness": rates.draw_robustness(study, choices),
         "clients": draw_curse(study, supports_of(choices, damaged)),
     }
     drawn = []

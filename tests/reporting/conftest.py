@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fco_cli.reporting import figures
+
 USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"], "optimum": ["weighting"]}
 SELECT = {"metric": "f1", "mode": "max", "last": 2}
 
@@ -106,6 +108,18 @@ class Records:
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         (folder / "result.json").write_text(json.dumps(result))
         return folder
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn in full but written small and once: for tests of what else a report holds."""
+
+    def save(figure: Any, path: Path) -> list[Path]:
+        small = path.with_name(path.name + ".png")
+        figure.savefig(small, dpi=20)
+        return [small, small]
+
+    monkeypatch.setattr(figures, "save", figures.styled(save))
 
 
 @pytest.fixture

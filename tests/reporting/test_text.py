@@ -25,6 +25,7 @@ def edit_config(folder, **changes):
     path.write_text(json.dumps(yaml.safe_load(path.read_text()) | changes))
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_hostile_title_is_only_text_wherever_it_is_written(records, monkeypatch, capfd):
     folder = records.add()
     experiment = yaml.safe_load((folder / "config.yaml").read_text())["experiment"]
@@ -81,6 +82,7 @@ def test_options_of_an_algorithm_are_only_text_in_tables(records):
     assert r"kind \textbackslash{}input\{x\}" in tables.as_latex(table, "")
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_folder_may_have_any_name(records, monkeypatch, capfd):
     """As file systems allow: with escape sequences, or in no encoding at all."""
     good = records.add()
