@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
+from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from fco_cli.reporting.claims import Entry
     from fco_cli.reporting.report import Report
-    from fco_cli.reporting.results import Results
+    from fco_cli.reporting.studies import Results
 
 OUTPUTS = Path("outputs")
 NAMED = 10  # unreadable records on the terminal; the page lists all
@@ -50,17 +51,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The story of one report."""
-    from fco_cli.reporting.results import collect
+    from fco_cli.reporting.studies import collect
 
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
-    _name_left_out(results)
+    _name_left_out(results.left_out)
     if not results.studies:
         places = ", ".join(options.sources)
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while
 
     made = make_report(results, options.output, options.x)
+    _name_left_out(made.damaged)
     if options.csv:
         _write_csv(results, options.csv)
     if options.claims:
@@ -79,17 +81,18 @@ def _folder_of(source: str) -> Path | None:
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
 
 
-def _name_left_out(results: Results) -> None:
-    for path, reason in results.left_out[:NAMED]:
-        print(f"fco-report: left out {path}: {reason}", file=sys.stderr)
-    if len(results.left_out) > NAMED:
-        print(f"fco-report: left out {len(results.left_out) - NAMED} more, named in the page", file=sys.stderr)
+def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
+    for path, reason in left_out[:NAMED]:
+        print(f"fco-report: left out {printable(str(path), longest=4096)}: {reason}", file=sys.stderr)
+    if len(left_out) > NAMED:
+        print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
 
 
 def _write_csv(results: Results, path: Path) -> None:
     from fco_cli.files import write_atomically
+    from fco_cli.reporting.text import as_csv
 
-    write_atomically(path, results.table().to_csv(index=False).encode())
+    write_atomically(path, as_csv(results.table()).encode())
 
 
 def _print_ledger(ledger: list[Entry]) -> None:

@@ -23,8 +23,9 @@ def final_table(result: dict[str, Any]) -> Table:
 
 def best_table(folders: list[Path]) -> Table | None:
     """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
-    from fco_cli.reporting.results import read_record, studies_of
+    from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
+    from fco_cli.reporting.studies import studies_of
 
     studies = studies_of([read_record(folder) for folder in folders])
     if not studies:

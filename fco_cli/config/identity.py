@@ -28,6 +28,7 @@ class Identity:
 
     data: str  # the clients' rows, the model and the loss
     problem: str  # the same with regularizer, mirror map and weights of the clients: what is minimized
+    family: str  # problems that differ only in the seed of their data
     stack: str  # runs that differ only in what may vary along the job axis
     run: str  # runs with the same result
 
@@ -50,6 +51,7 @@ def identity_of(run: Run) -> Identity:
     return Identity(
         data=_digest(data),
         problem=_digest({**data, **kind, "regularizer": psi}),
+        family=_digest({**data, **kind, "regularizer": psi, "seed": None}),
         stack=_digest(common),
         run=_digest(whole),
     )

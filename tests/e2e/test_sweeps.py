@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.reporting.results import collect
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 
 BIN = Path(sys.executable).parent
 CONF = Path(__file__).parents[2] / "conf"

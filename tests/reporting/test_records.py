@@ -1,20 +1,12 @@
+"""Reading records: what is whole comes back as it was written, what is not is named and left out."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
 
-from fco_cli.reporting.results import collect
-
-
-def test_a_study_holds_the_runs_of_an_experiment(records):
-    records.add("fedmid")
-    records.add("feddualavg", 0.001)
-    records.add("feddualavg", 0.003)
-    (study,) = collect([records.root]).studies
-    assert (study.name, study.slug, study.profile) == ("lasso_i", "lasso_i", "paper")
-    assert study.algorithms == ["feddualavg", "fedmid"]
-    assert [run.client_lr for run in study.of("feddualavg")] == [0.001, 0.003]
+from fco_cli.reporting.studies import collect
 
 
 def test_curves_are_read_as_they_were_written(records):
@@ -52,7 +44,7 @@ def _edit_result(**changes):
 DAMAGE = {
     "unfinished": lambda folder: (folder / "result.json").unlink(),
     "is not JSON": lambda folder: (folder / "result.json").write_text('{"status": "fin'),
-    "unknown status 'happy'": _edit_result(status="happy"),
+    "status is happy, must be finished or diverged": _edit_result(status="happy"),
     "cut off": _cut_off,
     "ends at round 2 of 3": _drop_a_round,
     "columns": _drop_a_value,
@@ -77,6 +69,23 @@ def test_a_damaged_record_is_named_and_left_out(records, reason):
     assert "\n" not in said
 
 
+def test_a_record_of_the_first_edition_is_to_be_made_again(records):
+    folder = records.add()
+    result = json.loads((folder / "result.json").read_text())
+    for key in ("identity", "federated", "uses"):
+        del result[key]
+    (folder / "result.json").write_text(json.dumps(result | {"config_hash": result["run_id"]}))
+    assert collect([records.root]).left_out == [(folder, "made by an older version; run it again")]
+
+
+def test_rates_are_those_that_the_record_says_it_uses(records):
+    records.add("feddualavg")
+    records.add("centralized")
+    records.add("optimum", f1=(0, 1))
+    rates = {run.algo: (run.client_lr, run.server_lr) for run in collect([records.root]).studies[0].runs}
+    assert rates == {"feddualavg": (0.001, 1.0), "centralized": (0.001, None), "optimum": (None, None)}
+
+
 def test_a_record_without_the_selection_metric_is_left_out(records):
     records.add(select={"metric": "rank", "mode": "min", "last": 1})
     results = collect([records.root])
@@ -92,48 +101,6 @@ def test_hidden_folders_are_nobodys_records(records):
     results = collect([records.root])
     assert len(results.studies[0].runs) == 1
     assert results.left_out == []
-
-
-def test_profiles_and_overrides_make_studies_of_their_own(records):
-    records.add(client_lr=0.001)
-    records.add(client_lr=0.003)
-    records.add(profile="quick")
-    records.add(task={"clients": 16})
-    studies = collect([records.root]).studies
-    assert [study.slug for study in studies] == ["lasso_i", "lasso_i_2", "lasso_i_quick"]
-    assert studies[1].variant == "task.clients=16"
-    assert collect([records.root]).study("lasso_i").slug == "lasso_i"
-
-
-def test_the_optimum_serves_every_profile(records):
-    records.add(profile="quick")
-    records.add(profile="paper")
-    records.add("optimum", profile="quick", f1=(0.0, 1.0))
-    for study in collect([records.root]).studies:
-        assert study.algorithms == ["feddualavg", "optimum"]
-
-
-def test_a_run_found_twice_counts_once(records):
-    folder = records.add()
-    results = collect([records.root, folder.parent, records.root])
-    assert len(results.studies[0].runs) == 1
-
-
-def test_runs_of_no_experiment_are_grouped_by_task(records):
-    records.add(experiment=None)
-    (study,) = collect([records.root]).studies
-    assert study.name == "lasso"
-    assert (study.rule.metric, study.rule.mode) == ("objective", "min")
-    assert study.panels == ["objective", "f1"]
-
-
-def test_the_table_has_a_row_per_run(records):
-    records.add("fedmid")
-    records.add("optimum", f1=(0.0, 1.0))
-    table = collect([records.root]).table().set_index("algo")
-    assert table.loc["fedmid", "f1"] == 0.7
-    assert table.loc["fedmid", "server_lr"] == 1.0
-    assert table.loc["optimum", ["client_lr", "server_lr"]].isna().all()
 
 
 def test_a_run_whose_loss_exploded_has_diverged(records):
