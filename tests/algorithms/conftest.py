@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Cohort
+from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.problem.data import ClientData
+from fco_cli.simulation.memory import ProcessMemory
 
 
 def gradient(w, x, y):
@@ -77,3 +78,23 @@ def reference():
 @pytest.fixture(scope="session")
 def l1_prox():
     return lambda strength: lambda z, t: soft_threshold(z, t * strength)
+
+
+@pytest.fixture(scope="session")
+def drive():
+    """Rounds of a bound algorithm, with its clients' memory: the models after each, the last state, the memory."""
+
+    def run(algorithm: Algorithm, cohorts: list[Cohort], state: State | None = None, memory=None):
+        w = np.zeros((len(algorithm.varying), algorithm.problem.layout.size), algorithm.problem.dtype)
+        state = algorithm.initial_state(w) if state is None else state
+        memory = memory or ProcessMemory(algorithm.initial_memory(w))
+        models = []
+        for cohort in cohorts:
+            made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.remembered else None)
+            if algorithm.remembered:
+                memory.write(cohort.clients, made.memory, made.arrived)
+            state = made.state
+            models.append(algorithm.output(state).copy())
+        return models, state, memory
+
+    return run
