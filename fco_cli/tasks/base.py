@@ -26,6 +26,10 @@ class Task(ABC):
         """How many training clients there are, where that is known before the data are read."""
         return None
 
+    def missing_data(self) -> str | None:
+        """What is not on this machine yet and would have to be downloaded; None: the task can start at once."""
+        return None
+
     def identity(self) -> dict[str, Any]:
         """What the data depend on: the configuration, with the content of files in the place of their paths.
 

@@ -34,6 +34,12 @@ class Femnist(ImageClassification):
         require(self.classes in ARCHIVES, "task.classes", self.classes, "10 or 62")
         require(0 < self.client_fraction <= 1, "task.client_fraction", self.client_fraction, "above 0, at most 1")
 
+    def missing_data(self) -> str | None:
+        archive = ARCHIVES[self.classes]
+        if self.data_dir is not None or archive.folder.exists():
+            return None
+        return f"{archive.url} has not been downloaded (to {archive.folder})"
+
     def contents(self) -> dict[str, str]:
         known = ARCHIVES[self.classes].sha256
         return {"data_dir": known if self.data_dir is None else fingerprint(Path(self.data_dir))}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fco_cli.errors import require
 from fco_cli.problem.problem import TaskData
 from fco_cli.tasks.brain import BrainTask, classification
-from fco_cli.tasks.haxby import Prepared, prepare
+from fco_cli.tasks.haxby import Prepared, missing, prepare
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
@@ -32,6 +32,9 @@ class Fmri(BrainTask):
         common = sorted(set(self.train_subjects) & set(self.validation_subjects))
         require(not common, "task.validation_subjects", self.validation_subjects,
                 f"subjects that do not train; {common} do")  # fmt: skip
+
+    def missing_data(self) -> str | None:
+        return missing(self.data_dir, [*self.train_subjects, *self.validation_subjects])
 
     def mask(self) -> Nifti1Image:
         return self._prepared().mask

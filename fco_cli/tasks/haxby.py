@@ -108,6 +108,18 @@ def fetch(data_dir: str | None, number: int) -> Subject:
     return Subject(number, Path(found.func[0]), Path(found.session_target[0]), Path(found.mask))
 
 
+def missing(data_dir: str | None, subjects: list[int]) -> str | None:
+    """The first file, of those that we read, which is in none of nilearn's folders."""
+    from nilearn.datasets.utils import get_data_dirs
+
+    places = [Path(place) / "haxby2001" for place in get_data_dirs(data_dir)]
+    names = ["mask.nii.gz", *(f"subj{n}/{name}" for n in subjects for name in ("bold.nii.gz", "labels.txt"))]
+    for name in names:
+        if not any((place / name).exists() for place in places):
+            return f"the Haxby 2001 data have not been downloaded: no {name} in {places[0]}"
+    return None
+
+
 def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
     """The subject's sessions in the order of time, and the run of every volume."""
     import pandas as pd
