@@ -28,6 +28,7 @@ from fco_cli.sweeps.problems import problem_of, varying_of
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
+WAIT_SECONDS = 0.2
 
 
 @dataclass
@@ -59,7 +60,7 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
     with ExitStack() as held:
         waiting: list[tuple[Run, Record]] = []
         for run in {run.run_id: run for run in runs}.values():
-            record = Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
+            record = _record_of(run)
             if not run.force and (result := record.result()):
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             elif not held.enter_context(record.lock(wait=False)):
@@ -72,10 +73,24 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
             outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
-        with Record(run.folder).lock(wait=True):
-            pass
+        _wait_for(_record_of(run), stop)
         (outcomes[run.run_id],) = execute([run], observer, stop, memory_mb)
     return [outcomes[run.run_id] for run in runs]
+
+
+def _record_of(run: Run) -> Record:
+    """Where a run writes; one that is forced takes the place of the old record only when it is complete."""
+    return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
+
+
+def _wait_for(record: Record, stop: Stop) -> None:
+    """Until no other process holds the record; asking often, so that a signal is answered."""
+    while True:
+        with record.lock(wait=False) as free:
+            if free:
+                return
+        stop.check()
+        time.sleep(WAIT_SECONDS)
 
 
 def _prepare(run: Run) -> tuple[Problem, float | None]:
