@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fco_cli.problem.layout import Array
+from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.nuclear import orthogonal_rows, wide
 
 
@@ -28,6 +29,6 @@ def rank(matrices: Array, threshold: float) -> Array:
     """How many singular values of each matrix [J, r, c] exceed the threshold; all of one that has blown up."""
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
-        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), shape)
-        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, 0.0)) <= threshold)).sum())  # NaN counts
+        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), OneBlock(0, *shape))
+        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, a, 0.0)) <= threshold)).sum())  # NaN counts
     return np.array(ranks)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, squared_length
+from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, two_norm
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
@@ -111,5 +111,5 @@ class L2Ball(Ball):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        length = np.sqrt(squared_length(z))
-        scale(z, z.dtype.type(1) if length <= psi.radius else factor_within(length, psi.radius, z), out)
+        norm = two_norm(z)
+        scale(z, z.dtype.type(1) if norm <= psi.radius else factor_within(norm, psi.radius, z), out)

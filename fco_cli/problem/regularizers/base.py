@@ -3,11 +3,16 @@
 The kernels see one regularized block of one job: `w` or `z` flat, `psi` the regularizer's numbers by the names of its
 dataclass fields (`psi.strength`) and `block`, a OneBlock. The stack and the blocks are looped over elsewhere
 (mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox ignores t.
+
+A prox keeps divergence visible: of a z that is not finite it makes no finite vector, even where the mathematics would
+(the projection of infinity onto a box is a corner of it), for a run that has blown up is recognised by that. Where
+nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,6 +103,24 @@ def squared_length(w):
         entry = np.float64(w[i])
         total += entry * entry
     return total
+
+
+@kernel
+def two_norm(w):
+    """|w|_2, relative to the largest entry where squares would overflow or vanish."""
+    squared = squared_length(w)
+    if 1e-280 < squared < math.inf:
+        return np.sqrt(squared)
+    top = 0.0
+    for i in range(w.shape[0]):
+        top = max(top, abs(w[i]))
+    if not 1e-300 <= top < math.inf:  # nothing, or not finite
+        return np.sqrt(squared)
+    total = 0.0
+    for i in range(w.shape[0]):
+        share = w[i] / top
+        total += share * share
+    return top * np.sqrt(total)
 
 
 @kernel

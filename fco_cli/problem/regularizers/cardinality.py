@@ -57,4 +57,5 @@ class L0Ball(Constraint):
     def prox(z, t, psi, block, out):
         order = by_magnitude(z)
         for rank in range(z.shape[0]):
-            out[order[rank]] = z[order[rank]] if rank < psi.nonzeros else 0.0
+            entry = z[order[rank]]
+            out[order[rank]] = (entry if rank < psi.nonzeros else 0.0) + 0 * entry

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
 
 
@@ -45,7 +45,10 @@ class L2Norm(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        shrink_length(z, t * psi.strength, out)
+        if t * psi.strength > 0:
+            shrink_length(z, t * psi.strength, out)
+        else:
+            copy(z, out)  # also where the square of a tiny length is 0
 
     @staticmethod
     @kernel
@@ -86,6 +89,9 @@ class GroupLasso(Regularizer):
     @kernel
     def prox(z, t, psi, block, out):
         size = int(psi.group_size)
+        if t * psi.strength <= 0:
+            copy(z, out)
+            return
         for low in range(0, z.shape[0], size):
             shrink_length(z[low : low + size], t * psi.strength, out[low : low + size])
 

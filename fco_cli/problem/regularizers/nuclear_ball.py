@@ -25,7 +25,7 @@ class NuclearBall(Ball):
     def prox(z, t, psi, block, out):
         a, norm = wide(z, block)
         rows = a.copy()
-        squared = orthogonal_rows(rows, 0.0)
+        squared = orthogonal_rows(rows, rows, 0.0)
         singular, total, radius = np.empty(squared.shape[0]), 0.0, psi.radius / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
@@ -35,6 +35,6 @@ class NuclearBall(Ball):
             return
         threshold = l1_ball_threshold(singular, total, radius)
         for i in range(squared.shape[0]):
-            kept = singular[i] > threshold
-            squared[i] = norm * (1 - threshold / singular[i]) / squared[i] if kept else 0.0
+            gone = singular[i] <= threshold  # False for NaN
+            squared[i] = 0.0 if gone else norm * (1 - threshold / singular[i]) / squared[i]
         spectral(a, rows, squared, block, out)
