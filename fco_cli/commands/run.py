@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def run(config: DictConfig) -> float:
 
     if config.theory is not None:
         return _theory(config)
+    _refuse_experiment_alone(config)
     one = Run.of(config)
     log.info(one.describe())
     with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
@@ -69,6 +71,21 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
     if table := best_table(all_runs.finished_folders):
         Console(width=160).print(table)
     return all_runs.values()
+
+
+def _refuse_experiment_alone(config: DictConfig) -> None:
+    """An experiment without -m would be one run of many, and not one that the paper speaks of."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    if config.experiment is None or not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    name = config.experiment.name
+    grid = HydraConfig.get().sweeper.params or {}
+    sizes = " x ".join(f"{len(str(values).split(','))} {key}" for key, values in grid.items())
+    raise UserError(
+        f"experiment: {name} is a sweep: fco-run -m experiment={name} runs {sizes} (with dry_run=true: says how long)"
+    )
 
 
 def _theory(config: DictConfig) -> float:

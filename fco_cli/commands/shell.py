@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fco_cli import VERSION
 from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
+from fco_cli.help import GROUPS, options_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -42,6 +43,7 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
             return job(config)
 
     guarded.sweep = sweep  # type: ignore[attr-defined]  # the fused launcher looks for it
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse wants flags first
     hydra_on_314.mend()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
@@ -77,7 +79,17 @@ def one_line_endings(command: str) -> Iterator[None]:
     except MemoryError as problem:
         end(command, 2, f"task: not enough memory: {one_line(problem)}")
     except (UserError, HydraException, OmegaConfBaseException) as problem:
-        end(command, 2, one_line(problem))
+        end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
+
+
+def _meant_by(word: str | None) -> str:
+    """What a word without = was meant to be, where the word after it or an option of that name tells."""
+    if word is None or "=" in word or word not in sys.argv[1:]:
+        return ""
+    after = sys.argv[sys.argv.index(word) + 1 :][:1]
+    meant = [f"{word}={option}" for option in after if word in GROUPS and option in options_of(word)]
+    meant += [f"{group}={word}" for group in GROUPS if word in options_of(group)]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def end(command: str, exit_code: int, message: str) -> None:

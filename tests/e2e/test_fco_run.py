@@ -216,6 +216,72 @@ def test_bad_input(tmp_path, monkeypatch, capfd, key, words):
     assert not list(tmp_path.rglob("result.json"))
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("client_lr=1", "did you mean hparams.client_lr?"),
+        ("strength=1", "did you mean task.strength or regularizer.strength?"),
+        ("hparam.client_lr=1", "did you mean hparams?"),
+        ("tsk=lasso", "did you mean task?"),
+        ("rundos=3", "did you mean hparams.rounds?"),
+        ("+hparams.client_rl=1", "did you mean hparams.client_lr?"),
+        ("task.dimensoin=3", "did you mean task.dimension?"),
+        ("regularizer.strenght=1", "did you mean regularizer.strength?"),
+        ("algo=fedualavg", "did you mean feddualavg?"),
+        ("task=laso", "did you mean lasso?"),
+        ("-m algo=fedmid,fedualavg", "did you mean feddualavg?"),
+        ("-m client_lr=1,2", "did you mean hparams.client_lr?"),
+        ("algo.name=fedmd", "did you mean fedmid?"),
+        ("hydra/launcher=jobib", "did you mean joblib?"),
+        ("-m hydra.launcher.njobs=2", "did you mean hydra.launcher.n_jobs?"),
+        ("task lasso", "cannot be read as key=value: it has no =; did you mean task=lasso?"),
+        ("lasso", "did you mean task=lasso?"),
+        ("task=custom", "task.path: has no value and needs one: task.path=..."),
+        (
+            "experiment=lasso_i",
+            "lasso_i is a sweep: fco-run -m experiment=lasso_i runs "
+            "7 hparams.client_lr x 7 hparams.server_lr x 5 algo (with dry_run=true: says how long)",
+        ),
+    ],
+)
+def test_bad_input_comes_with_what_was_meant(tmp_path, monkeypatch, capfd, words, hint):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fco-run", f"output_dir={tmp_path}", *words.split()])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("fco-run: ")
+    assert line.endswith(hint)
+
+
+def test_a_far_name_brings_no_guess(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["fco-run", "zzzzzz=1"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(SystemExit):
+        main()
+    assert "did you mean" not in capfd.readouterr().err
+
+
+def test_a_sweep_says_a_repeated_warning_once(tmp_path, monkeypatch, capfd):
+    """Three damaged checkpoints; -m may stand anywhere."""
+    words = [*TINY, "hparams.client_lr=0.01,0.02,0.03", "-m", "hydra.launcher.n_jobs=1", f"output_dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["fco-run", *words])
+    main()
+    first = capfd.readouterr()
+    assert "warnings" not in first.err
+    for result in tmp_path.rglob("result.json"):
+        result.unlink()
+        result.with_name("checkpoint.npz").write_bytes(b"half a fi")
+    monkeypatch.setattr(sys, "argv", ["fco-run", *words])
+    main()
+    again = capfd.readouterr()
+    (line,) = [line for line in again.err.splitlines() if "checkpoint.npz" in line]
+    assert line.endswith("the run starts over (3 such warnings)")
+    assert again.out == first.out  # the same table of the best
+
+
 def test_an_output_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     done = fco_run(*TINY, f"output_dir={tmp_path / 'file' / 'below'}", code=2)
