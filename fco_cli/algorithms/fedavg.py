@@ -11,6 +11,7 @@ from fco_cli.algorithms.base import Federated, Jobs, State
 from fco_cli.algorithms.primitives import descend, psi_subgradient
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 
@@ -23,9 +24,8 @@ class FedAvg(Federated):
     @staticmethod
     @kernel
     def local_steps(w, t, rate, batches, geometry):
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c g
+        for k in range(steps_of(batches)):
+            descend(w, w, batches, k, rate)  # w <- w - eta_c g
 
     def server(self, state: State, delta: Array, steps: Array) -> State:
         return {"s": self._along(state["s"], delta), "t": state["t"] + self._owed(steps)}
@@ -48,10 +48,9 @@ class FedAvgSubgradient(FedAvg):
     @kernel
     def local_steps(w, t, rate, batches, geometry):
         subgradient = np.zeros_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             psi_subgradient(w, geometry, subgradient)
-            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c (g + subgradient of psi)
+            descend(w, w, batches, k, rate)  # w <- w - eta_c (g + subgradient of psi)
             for j in range(w.shape[0]):
                 for i in range(w.shape[1]):
                     w[j, i] -= rate[j] * subgradient[j, i]

@@ -7,6 +7,7 @@ import numpy as np
 from fco_cli.algorithms.base import Federated, State
 from fco_cli.algorithms.primitives import descend, free_primal, to_primal
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 
 
@@ -22,12 +23,11 @@ class FedDualAvg(Federated):
     def local_steps(z, t, rate, batches, geometry):
         w = np.empty_like(z)
         time = np.empty_like(t)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             for j in range(t.shape[0]):
                 time[j] = t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
             to_primal(z, time, geometry, w)  # retrieve primal
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)  # query gradient, dual update
+            descend(z, w, batches, k, rate)  # query gradient, dual update
 
     def start(self, w: Array) -> State:
         dual = np.empty_like(w)
@@ -54,7 +54,6 @@ class FedDualAvgOsp(FedDualAvg):
     @kernel
     def local_steps(z, t, rate, batches, geometry):
         w = np.empty_like(z)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             free_primal(z, t, geometry, w)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
+            descend(z, w, batches, k, rate)

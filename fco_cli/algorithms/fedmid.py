@@ -7,6 +7,7 @@ import numpy as np
 from fco_cli.algorithms.base import Federated, State
 from fco_cli.algorithms.primitives import descend, free_primal, to_dual, to_primal
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 
 
@@ -21,10 +22,9 @@ class FedMid(Federated):
     @kernel
     def local_steps(w, t, rate, batches, geometry):
         z = np.empty_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             to_dual(w, geometry, z)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
+            descend(z, w, batches, k, rate)
             to_primal(z, rate, geometry, w)  # line 8
 
     def server(self, state: State, delta: Array, steps: Array) -> State:
@@ -47,8 +47,7 @@ class FedMidOsp(FedMid):
     @kernel
     def local_steps(w, t, rate, batches, geometry):
         z = np.empty_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             to_dual(w, geometry, z)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
+            descend(z, w, batches, k, rate)
             free_primal(z, rate, geometry, w)

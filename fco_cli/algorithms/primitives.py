@@ -1,8 +1,8 @@
 """The names that the local steps are written in; `specialise` binds them to the problem at hand."""
 
 
-def descend(state, query, x, y, rows, widths, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows)."""
+def descend(state, query, batches, k, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k)."""
     raise NotImplementedError
 
 

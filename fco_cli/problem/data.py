@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
 
@@ -52,3 +53,9 @@ class Batches(NamedTuple):
     order: Array
     edges: Array
     widths: Array  # of the model's layers
+
+
+@kernel
+def steps_of(batches):
+    """K, the number of batches."""
+    return batches.edges.shape[0] - 1

@@ -38,11 +38,13 @@ def each_row(scores, y, rows, seen):
 
 
 @kernel
-def descend(state, query, x, y, rows, widths, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows), in place.
+def descend(state, query, batches, k, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k), in place.
 
     `state` and `query` may be the same array. `rate` is a vector over the jobs.
     """
+    x, y, widths = batches.x, batches.y, batches.widths
+    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
     scores = forward(query, x, rows, widths)
     each_row(scores, y, rows, None)
     for j in range(scores.shape[0]):

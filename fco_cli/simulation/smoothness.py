@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fco_cli.problem.data import Batches
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
@@ -34,6 +35,7 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
 
 def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
-    gradient = np.zeros_like(w)
-    problem.descend(gradient, w, problem.data.x, problem.data.y, rows, problem.model.widths, -np.ones(1))
+    gradient, data = np.zeros_like(w), problem.data
+    batch = Batches(data.x, data.y, rows, np.array([0, len(rows)]), problem.model.widths)
+    problem.descend(gradient, w, batch, 0, -np.ones(len(w)))
     return gradient
