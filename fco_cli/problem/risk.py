@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fco_cli.problem.compiled import Kernel, kernel, specialise
 from fco_cli.problem.data import ClientData
@@ -95,13 +96,15 @@ class QuadraticRisk:
         features = data.x.shape[1]
         moments = np.zeros((features + 2, features + 2))  # of (x, 1, y): the bias sees a constant feature
         row_weights = np.repeat(weights / data.sizes, data.sizes)
-        for low in range(0, len(data.y), rows_at_once):
-            chunk = slice(low, low + rows_at_once)
-            scale = np.sqrt(row_weights[chunk])[:, None]
-            rows = np.empty((len(scale), features + 2))
-            rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
-            rows *= scale
-            moments += rows.T @ rows
+        # One thread: the bits of a product depend on how many make it, and a worker process has fewer than its parent.
+        with threadpool_limits(1, user_api="blas"):
+            for low in range(0, len(data.y), rows_at_once):
+                chunk = slice(low, low + rows_at_once)
+                scale = np.sqrt(row_weights[chunk])[:, None]
+                rows = np.empty((len(scale), features + 2))
+                rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
+                rows *= scale
+                moments += rows.T @ rows
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
 
     @cached_property
@@ -197,7 +200,7 @@ class DataRisk:
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
         self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
-        return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
+        return Evaluation(in_order(values), in_order(gradients), accuracy)
 
 
 def scores_of(model: Model, data: ClientData, w: Array) -> Array:
@@ -206,6 +209,14 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
     specialise(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
     return scores
+
+
+def in_order(parts: Array) -> Array:
+    """The sum over the first axis, in float64, a part after another: NumPy's sum takes another order for one job."""
+    total = np.zeros(parts.shape[1:])
+    for part in parts:
+        total += part
+    return total
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hydra._internal.hydra import Hydra
 
-from fco_cli import run as command
+from fco_cli.commands import run as command
 from fco_cli.help import options_of
 
 FEW = ["task.clients=4", "task.samples=10", "hparams.clients_per_round=2"]

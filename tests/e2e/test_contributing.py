@@ -15,7 +15,8 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 SMALL = [
-    "task=lasso", "task.dimension=20", "task.ones=5", "task.clients=6", "task.samples=12", "hparams.clients_per_round=4",
+    "task=lasso", "task.dimension=20", "task.ones=5", "task.clients=6", "task.samples=12",
+    "hparams.clients_per_round=4",
     "hparams.batch_size=4", "hparams.rounds=5", "hparams.client_lr=0.002",
 ]  # fmt: skip
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.problem.data import Batches, steps_of
 from fco_cli.problem.losses import all_losses
 
 
 @pytest.fixture(params=sorted(all_losses()))
 def problem(request, make_problem):
     return make_problem(loss=request.param, outputs=3 if request.param == "softmax" else 1, features=4)
+
+
+def batches_of(problem, rows) -> Batches:
+    """Three batches, of which the second is `rows`."""
+    data, order = problem.data, np.concatenate([[5, 6], rows, [8]])
+    return Batches(data.x, data.y, order, np.array([0, 2, 2 + len(rows), 3 + len(rows)]), problem.model.widths)
+
+
+def test_the_batches_are_counted(problem):
+    assert steps_of(batches_of(problem, np.arange(4))) == 3
 
 
 def mean_loss(problem, w, rows) -> float:
@@ -24,7 +35,7 @@ def test_descend_follows_the_gradient(problem):
     random, rows = np.random.default_rng(2), np.array([3, 0, 11, 7, 19, 4, 2])
     query, state = random.standard_normal((2, 2, problem.layout.size))
     rate, before = np.array([0.1, 0.7]), state.copy()
-    problem.descend(state, query, problem.data.x, problem.data.y, rows, problem.model.widths, rate)
+    problem.descend(state, query, batches_of(problem, rows), 1, rate)
     for j in range(2):
         nudges = 1e-6 * np.eye(problem.layout.size)
         gradient = [
@@ -35,8 +46,8 @@ def test_descend_follows_the_gradient(problem):
 
 def test_descend_may_update_its_own_query(problem):
     w = np.random.default_rng(3).standard_normal((3, problem.layout.size))
-    data, rows, rate = problem.data, np.arange(8), np.array([0.1, 0.2, 0.3])
+    batches, rate = batches_of(problem, np.arange(8)), np.array([0.1, 0.2, 0.3])
     apart, together = w.copy(), w.copy()
-    problem.descend(apart, w, data.x, data.y, rows, problem.model.widths, rate)
-    problem.descend(together, together, data.x, data.y, rows, problem.model.widths, rate)
+    problem.descend(apart, w, batches, 1, rate)
+    problem.descend(together, together, batches, 1, rate)
     np.testing.assert_array_equal(together, apart)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.problem.data import Batches
 from fco_cli.problem.descent import descent
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear
@@ -45,7 +46,7 @@ def gradient(w, x, y) -> np.ndarray:
     """Of the mean loss: what `descend` adds with rate -1."""
     step = descent(MODEL, Softmax())
     out = np.zeros_like(w)
-    step(out, w, x, y, ROWS, MODEL.widths, -np.ones(len(w)))
+    step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, -np.ones(len(w)))
     return out
 
 
@@ -73,7 +74,7 @@ def test_the_state_may_be_the_query(data, models):
     """As in FedAvg: every layer must see the weights from before the step."""
     step = descent(MODEL, Softmax())
     w = models.copy()
-    step(w, w, *data, ROWS, MODEL.widths, np.full(3, 0.5))
+    step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)
 
 

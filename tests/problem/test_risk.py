@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
 
@@ -58,6 +62,25 @@ def test_bits_do_not_depend_on_the_stack(make_problem, make):
         alone = risk(w[j : j + 1])
         assert alone.value[0] == stacked.value[j]
         np.testing.assert_array_equal(alone.gradient[0], stacked.gradient[j])
+
+
+class Watched(np.ndarray):
+    """Notes the number of BLAS threads whenever rows are taken from it."""
+
+    threads: ClassVar[list[int]] = []
+
+    def __getitem__(self, key):
+        self.threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return super().__getitem__(key)
+
+
+def test_one_thread_multiplies(make_problem):
+    """The sum of a product's parts depends on their number; on some processors that shows in the last bits."""
+    problem = make_problem()
+    data = ClientData(problem.data.x.view(Watched), problem.data.y, problem.data.offsets)
+    with threadpool_limits(2, user_api="blas"):
+        QuadraticRisk.of(data, problem.weights, rows_at_once=5)
+    assert set(Watched.threads) == {1}
 
 
 def test_accuracy_is_the_share_of_rows(make_problem):

@@ -18,6 +18,7 @@ from scipy.special import huber
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
+from fco_cli.federated_data.readers import read
 from fco_cli.problem.losses import all_losses
 from fco_cli.tasks.custom import Custom
 
@@ -112,6 +113,17 @@ def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
     assert problem.validation.data.sizes.tolist() == [1, 4, 2, 3, 2]
+
+
+def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
+    """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
+    task, rows = make_run("task=custom", f"task.path={data}", "task.loss=logistic").task, read(data)
+    drawn = np.array([task._held_out(rows, seed) for seed in range(2000)])
+    own = drawn[:, rows.client == "c"]
+    assert (own.sum(axis=1) == 2).all()
+    # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
+    np.testing.assert_allclose(own.mean(axis=0), 2 / 11, atol=0.06)
+    assert abs((own[:, 0] & own[:, 1]).mean() - 1 / 55) < 0.02
 
 
 def test_whole_clients_are_held_out(build, data):
