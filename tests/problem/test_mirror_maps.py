@@ -219,6 +219,23 @@ def test_a_pair_without_a_closed_form_is_refused_by_name():
         problem_with(Entropy(), all_regularizers()["l2_ball"](radius=1.0))
 
 
+@every_pair
+@pytest.mark.parametrize("t", [0.0, 0.7])
+def test_divergence_stays_visible(mirror, regularizer, t):
+    """What is not finite stays so; but -inf is the entropy map's dual of 0, and comes back as that."""
+    _, to_primal = maps(mirror, regularizer)
+    for bad in (np.nan, np.inf, -np.inf):
+        z = np.random.default_rng(6).standard_normal((JOBS, SIZE))
+        for j in range(JOBS):
+            z[j, : j + 1] = bad
+        w = to_primal(z, t)
+        if isinstance(mirror, Entropy) and bad == -np.inf:
+            assert (w[z == bad] == 0).all()
+            assert (w[z != bad] > 0).all()
+        else:
+            assert not np.isfinite(w).all(axis=1).any()
+
+
 def test_power_is_checked():
     with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number above 1 and at most 2"):
         PNorm(power=1.0)
