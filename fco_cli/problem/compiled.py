@@ -34,9 +34,16 @@ _ONE_AT_A_TIME = threading.Lock()
 class Kernel:
     """A compiled function, made when it is first called."""
 
-    def __init__(self, python: Callable[..., Any], parts: dict[str, Any] | None = None, parallel: bool = False) -> None:
+    def __init__(
+        self,
+        python: Callable[..., Any],
+        parts: dict[str, Any] | None = None,
+        parallel: bool = False,
+        in_order: bool = False,  # sums keep the order in which they are written
+    ) -> None:
         self.python = python
         self.parallel = parallel
+        self.in_order = in_order
         bound = {name: value for name, value in python.__globals__.items() if isinstance(value, Kernel)}
         bound |= parts or {}
         self.parts = {name: bound[name] for name in sorted(bound) if name in python.__code__.co_names}
@@ -82,7 +89,8 @@ class Kernel:
         # Numba names its cache files after the function alone; two specialisations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self.parallel else False
-        options |= {"nogil": True, "error_model": "numpy", "fastmath": FASTMATH, "parallel": parallel}
+        fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
+        options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
         return numba.njit(**options)(text)
 
     def _bind(self, parts: dict[str, Any]) -> Any:
@@ -103,6 +111,11 @@ def kernel(python: Callable[..., Any]) -> Kernel:
     return Kernel(python)
 
 
+def kernel_in_order(python: Callable[..., Any]) -> Kernel:
+    """A kernel whose sums keep the order in which they are written: two texts of one sum then give the same bits."""
+    return Kernel(python, in_order=True)
+
+
 @kernel
 def copy(source, out):
     """out[:] = source, for vectors."""
@@ -118,7 +131,7 @@ def is_finite(number):
 
 @functools.cache
 def _specialised(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
-    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel)
+    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel, template.in_order)
 
 
 def specialise(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:

@@ -200,7 +200,7 @@ class DataRisk:
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
         self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
-        return Evaluation(in_order(values), in_order(gradients), accuracy)
+        return Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
 
 
 def scores_of(model: Model, data: ClientData, w: Array) -> Array:
@@ -211,7 +211,7 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     return scores
 
 
-def in_order(parts: Array) -> Array:
+def ordered_sum(parts: Array) -> Array:
     """The sum over the first axis, in float64, a part after another: NumPy's sum takes another order for one job."""
     total = np.zeros(parts.shape[1:])
     for part in parts:

@@ -31,9 +31,14 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
 def test_bits_do_not_depend_on_the_stack():
     random, model = np.random.default_rng(0), Linear(CHUNK + 9)
     x, rows, w = random.standard_normal((15, CHUNK + 9)), np.arange(13), random.standard_normal((4, model.layout.size))
-    scores = model.forward(w, x, rows, model.widths)
+    scores, gradient = model.forward(w, x, rows, model.widths), np.zeros_like(w)
+    model.backward(gradient, w, x, rows, model.widths, scores)
     for j in range(4):
-        np.testing.assert_array_equal(scores[j : j + 1], model.forward(w[j : j + 1], x, rows, model.widths))
+        job = w[j : j + 1]
+        alone, own = model.forward(job, x, rows, model.widths), np.zeros_like(job)
+        model.backward(own, job, x, rows, model.widths, alone)
+        np.testing.assert_array_equal(scores[j : j + 1], alone)
+        np.testing.assert_array_equal(gradient[j : j + 1], own)
 
 
 def test_layout_and_start():
