@@ -77,7 +77,7 @@ class Distance:
 
     @property
     def layout(self) -> Layout:
-        return Layout((Block("kernel", (self.size,)),))
+        return Layout((Block("weights", (self.size,)),))
 
     def initial(self) -> Array:
         return np.zeros(self.size)

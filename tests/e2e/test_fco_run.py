@@ -66,7 +66,7 @@ def test_every_algorithm_leaves_a_record(tmp_path, algo):
     assert config["task"]["dimension"] == 20
     assert config["hparams"]["rounds"] == 3
     with np.load(record / "model.npz", allow_pickle=False) as model:
-        assert model["kernel"].shape == ((6, 20) if algo == "local" else (20,))
+        assert model["weights"].shape == ((6, 20) if algo == "local" else (20,))
 
 
 def test_again_from_another_folder_and_by_force(tmp_path):
@@ -114,7 +114,7 @@ def test_the_gap_to_a_known_optimum_is_reported(tmp_path):
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:
-        assert model["kernel"].shape == (4, 4)
+        assert model["weights"].shape == (4, 4)
 
 
 def test_divergence_is_a_result(tmp_path):
@@ -341,6 +341,6 @@ def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
     one, other = the_record(tmp_path / "whole"), the_record(tmp_path / "parts")
     assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
     assert not (other / "checkpoint.npz").exists()
-    for name in ("kernel", "bias"):
+    for name in ("weights", "bias"):
         with np.load(one / "model.npz") as a, np.load(other / "model.npz") as b:
             np.testing.assert_array_equal(a[name], b[name])

@@ -7,7 +7,7 @@ import pytest
 
 from fco_cli.problem.compiled import specialise
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror import Geometry, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models import Linear
@@ -126,7 +126,7 @@ def test_what_is_not_finite_stays_so_and_ends(bad):
 
 def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
-    problem = Problem(data, Linear(2), Loss.ALL["squared"], L2Ball(radius=5.0))
+    problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
     w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, 1e9]])  # the last of each is the bias: free
     np.testing.assert_allclose(
         problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 3)), [0, 0.5, 0], atol=1e-15

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror_maps import MIRRORS, Entropy, Euclidean, Mirror, PNorm
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
@@ -40,7 +40,7 @@ def problem_with(mirror: Mirror, regularizer: Regularizer) -> Problem:
     random = np.random.default_rng(0)
     x, y = random.standard_normal((4, 10, SIZE)), random.standard_normal((4, 10))
     data = ClientData.of_equal_clients(x, y + x[..., 0])
-    return Problem(data, Linear(SIZE), Loss.ALL["squared"], regularizer, mirror=mirror)
+    return Problem(data, Linear(SIZE), Squared(), regularizer, mirror=mirror)
 
 
 def h(mirror: Mirror, w: np.ndarray) -> float:

@@ -15,7 +15,7 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     random, model = np.random.default_rng(0), Linear(features, outputs)
     x, rows = random.standard_normal((15, features)), random.permutation(15)[:count]
     w = random.standard_normal((2, model.layout.size))
-    kernel, bias = model.layout.view(w, "kernel").reshape(2, outputs, features), model.layout.view(w, "bias")
+    weights, bias = model.layout.view(w, "weights").reshape(2, outputs, features), model.layout.view(w, "bias")
 
     scores = model.forward(w, x, rows, model.widths)
     np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", kernel, x[rows]) + bias[:, :, None], atol=1e-11)

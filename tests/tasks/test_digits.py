@@ -52,7 +52,7 @@ def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_sta
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
     assert metrics.validation_accuracy.iloc[-1] >= 0.9
     assert (metrics.constraint_violation <= 1e-9).all()
-    kernel = np.load(outcome.run.folder / "model.npz")["kernel"].astype(float)
+    kernel = np.load(outcome.run.folder / "model.npz")["weights"].astype(float)
     assert 99.9 < np.abs(kernel).sum() <= 100 * (1 + 1e-9)
 
 

@@ -297,7 +297,7 @@ def test_a_run_leaves_the_weights_as_an_image(tree: Tree, tmp_path: Path, algori
     )  # fmt: skip
     (record,) = (tmp_path / "fmri" / algorithm).iterdir()
     with np.load(record / "model.npz") as model:
-        weights = model["kernel"]  # [voxels], or [clients, voxels] for the local baseline
+        weights = model["weights"]  # [voxels], or [clients, voxels] for the local baseline
     assert np.abs(weights).max() > 0
     image = nibabel.load(record / "weights.nii.gz")
     np.testing.assert_array_equal(np.asarray(image.dataobj)[tree.mask], weights.T)
