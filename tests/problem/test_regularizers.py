@@ -245,9 +245,9 @@ def test_value_and_prox_agree_with_cvxpy(stacked, name):
     regularizer, (w, z, t, penalty, problem) = case_of(name).regularizer, in_cvxpy(name)
     for size, time, seed in [(0.3, 0.8, 1), (1.0, 0.8, 2), (4.0, 0.0, 3), (4.0, 0.3, 4), (2.0, 4.0, 5)]:
         z.value, t.value = size * np.random.default_rng(seed).standard_normal(SIZE), time
-        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
         mine = stacked.prox(regularizer, z.value[None], time, SHAPE)
-        np.testing.assert_allclose(mine[0], w.value, atol=1e-7)
+        np.testing.assert_allclose(mine[0], w.value, rtol=0, atol=5e-6)
         w.value = mine[0]
         value = stacked.psi(regularizer, mine, SHAPE)[0]
         assert value == pytest.approx(float(getattr(penalty, "value", 0.0)), abs=1e-12)
