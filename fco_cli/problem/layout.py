@@ -12,7 +12,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Block:
-    """A named piece of the parameter vector; the bias is a block that is never regularised (SPEC section 1)."""
+    """A named piece of the parameter vector; the bias is a block that is never regularised."""
 
     name: str
     shape: tuple[int, ...]

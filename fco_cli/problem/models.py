@@ -198,5 +198,5 @@ class Linear:
         return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularised=False)))
 
     def initial(self) -> Array:
-        """w_0 = 0 (SPEC section 3)."""
+        """w_0 = 0 (docs/method.md, "Experiments")."""
         return np.zeros(self.layout.size)

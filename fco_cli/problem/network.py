@@ -129,7 +129,7 @@ def network_backward(gradient, w, x, rows, widths, slopes):
 
 @dataclass(frozen=True)
 class Network:
-    """Dense layers with ReLU between them; every kernel is regularised on its own, no bias is (SPEC section 1)."""
+    """Dense layers with ReLU between them; the weights of every layer are regularized on their own, no bias is."""
 
     features: int
     hidden: tuple[int, ...]
@@ -156,7 +156,7 @@ class Network:
         return Layout(tuple(blocks))
 
     def initial(self) -> Array:
-        """Glorot-uniform kernels, zero biases (SPEC section 3)."""
+        """Glorot-uniform weights, zero biases (docs/method.md, "Experiments")."""
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)
         for block in layout.blocks:

@@ -45,8 +45,8 @@ class Risk(Protocol):
 def quadratics(matrix, linear, w, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    Four rows of A and two jobs at a time; at the ends a row or a job stands in for the one that is missing: the same
-    bits, written twice. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of the work.
+    Four rows of A and two jobs at a time. Where their number is no multiple of that, the last row or job is computed
+    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of the work.
     """
     size, jobs, half = matrix.shape[0], w.shape[0], gradient.shape[0] == 0
     products = np.empty((jobs, size))

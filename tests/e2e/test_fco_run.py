@@ -103,14 +103,6 @@ def test_the_number_of_threads_changes_no_bit(tmp_path):
     assert (one / "metrics.csv").read_bytes() == (two / "metrics.csv").read_bytes()
 
 
-def test_the_gap_to_a_known_optimum_is_reported(tmp_path):
-    fco_run(*TINY, "algo=optimum", f"output_dir={tmp_path}")
-    done = fco_run(*TINY, f"output_dir={tmp_path}")
-    assert "gap to the optimum" in done.stdout
-    (path,) = (tmp_path / "lasso" / "feddualavg").glob("*/result.json")
-    assert json.loads(path.read_text())["optimality_gap"] > 0
-
-
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:

@@ -18,14 +18,14 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     weights, bias = model.layout.view(w, "weights").reshape(2, outputs, features), model.layout.view(w, "bias")
 
     scores = model.forward(w, x, rows, model.widths)
-    np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", kernel, x[rows]) + bias[:, :, None], atol=1e-11)
+    np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", weights, x[rows]) + bias[:, :, None], atol=1e-11)
 
     slopes = random.standard_normal(scores.shape)
     start = random.standard_normal(w.shape)
     gradient = start.copy()
     model.backward(gradient, w, x, rows, model.widths, slopes)
-    by_kernel = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
-    np.testing.assert_allclose(gradient - start, np.hstack([by_kernel, slopes.sum(axis=2)]), atol=1e-11)
+    by_weights = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
+    np.testing.assert_allclose(gradient - start, np.hstack([by_weights, slopes.sum(axis=2)]), atol=1e-11)
 
 
 def test_bits_do_not_depend_on_the_stack():
