@@ -29,12 +29,14 @@ def nothing(scores, y, j, i, seen):
 
 
 @kernel
-def each_row(scores, y, rows, seen):
-    """For every job and row: see its scores, then replace them in scores [J, C, B] by the loss's slope."""
+def each_row(scores, y, rows, seen, slopes):
+    """For every job and row: see its scores, then, if slopes are wanted, replace them in scores [J, C, B] by those."""
     for j in range(scores.shape[0]):
         for i in range(scores.shape[2]):
-            see(scores[j, :, i], y[rows[i]], j, i, seen)
-            slope(scores[j, :, i], y[rows[i]])
+            row, label = scores[j, :, i], y[rows[i]]
+            see(row, label, j, i, seen)
+            if slopes:
+                slope(row, label)
 
 
 @kernel
@@ -45,7 +47,7 @@ def descend(state, query, batches, k, rate):
     """
     rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
     scores = forward(query, batches.x, rows, batches.widths)
-    each_row(scores, batches.y, rows, None)
+    each_row(scores, batches.y, rows, None, True)
     for j in range(scores.shape[0]):
         step = -rate[j] / rows.shape[0]
         for c in range(scores.shape[1]):

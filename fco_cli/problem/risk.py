@@ -142,14 +142,15 @@ def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
     rows = np.arange(low, high)
     scores = forward(w, x, rows, widths)
     losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
-    each_row(scores, y, rows, (losses, hits))
+    slopes = gradient.shape[0] > 0
+    each_row(scores, y, rows, (losses, hits), slopes)
     share = weight / rows.shape[0]
     for j in range(w.shape[0]):
         for i in range(rows.shape[0]):
             values[j] += share * losses[j, i]
             for c in range(scores.shape[1]):
                 scores[j, c, i] *= share
-    if gradient.shape[0] > 0:
+    if slopes:
         backward(gradient, w, x, rows, widths, scores)
 
 
