@@ -123,7 +123,7 @@ def femnist_engine(task: str, *overrides: str) -> tuple[Problem, Callable[[], in
 
 def femnist(task: str, repeats: int) -> Timing:
     problem, mine = femnist_engine(task)
-    balls = [problem.layout.slices[block.name] for block in problem.layout.blocks if block.regularised]
+    balls = [problem.layout.slices[block.name] for block in problem.layout.blocks if block.regularized]
 
     def baseline() -> int:
         plain.feddualavg(

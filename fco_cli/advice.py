@@ -112,12 +112,12 @@ def _some_clients(problem: Problem, chosen: Array) -> Problem:
 
 
 def _divergence(problem: Problem, w: Array, start: Array) -> float:
-    """D_h over all blocks; those that are not regularised are Euclidean."""
+    """D_h over all blocks; those that are not regularized are Euclidean."""
     total = 0.0
     for block in problem.layout.blocks:
         place = problem.layout.slices[block.name]
         a, b = w[place].astype(float), start[place].astype(float)
-        total += problem.mirror.divergence(a, b) if block.regularised else float(((a - b) ** 2).sum() / 2)
+        total += problem.mirror.divergence(a, b) if block.regularized else float(((a - b) ** 2).sum() / 2)
     return total
 
 

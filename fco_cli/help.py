@@ -16,7 +16,7 @@ GROUPS = {
 }
 
 TEMPLATE = """\
-fco-run: federated composite optimisation from the command line
+fco-run: federated composite optimization from the command line
 
   fco-run task=lasso algo=feddualavg
       one run: a progress line, a table of the final metrics, a record in outputs/

@@ -1,7 +1,7 @@
 """The numbers of the first edition, with the second edition's clients and batches: the shape changed, they did not.
 
-`reference.json` was computed by the first edition's code (commit 75b926f), in which only the drawing of cohorts had been
-replaced by today's. Other processors give other last digits.
+`reference.json` was computed by the first edition's code (commit 75b926f), in which only the drawing of cohorts had
+been replaced by today's. Other processors give other last digits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from fco_cli.algorithms.protocol import Algorithm, Cohort, State, Varying
+from fco_cli.algorithms.protocol import Algorithm
+from fco_cli.algorithms.rounds import Cohort, State, Varying
 from fco_cli.problem.registry import members
 
 

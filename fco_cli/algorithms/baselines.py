@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from fco_cli.algorithms.primitives import descend, to_dual, to_primal
-from fco_cli.algorithms.protocol import Algorithm, Cohort, Costs, Round, State
+from fco_cli.algorithms.protocol import Algorithm
+from fco_cli.algorithms.rounds import Cohort, Costs, Round, State
 from fco_cli.errors import NoCertificate, UserError, require
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 
@@ -87,7 +88,7 @@ class Local(Pooled):
     @cached_property
     def _step_alone(self) -> Kernel:
         problem = self.problem
-        return specialise(
+        return specialize(
             step_alone, parallel=True, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal
         )
 

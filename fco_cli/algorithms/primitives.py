@@ -1,4 +1,4 @@
-"""The words that local steps are written in. `specialise` binds the first four to the problem at hand."""
+"""The words that local steps are written in. `specialize` binds the first four to the problem at hand."""
 
 from __future__ import annotations
 

@@ -15,84 +15,21 @@ import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, aggregate
+from fco_cli.algorithms.rounds import Cohort, Costs, Round, State, Varying
 from fco_cli.algorithms.visit import visit
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, specialise
+from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.named import named, pick
-from fco_cli.problem.numbers import Numbers, record, stack_numbers
+from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-
-State = dict[str, Array]  # names -> arrays with J first
-
-
-@dataclass(frozen=True)
-class Varying:
-    """The numbers that may differ from job to job along the axis J."""
-
-    client_lr: Array  # [J], eta_c
-    server_lr: Array  # [J], eta_s
-    psi: Numbers  # [J], a record of the regularizer's numbers for every job
-    options: Numbers  # [J], a record of the algorithm's own
-
-    @classmethod
-    def in_rates(cls, algorithm: Algorithm, psi: Regularizer, client_lr: Array, server_lr: Array) -> Varying:
-        """Jobs that differ in their learning rates only."""
-        jobs = len(client_lr)
-        return cls(client_lr, server_lr, stack_numbers([psi] * jobs), stack_numbers([algorithm] * jobs))
-
-    def __len__(self) -> int:
-        return len(self.client_lr)
-
-    def take(self, keep: Array) -> Varying:
-        return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep])
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients of one round: who takes part, in which order they see their rows, what they weigh."""
-
-    clients: Array  # [S]
-    order: Array  # rows, counted by every client from its own first; the clients' epochs one after another
-    edges: Array  # batch b is order[edges[b]:edges[b + 1]]
-    first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1]
-    weights: Array  # [S], in proportion to p_m
-    all_weights: float  # the sum over all clients, those that do not take part included
-    mean_steps: float  # the weighted mean of K over all clients
-    normalize: bool = True  # whether the mean of messages divides each by its client's K
-
-    @property
-    def steps(self) -> Array:
-        """K of every client: [S]."""
-        return np.diff(self.first)
-
-
-class Round(NamedTuple):
-    """What one round did."""
-
-    state: State
-    dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
-    messages: Array | None = None  # [S, sent, J, P]
-    memory: Array | None = None  # [S, remembered, J, P], what the clients of the cohort remember after the round
-    arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
-
-
-class Costs(NamedTuple):
-    """Of one round: what travels, and how often prox is applied."""
-
-    vectors_up: int = 0
-    vectors_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    prox_calls: int = 0
 
 
 @dataclass(kw_only=True)
@@ -219,11 +156,11 @@ class Federated(Algorithm):
     @cached_property
     def client_steps(self) -> Kernel:
         """`local_steps` bound to the problem."""
-        return specialise(self.local_steps, parallel=False, **self._parts)
+        return specialize(self.local_steps, parallel=False, **self._parts)
 
     @cached_property
     def _visit(self) -> Kernel:
-        return specialise(
+        return specialize(
             visit,
             parallel=True,
             local_steps=self.client_steps,

@@ -8,7 +8,8 @@ import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.primitives import assign, descend, step_along, subtract
-from fco_cli.algorithms.protocol import Federated, State
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import steps_of

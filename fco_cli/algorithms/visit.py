@@ -8,7 +8,7 @@ from fco_cli.problem.data import Batches
 prange = range  # Numba's parallel range in the compiled kernel
 
 
-def local_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialise`, as the next two
+def local_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialize`, as the next two
     raise NotImplementedError
 
 

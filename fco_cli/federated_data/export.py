@@ -22,10 +22,10 @@ class LinearModel:
     loss: str
     features: list[str]
     classes: list[str] | None
-    moments: Moments  # by which the features were standardised
+    moments: Moments  # by which the features were standardized
 
     def write(self, folder: Path, weights: Array, bias: Array) -> None:
-        """Three files from the weights [C, d] and bias [C] for standardised features.
+        """Three files from the weights [C, d] and bias [C] for standardized features.
 
         model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature as given
         linear_model.npz    coef [C, d] and intercept [C] for features as given; mean and scale

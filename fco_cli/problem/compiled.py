@@ -1,7 +1,7 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
 A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
-to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialise`, which is how
+to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialize`, which is how
 one text of an algorithm serves every loss and regularizer and still runs as a single compiled loop; a name may also be
 bound to a float, which is then a constant. If a part is an ordinary Python function, the whole runs as ordinary Python:
 slower, the same text.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Reassociation lets sums vectorise; NaN and infinity keep their meaning, divergence is detected by them.
+# Reassociation lets sums vectorize; NaN and infinity keep their meaning, divergence is detected by them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 KERNEL_ROOMS = ("problem", "algorithms", "theory")  # of the package: where kernels are written
 # Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
@@ -86,7 +86,7 @@ class Kernel:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
         text = self._bind(parts | {"prange": numba.prange})
-        # Numba names its cache files after the function alone; two specialisations must not share one.
+        # Numba names its cache files after the function alone; two specializations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self.parallel else False
         fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
@@ -130,13 +130,13 @@ def is_finite(number):
 
 
 @functools.cache
-def _specialised(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
+def _specialized(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
     return Kernel(template.python, {**template.parts, **dict(parts)}, parallel, template.in_order)
 
 
-def specialise(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
+def specialize(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
     """`template` with the names it calls bound to `parts`."""
-    return _specialised(template, parallel, tuple(sorted(parts.items())))
+    return _specialized(template, parallel, tuple(sorted(parts.items())))
 
 
 @functools.cache

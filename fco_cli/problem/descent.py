@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Model
 
 
-def forward(w, x, rows, widths):  # these names are bound by `specialise` to a model and a loss
+def forward(w, x, rows, widths):  # these names are bound by `specialize` to a model and a loss
     raise NotImplementedError
 
 
@@ -58,5 +58,5 @@ def descend(state, query, batches, k, rate):
 
 def descent(model: Model, loss: Loss) -> Kernel:
     """`descend` for a model and a loss."""
-    rows = specialise(each_row, see=nothing, slope=loss.bound("slope"))
-    return specialise(descend, forward=model.forward, backward=model.backward, each_row=rows)
+    rows = specialize(each_row, see=nothing, slope=loss.bound("slope"))
+    return specialize(descend, forward=model.forward, backward=model.backward, each_row=rows)

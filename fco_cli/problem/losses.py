@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.layout import Array
 
 MAX_CLASSES = 10_000
@@ -43,7 +43,7 @@ class Loss:
     def bound(self, name: str) -> Kernel:
         """One of the kernels, with the loss's own numbers in it."""
         numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
-        return specialise(getattr(self, name), **numbers)
+        return specialize(getattr(self, name), **numbers)
 
     # Which labels y [N] there may be; `classes` is how many classes have names, where they have.
 

@@ -18,7 +18,7 @@ class Geometry(NamedTuple):
     table: Array  # [blocks, 6], Regularizer.table of the layout
 
 
-def dual(w, h, out):  # bound by `specialise`, as is `primal`
+def dual(w, h, out):  # bound by `specialize`, as is `primal`
     raise NotImplementedError
 
 
@@ -51,7 +51,7 @@ def to_primal(z, t, geometry, out):
                 copy(z[j, start:stop], out[j, start:stop])
 
 
-def value(w, psi, block):  # bound by `specialise` to the regularizer's, as is `subgradient`
+def value(w, psi, block):  # bound by `specialize` to the regularizer's, as is `subgradient`
     raise NotImplementedError
 
 

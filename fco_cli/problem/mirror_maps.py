@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, copy, kernel, specialise
+from fco_cli.problem.compiled import Kernel, copy, kernel, specialize
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.regularizers import Regularizer
@@ -20,7 +20,7 @@ from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 
-def prox(z, t, psi, block, out):  # bound by `specialise` to a regularizer's
+def prox(z, t, psi, block, out):  # bound by `specialize` to a regularizer's
     raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ class Mirror:
 
     def prox(self, regularizer: Regularizer) -> Kernel:
         """The Euclidean prox of psi within the domain of h: it certifies an optimum whatever the map."""
-        return specialise(prox_alone, prox=regularizer.prox)
+        return specialize(prox_alone, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
         """`w`, one block of a model's start, moved into the interior of h's domain."""
@@ -91,7 +91,7 @@ class Euclidean(Mirror):
         copy(z, out)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
-        return specialise(prox_alone, prox=regularizer.prox)
+        return specialize(prox_alone, prox=regularizer.prox)
 
     def divergence(self, w: Array, start: Array) -> float:
         return float(((w - start) ** 2).sum() / 2)
@@ -164,14 +164,14 @@ class Entropy(Mirror):
     def prox(self, regularizer: Regularizer) -> Kernel:
         if regularizer.name in ("simplex", "non_negative"):  # in the orthant by themselves
             return super().prox(regularizer)
-        return specialise(prox_on_orthant, prox=regularizer.prox)
+        return specialize(prox_on_orthant, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
         """A start that is not positive, like 0, becomes the uniform weights 1/n."""
         return np.where(w > 0, w, 1 / w.size)
 
     def divergence(self, w: Array, start: Array) -> float:
-        """The (generalised) Kullback-Leibler divergence, 0 log 0 = 0."""
+        """The (generalized) Kullback-Leibler divergence, 0 log 0 = 0."""
         logarithm = np.log(np.where(w > 0, w, 1.0)) - np.log(start)
         return float((np.where(w > 0, w * logarithm, 0.0) - w + start).sum())
 

@@ -195,7 +195,7 @@ class Linear:
     @property
     def layout(self) -> Layout:
         shape = self.weights_shape or ((self.features,) if self.outputs == 1 else (self.outputs, self.features))
-        return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularised=False)))
+        return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularized=False)))
 
     def initial(self) -> Array:
         """w_0 = 0 (docs/method.md, "Experiments")."""

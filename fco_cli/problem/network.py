@@ -151,7 +151,7 @@ class Network:
         for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
             blocks += [
                 Block(f"weights{layer}", (outputs, inputs)),
-                Block(f"bias{layer}", (outputs,), regularised=False),
+                Block(f"bias{layer}", (outputs,), regularized=False),
             ]
         return Layout(tuple(blocks))
 
@@ -160,7 +160,7 @@ class Network:
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)
         for block in layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 limit = np.sqrt(6 / sum(block.shape))
                 w[layout.slices[block.name]] = random.uniform(-limit, limit, block.size)
         return w

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, specialise
+from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import descent
 from fco_cli.problem.layout import Array, Layout
@@ -92,7 +92,7 @@ class Problem:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
         w = self.model.initial().astype(self.dtype)
         for block in self.layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
         models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
         self.to_dual(models, self.geometry(numbers), dual)
@@ -107,33 +107,33 @@ class Problem:
 
     @cached_property
     def to_dual(self) -> Kernel:
-        return specialise(to_dual, dual=self.mirror.dual)
+        return specialize(to_dual, dual=self.mirror.dual)
 
     @cached_property
     def to_primal(self) -> Kernel:
-        return specialise(to_primal, primal=self.mirror.primal(self.regularizer))
+        return specialize(to_primal, primal=self.mirror.primal(self.regularizer))
 
     @cached_property
     def free_primal(self) -> Kernel:
         """to_primal without psi."""
-        return specialise(to_primal, primal=self.mirror.free_primal)
+        return specialize(to_primal, primal=self.mirror.free_primal)
 
     @cached_property
     def psi_subgradient(self) -> Kernel:
-        return specialise(psi_subgradient, subgradient=self.regularizer.subgradient)
+        return specialize(psi_subgradient, subgradient=self.regularizer.subgradient)
 
     # What is measured.
 
     def psi(self, w: Array, numbers: Numbers) -> Array:
-        """The regularizer's value, summed over the regularised blocks: [J]."""
+        """The regularizer's value, summed over the regularized blocks: [J]."""
         total = np.zeros(len(w))
-        specialise(psi_value, value=self.regularizer.value)(w, self.geometry(numbers), total)
+        specialize(psi_value, value=self.regularizer.value)(w, self.geometry(numbers), total)
         return total
 
     def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
         """prox of t psi at z within the domain of h, whatever the mirror map."""
         out = np.empty_like(z)
-        specialise(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(numbers), out)
+        specialize(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(numbers), out)
         return out
 
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import backward, each_row, forward
 from fco_cli.problem.layout import Array
@@ -46,7 +46,7 @@ def quadratics(matrix, linear, w, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
     Four rows of A and two jobs at a time. Where their number is no multiple of that, the last row or job is computed
-    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of the work.
+    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half the work.
     """
     size, jobs, half = matrix.shape[0], w.shape[0], gradient.shape[0] == 0
     products = np.empty((jobs, size))
@@ -116,11 +116,11 @@ class QuadraticRisk:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1]))
         matrix = self.matrix if gradient else self.upper
-        specialise(quadratics, parallel=True)(matrix, self.linear, w, values, gradients)
+        specialize(quadratics, parallel=True)(matrix, self.linear, w, values, gradients)
         return Evaluation(values + self.constant, gradients, None)
 
 
-def value(scores, y):  # bound by `specialise` to the loss
+def value(scores, y):  # bound by `specialize` to the loss
     raise NotImplementedError
 
 
@@ -189,10 +189,10 @@ class DataRisk:
     @cached_property
     def _pass(self) -> Kernel:
         model, loss = self.model, self.loss
-        seeing = specialise(record, value=loss.bound("value"), hit=loss.bound("hit"))
-        rows = specialise(each_row, see=seeing, slope=loss.bound("slope"))
-        one_client = specialise(add_client, forward=model.forward, backward=model.backward, each_row=rows)
-        return specialise(pass_over, parallel=True, add_client=one_client)
+        seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
+        rows = specialize(each_row, see=seeing, slope=loss.bound("slope"))
+        one_client = specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
+        return specialize(pass_over, parallel=True, add_client=one_client)
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
@@ -208,7 +208,7 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     """The scores of all rows: [J, C, N]."""
     w = np.ascontiguousarray(w, dtype=data.x.dtype)
     scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
-    specialise(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
+    specialize(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
     return scores
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State, Varying
-from fco_cli.algorithms.protocol import Costs, Round
+from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.algorithms.protocol import Cohort
+from fco_cli.algorithms.rounds import Cohort
 from fco_cli.problem.layout import Array
 from fco_cli.problem.streams import COHORTS, batches_of, generator
 from fco_cli.simulation.hparams import Hparams

@@ -68,7 +68,7 @@ class Sweep:
 
 
 def _objective(result: dict[str, Any]) -> float:
-    """What sweepers that optimise want to see; infinite for a run that diverged."""
+    """What sweepers that optimize want to see; infinite for a run that diverged."""
     final = result["final"]["objective"]
     return math.inf if final is None or result["status"] == "diverged" else final
 

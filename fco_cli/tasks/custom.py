@@ -33,7 +33,7 @@ class Custom(Task):
     path: str
     loss: str
     huber_delta: float  # of the Huber loss; every number of a loss has its key, <loss>_<number>
-    standardise: bool  # features to mean 0 and deviation 1, by moments that the clients send
+    standardize: bool  # features to mean 0 and deviation 1, by moments that the clients send
     holdout: str  # what validates: the file's split, whole clients, rows of every client, nothing; auto: split or rows
     holdout_fraction: float
 
@@ -65,14 +65,14 @@ class Custom(Task):
         held_out = self._held_out(data, seed)
         training = data.take(~held_out).as_clients(dtype)
         moments = Moments.identity(data.x.shape[1])
-        if self.standardise:
+        if self.standardize:
             moments = aggregated_moments(training)
-            training = _standardised(training, moments, dtype)
+            training = _standardized(training, moments, dtype)
         model = Linear(data.x.shape[1], outputs)
         test = None
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)
-            test = _standardised(test, moments, dtype) if self.standardise else test
+            test = _standardized(test, moments, dtype) if self.standardize else test
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
@@ -103,7 +103,7 @@ class Custom(Task):
         return held_out
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        support = w[:, problem.layout.regularised] != 0
+        support = w[:, problem.layout.regularized] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
         if problem.held_out is not None and problem.model.widths[-1] == 1:
             scores, y = scores_of(problem.model, problem.held_out, w), problem.held_out.y.astype(float)
@@ -118,5 +118,5 @@ class Custom(Task):
             problem.description.write(folder, weights.astype(float), model[problem.layout.slices["bias"]].astype(float))
 
 
-def _standardised(data: ClientData, moments: Moments, dtype: str) -> ClientData:
+def _standardized(data: ClientData, moments: Moments, dtype: str) -> ClientData:
     return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.offsets)

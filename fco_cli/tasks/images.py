@@ -34,4 +34,4 @@ class ImageClassification(Task):
         return TaskData(training, model, Softmax(), test)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        return {"density": density(w[:, problem.layout.regularised] != 0)}
+        return {"density": density(w[:, problem.layout.regularized] != 0)}

@@ -174,7 +174,7 @@ class Instance:
         return (self.curvature * (w - self.centre) ** 2).sum(axis=-1) / 2 + psi
 
     def problem(self, rows: int, seed: int) -> Problem:
-        """The data of one realisation of the noise: `rows` moved centres for every client."""
+        """The data of one realization of the noise: `rows` moved centres for every client."""
         size = len(self.curvature)
         random = np.random.default_rng([seed, self.clients])
         noise = random.standard_normal((self.clients, rows, size))

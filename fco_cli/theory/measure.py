@@ -13,7 +13,7 @@ import numpy as np
 from fco_cli.algorithms import Cohort, Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.visit import local_steps, memory_of, message_of
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.named import named, pick
@@ -33,7 +33,7 @@ def receive_dual(vector, t):
     return Dual(vector, t)
 
 
-def receive(vector, t):  # bound by `specialise` to one of the two above
+def receive(vector, t):  # bound by `specialize` to one of the two above
     raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ def trace(broadcast, t, rate, options, x, y, offsets, order, edges, first, width
 
 def tracer(algorithm: Federated) -> Kernel:
     """`trace` for a method that broadcasts one vector, and a clock if it is dual."""
-    return specialise(
+    return specialize(
         trace, local_steps=algorithm.client_steps, memory_of=pick(()), message_of=pick(algorithm.sent),
         receive=receive_dual if algorithm.clocks else receive_primal,
     )  # fmt: skip

@@ -23,7 +23,7 @@ def solve(problem, **options):
 @pytest.mark.parametrize("strength", [0.05, 0.5])
 @pytest.mark.parametrize("features", [6, 40])
 def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, features):
-    """scikit-learn minimises |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
+    """scikit-learn minimizes |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
 
     With weighting by examples F is the mean over all rows, as theirs. 40 features on 20 rows: F has no single minimum
     without psi.
@@ -61,7 +61,7 @@ def test_optimum_reaches_its_certificate(make_problem, regularizer, psi):
 
 
 def test_optimum_of_a_logistic_problem(make_problem, regularizer):
-    """Against scikit-learn, which minimises the sum of the losses + |w|_1 / C."""
+    """Against scikit-learn, which minimizes the sum of the losses + |w|_1 / C."""
     from sklearn.linear_model import LogisticRegression
 
     problem = make_problem(regularizer("l1", strength=0.05), loss="logistic", weighting="examples")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import Kernel, specialise
+from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
@@ -22,7 +22,7 @@ def _call(
     template: Kernel, regularizer: Regularizer, w: np.ndarray, shape: tuple[int, ...] | None, numbers: Numbers | None
 ) -> Callable[..., np.ndarray]:
     """The template with w [J, n] and a bias; what it writes beside the weights must be the bias, or 0."""
-    layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularised=False)))
+    layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularized=False)))
     numbers = np.repeat(regularizer.numbers, len(w)) if numbers is None else numbers
     geometry = Geometry(numbers, Euclidean().numbers, regularizer.table(layout))
     padded = np.hstack([w, np.full((len(w), 1), BIAS, w.dtype)])
@@ -40,17 +40,17 @@ def _call(
 
 
 def _prox(regularizer, z, t, shape=None, numbers=None):
-    template = specialise(to_primal, primal=Euclidean().primal(regularizer))
+    template = specialize(to_primal, primal=Euclidean().primal(regularizer))
     return _call(template, regularizer, z, shape, numbers)(np.broadcast_to(np.asarray(t, float), len(z)).copy())
 
 
 def _psi(regularizer, w, shape=None, numbers=None):
-    template = specialise(psi_value, value=regularizer.value)
+    template = specialize(psi_value, value=regularizer.value)
     return _call(template, regularizer, w, shape, numbers)(out=np.zeros(len(w)))
 
 
 def _subgradient(regularizer, w, shape=None, numbers=None):
-    template = specialise(psi_subgradient, subgradient=regularizer.subgradient)
+    template = specialize(psi_subgradient, subgradient=regularizer.subgradient)
     return _call(template, regularizer, w, shape, numbers)(bias=0.0)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
-from fco_cli.problem.compiled import is_finite, kernel, specialise
+from fco_cli.problem.compiled import is_finite, kernel, specialize
 from fco_cli.problem.kernel_cache import keep, kernel_folder
 
 
@@ -41,8 +41,8 @@ VALUES = np.array([1.0, 2.0, 3.0])
 
 
 def test_specialise_binds_the_names():
-    assert specialise(total, inner=double)(VALUES) == 12
-    assert specialise(total, inner=square)(VALUES) == 14
+    assert specialize(total, inner=double)(VALUES) == 12
+    assert specialize(total, inner=square)(VALUES) == 14
 
 
 def test_a_number_is_a_constant_of_the_machine_code():
@@ -50,14 +50,14 @@ def test_a_number_is_a_constant_of_the_machine_code():
     def times(v):
         return factor * v  # noqa: F821 - bound below
 
-    twice, thrice = (specialise(times, factor=number) for number in (2.0, 3.0))
+    twice, thrice = (specialize(times, factor=number) for number in (2.0, 3.0))
     assert (twice(1.5), thrice(1.5)) == (3, 4.5)
     assert (twice.compilable, twice.identity != thrice.identity) == (True, True)
 
 
 def test_the_same_parts_give_the_same_kernel():
-    assert specialise(total, inner=double) is specialise(total, inner=double)
-    assert specialise(total, inner=double) is not specialise(total, inner=double, parallel=True)
+    assert specialize(total, inner=double) is specialize(total, inner=double)
+    assert specialize(total, inner=double) is not specialize(total, inner=double, parallel=True)
 
 
 def test_identities_tell_specialisations_apart():
@@ -68,10 +68,10 @@ def test_identities_tell_specialisations_apart():
         return part(values)  # noqa: F821 - bound below
 
     kernels = [
-        specialise(outer, part=specialise(total, inner=double)),
-        specialise(outer, part=specialise(total, inner=square)),
-        specialise(total, inner=double),
-        specialise(total, inner=double, parallel=True),
+        specialize(outer, part=specialize(total, inner=double)),
+        specialize(outer, part=specialize(total, inner=square)),
+        specialize(total, inner=double),
+        specialize(total, inner=double, parallel=True),
     ]
     assert len({k.identity for k in kernels}) == 4
 
@@ -83,10 +83,10 @@ def test_a_python_part_makes_it_all_python_with_the_same_numbers():
         calls.append(v)
         return v * v
 
-    spied = specialise(total, inner=spying_square)
+    spied = specialize(total, inner=spying_square)
     assert not spied.compilable
-    assert specialise(total, inner=square).compilable
-    assert spied(VALUES) == specialise(total, inner=square)(VALUES) == 14
+    assert specialize(total, inner=square).compilable
+    assert spied(VALUES) == specialize(total, inner=square)(VALUES) == 14
     assert calls == [1, 2, 3]
 
 
@@ -134,7 +134,7 @@ def test_is_finite_survives_reassociation(count):
 
 SCRIPT = """
 import hashlib, numpy as np
-from fco_cli.problem.compiled import specialise
+from fco_cli.problem.compiled import specialize
 from fco_cli.problem.mirror import to_primal, Geometry
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers.nuclear import Nuclear
@@ -144,7 +144,7 @@ for psi in (Nuclear(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
     geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]))
-    specialise(to_primal, primal=Euclidean().primal(psi))(z, np.ones(3), geometry, out)
+    specialize(to_primal, primal=Euclidean().primal(psi))(z, np.ones(3), geometry, out)
     digest.update(out.tobytes())
 print(digest.hexdigest())
 """
@@ -160,7 +160,7 @@ def test_machine_code_from_the_cache_gives_the_bits_of_fresh_code(tmp_path):
     """Also where a part was compiled and cached on its own before, in another process."""
     fresh = run_script(tmp_path)
     cached = sorted((tmp_path / "fco" / "kernels").rglob("*.nbc"))
-    assert len(cached) == 2  # one text, two specialisations, two entries
+    assert len(cached) == 2  # one text, two specializations, two entries
     before = [path.stat().st_mtime_ns for path in cached]
     assert run_script(tmp_path) == fresh
     assert [path.stat().st_mtime_ns for path in cached] == before

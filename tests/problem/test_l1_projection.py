@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialise
+from fco_cli.problem.compiled import specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror import Geometry, to_primal
@@ -24,7 +24,7 @@ def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
     numbers = np.repeat(psi.numbers, len(z))
     numbers.radius = radius
     geometry = Geometry(numbers, Euclidean().numbers, one_block)
-    specialise(to_primal, primal=Euclidean().primal(psi))(z, np.zeros(len(z)), geometry, out)
+    specialize(to_primal, primal=Euclidean().primal(psi))(z, np.zeros(len(z)), geometry, out)
     return out
 
 

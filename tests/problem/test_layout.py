@@ -4,7 +4,7 @@ import numpy as np
 
 from fco_cli.problem.layout import Block, Layout
 
-LAYOUT = Layout((Block("weights", (2, 3)), Block("bias", (2,), regularised=False), Block("last", (4,))))
+LAYOUT = Layout((Block("weights", (2, 3)), Block("bias", (2,), regularized=False), Block("last", (4,))))
 
 
 def test_blocks_follow_one_another():
@@ -17,7 +17,7 @@ def test_table_says_the_same_to_the_kernels():
 
 
 def test_regularised_is_all_but_the_bias():
-    np.testing.assert_array_equal(np.flatnonzero(~LAYOUT.regularised), [6, 7])
+    np.testing.assert_array_equal(np.flatnonzero(~LAYOUT.regularized), [6, 7])
 
 
 def test_view_is_a_window_into_every_job():

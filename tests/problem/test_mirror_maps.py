@@ -121,7 +121,7 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
 
 
 @pytest.mark.parametrize(("mirror", "regularizer"), [pair for pair in PAIRS if pair[0].name != "euclidean"], ids=str)
-def test_primal_minimises(mirror, regularizer):
+def test_primal_minimizes(mirror, regularizer):
     """Against a general solver on h + t psi - <z, .>, which knows nothing of closed forms."""
     t, (_, to_primal) = 0.7, maps(mirror, regularizer)
     z = np.random.default_rng(3).standard_normal((JOBS, SIZE))

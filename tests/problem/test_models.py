@@ -44,6 +44,6 @@ def test_bits_do_not_depend_on_the_stack():
 def test_layout_and_start():
     model = Linear(6, weights_shape=(2, 3))
     assert [block.shape for block in model.layout.blocks] == [(2, 3), (1,)]
-    assert [block.regularised for block in model.layout.blocks] == [True, False]
+    assert [block.regularized for block in model.layout.blocks] == [True, False]
     assert [block.shape for block in Linear(6, outputs=4).layout.blocks] == [(4, 6), (4,)]
     np.testing.assert_array_equal(model.initial(), np.zeros(7))

@@ -92,7 +92,7 @@ def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
 
 
 def test_kernels_are_regularised_and_biases_are_not():
-    assert [(block.name, block.regularised) for block in MODEL.layout.blocks] == [
+    assert [(block.name, block.regularized) for block in MODEL.layout.blocks] == [
         ("kernel1", True), ("bias1", False), ("kernel2", True), ("bias2", False), ("kernel3", True), ("bias3", False),
     ]  # fmt: skip
 

@@ -199,7 +199,7 @@ def multiplied(numbers, factor, powers):
 def three_points(stacked, regularizer, z, u, t):
     """t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2 for all u in dom psi: only the prox has it.
 
-    The last term on the left is due to strong convexity; without convexity w is a minimiser and no more is known.
+    The last term on the left is due to strong convexity; without convexity w is a minimizer and no more is known.
     """
     w = stacked.prox(regularizer, z, t, SHAPE)
     left = t * stacked.psi(regularizer, w, SHAPE) + ((w - z) ** 2).sum(1) / 2

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.isotonic import isotonic_regression
 
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import specialise
+from fco_cli.problem.compiled import specialize
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
@@ -111,7 +111,7 @@ THREE = {
     "third": {"name": "elastic_net", "strength": 0.1, "l2_strength": 2.0},
 }
 LAYOUT = Layout(
-    (Block("third", (3,)), Block("bias", (2,), regularised=False), Block("first", (4,)), Block("second", (5,)))
+    (Block("third", (3,)), Block("bias", (2,), regularized=False), Block("first", (4,)), Block("second", (5,)))
 )
 
 
@@ -122,8 +122,8 @@ def test_blockwise_gives_every_block_its_own():
     geometry = Geometry(np.repeat(regularizer.numbers, 2), Euclidean().numbers, regularizer.table(LAYOUT))
     z, t = np.random.default_rng(0).standard_normal((2, 14)), np.array([0.4, 1.1])
     w, total = np.empty_like(z), np.zeros(2)
-    specialise(to_primal, primal=Euclidean().primal(regularizer))(z, t, geometry, w)
-    specialise(psi_value, value=regularizer.value)(w, geometry, total)
+    specialize(to_primal, primal=Euclidean().primal(regularizer))(z, t, geometry, w)
+    specialize(psi_value, value=regularizer.value)(w, geometry, total)
 
     def soft(v, by):
         return np.sign(v) * np.maximum(np.abs(v) - by, 0)
@@ -145,7 +145,7 @@ def test_blockwise_of_penalties_has_a_subgradient_and_of_constraints_is_one():
     regularizer = Blockwise(blocks={**THREE, "second": {"name": "l2_squared", "strength": 2.0}})
     geometry = Geometry(regularizer.numbers, Euclidean().numbers, regularizer.table(LAYOUT))
     w, g = np.arange(1.0, 15)[None], np.zeros((1, 14))
-    specialise(psi_subgradient, subgradient=regularizer.subgradient)(w, geometry, g)
+    specialize(psi_subgradient, subgradient=regularizer.subgradient)(w, geometry, g)
     np.testing.assert_allclose(g[0], [*(0.1 + 2 * w[0, :3]), 0, 0, *[0.5] * 4, *(2 * w[0, 9:])])
     both = Blockwise(blocks={"first": {"name": "simplex", "total": 1.0}, "second": {"name": "l0_ball", "nonzeros": 2}})
     assert both.constraint
@@ -161,7 +161,7 @@ def test_numbers_are_read_by_name_also_of_pieces():
 
 
 def test_blockwise_must_name_all_regularized_blocks_and_no_others():
-    layout = Layout((Block("weights", (4,)), Block("bias", (1,), regularised=False)))
+    layout = Layout((Block("weights", (4,)), Block("bias", (1,), regularized=False)))
     with pytest.raises(UserError, match=r"regularizer\.blocks: got 'bias', must be all of weights"):
         Blockwise(blocks={"bias": {"name": "none"}}).check_layout(layout)
 

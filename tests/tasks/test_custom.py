@@ -100,12 +100,12 @@ def with_changes(path: Path, **changes) -> Path:
     return path
 
 
-def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
+def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
     assert not np.allclose(problem.validation.data.x.std(axis=0), 1)  # by the training rows' moments
-    _, raw = build(data, "task.loss=logistic", "task.standardise=false")
+    _, raw = build(data, "task.loss=logistic", "task.standardize=false")
     assert set(raw.data.x[:, 0]) | set(raw.validation.data.x[:, 0]) == set(np.load(data)["x"][:, 0])
 
 
@@ -181,7 +181,7 @@ def test_metrics_fit_the_loss(build, data, loss):
     w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
     metrics, held_out = task.metrics(problem, w), problem.validation.data
-    weights = problem.layout.regularised.sum()
+    weights = problem.layout.regularized.sum()
     assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
     assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
     expected = [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y) for v in w] if loss != "softmax" else [{}]
@@ -233,8 +233,8 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     task.export(problem, model, tmp_path)
     with np.load(tmp_path / "linear_model.npz") as arrays:
         given = np.load(data)["x"] @ arrays["coef"].T + arrays["intercept"]
-    standardised = problem.data.x @ model[:9].reshape(3, 3).T + model[9:]
-    np.testing.assert_allclose(given, standardised, atol=1e-10)
+    standardized = problem.data.x @ model[:9].reshape(3, 3).T + model[9:]
+    np.testing.assert_allclose(given, standardized, atol=1e-10)
     rows = pd.read_csv(tmp_path / "model.csv")
     assert list(rows.columns) == ["feature", "class", "weight", "weight_per_unit"]
     assert len(rows) == 8

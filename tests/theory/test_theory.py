@@ -25,7 +25,7 @@ from fco_cli.theory.statements import (
     check,
     check_configuration,
 )  # fmt: skip
-from fco_cli.theory.summary import cells_csv, summarise, summary_markdown
+from fco_cli.theory.summary import cells_csv, summarize, summary_markdown
 
 GRID = Grid(
     rounds=[4, 32],
@@ -58,7 +58,7 @@ def test_the_key_identity_holds_for_feddualavg_and_fails_for_fedmid(findings):
 
 def test_slopes_are_those_of_the_bounds(findings):
     """The drift grows as eta_c^2; with little noise the gap falls as 1/R."""
-    rows = {row.statement: row for row in summarise(findings.cells, GRID)}
+    rows = {row.statement: row for row in summarize(findings.cells, GRID)}
     measured, predicted = rows[STABILITY_2].slopes["rate"]
     assert predicted == pytest.approx(2)
     assert measured == pytest.approx(2, abs=0.1)
@@ -181,7 +181,7 @@ def test_figure_and_tables_are_made(findings):
     files = draw(findings, GRID)
     assert files["theory.png"].startswith(b"\x89PNG")
     assert files["theory.pdf"].startswith(b"%PDF")
-    rows = summarise(findings.cells, GRID)
+    rows = summarize(findings.cells, GRID)
     assert [row.violated for row in rows] == [0] * len(STATEMENTS)
     assert len(cells_csv(findings.cells).splitlines()) == len(findings.cells) + 1
     assert summary_markdown(rows).count("\n") == len(STATEMENTS) + 2

@@ -21,7 +21,7 @@ STRETCH = 1024  # entries that are summed in the vector's own precision, which i
 
 @kernel
 def excess_over(z, limit):
-    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorises."""
+    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorizes."""
     zero = z.dtype.type(0)
     excess, above = 0.0, 0
     for low in range(0, z.shape[0], STRETCH):
@@ -92,7 +92,7 @@ def project_onto_l1_ball(z, radius, out):
 
 @dataclass(kw_only=True)
 class L1Ball(Ball):
-    """|w|_1 <= radius, each regularised block on its own."""
+    """|w|_1 <= radius, each regularized block on its own."""
 
     name: str = "l1_ball"
 
@@ -104,7 +104,7 @@ class L1Ball(Ball):
 
 @dataclass(kw_only=True)
 class L2Ball(Ball):
-    """|w|_2 <= radius, each regularised block on its own."""
+    """|w|_2 <= radius, each regularized block on its own."""
 
     name: str = "l2_ball"
 

@@ -5,7 +5,7 @@ dataclass fields (`psi.strength`) and `block`, a OneBlock. The stack and the blo
 (mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox ignores t.
 
 A prox keeps divergence visible: of a z that is not finite it makes no finite vector, even where the mathematics would
-(the projection of infinity onto a box is a corner of it), for a run that has blown up is recognised by that. Where
+(the projection of infinity onto a box is a corner of it), for a run that has blown up is recognized by that. Where
 nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 """
 
@@ -66,7 +66,7 @@ class Regularizer:
     def check_layout(self, layout: Layout) -> None:
         """Refuse a model that this regularizer cannot act on."""
         for block in layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 self.check(block.shape)
 
     def check(self, shape: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.layout import Layout
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
@@ -15,7 +15,7 @@ from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regular
 # The numbers and the kernels are chained alike: the first piece, and the chain of the others; the last is itself.
 
 
-def first(*arguments):  # bound by `specialise` to the kernel of the first piece, `others` to the chain of the rest
+def first(*arguments):  # bound by `specialize` to the kernel of the first piece, `others` to the chain of the rest
     raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ def choice(template: Kernel, kernels: list[Kernel]) -> Kernel:
     """The kernel that calls the one of `kernels` that `block.piece` names."""
     chain = kernels[-1]
     for one in reversed(kernels[:-1]):
-        chain = specialise(template, first=one, others=chain)
+        chain = specialize(template, first=one, others=chain)
     return chain
 
 
@@ -93,7 +93,7 @@ class Blockwise(Regularizer):
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which has no psi
 
     def check_layout(self, layout: Layout) -> None:
-        regularized = {block.name: block for block in layout.blocks if block.regularised}
+        regularized = {block.name: block for block in layout.blocks if block.regularized}
         complete = set(self.pieces) == set(regularized)
         require(complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularized)}, no others")
         for name, one in self.pieces.items():

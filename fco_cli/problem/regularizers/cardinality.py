@@ -1,4 +1,4 @@
-"""Counting non-zero weights. Neither is convex: the prox is a global minimiser, the theorems do not apply."""
+"""Counting non-zero weights. Neither is convex: the prox is a global minimizer, the theorems do not apply."""
 
 from __future__ import annotations
 

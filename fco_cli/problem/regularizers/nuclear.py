@@ -36,7 +36,7 @@ def rotate(x, y, cosine, sine):
 def tridiagonal(g, a, diagonal, beside):
     """Reflections that make the symmetric `g` tridiagonal (Householder), applied to the rows of `a` as well.
 
-    The loops run over whole rows, zeros included: loops that get shorter at every step vectorise badly.
+    The loops run over whole rows, zeros included: loops that get shorter at every step vectorize badly.
     """
     count, length = a.shape
     v, p, w = np.zeros(count), np.zeros(count), np.empty(length)
@@ -70,7 +70,7 @@ def tridiagonal(g, a, diagonal, beside):
 
 
 @kernel
-def diagonalise(diagonal, beside, a):
+def diagonalize(diagonal, beside, a):
     """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `a`."""
     count = diagonal.shape[0]
     for low in range(count):
@@ -154,7 +154,7 @@ def orthogonal_rows(a, turned, threshold):
             break
         if sweep == 0:
             tridiagonal(g, turned, squared, beside)
-            diagonalise(squared, beside, turned)
+            diagonalize(squared, beside, turned)
         else:
             jacobi(g, a, turned, slack)
     return squared
