@@ -19,12 +19,13 @@ def mend() -> None:
     import hydra.main  # noqa: F401 - the module, which the function of that name hides
     from hydra._internal import utils
 
-    build = utils.get_args_parser
+    build = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
 
     def get_args_parser() -> argparse.ArgumentParser:
         with only_text_is_checked():
             return build()
 
+    get_args_parser.unguarded = build  # type: ignore[attr-defined]
     utils.get_args_parser = get_args_parser
     sys.modules["hydra.main"].get_args_parser = get_args_parser  # type: ignore[attr-defined]
 

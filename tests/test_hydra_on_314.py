@@ -13,8 +13,9 @@ from fco_cli import hydra_on_314
 @pytest.fixture
 def strict(monkeypatch):
     """argparse as of 3.14, on an older Python too; Hydra's functions as they came."""
-    monkeypatch.setattr(utils, "get_args_parser", utils.get_args_parser)
-    monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", utils.get_args_parser)
+    unguarded = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
+    monkeypatch.setattr(utils, "get_args_parser", unguarded)
+    monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", unguarded)
     if sys.version_info < (3, 14):
         add = argparse.ArgumentParser._add_action
 

@@ -46,7 +46,7 @@ def quadratics(matrix, linear, w, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
     Four rows of A and two jobs at a time. Where their number is no multiple of that, the last row or job is computed
-    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half the work.
+    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it.
     """
     size, jobs, half = matrix.shape[0], w.shape[0], gradient.shape[0] == 0
     products = np.empty((jobs, size))

@@ -136,7 +136,7 @@ def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
 ):
     radius, eta_c = 0.4, 0.05
     problem = make_problem(regularizer(ball, radius=radius))
-    data, cohorts = problem.data, cohorts_of(problem, make_hparams())
+    data, cohorts = problem.data, cohorts_of(problem, make_hparams(normalize_steps=False))
 
     def project(w):
         """By the definition: the l1 projection's threshold by bisection."""

@@ -9,6 +9,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
+from fco_cli import theory
 from fco_cli.config import register
 
 Compose = Callable[..., DictConfig]
@@ -23,5 +24,6 @@ def composed() -> Iterator[Compose]:
         return compose("config", overrides=list(overrides), return_hydra_config=True)
 
     register()
+    theory.register()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         yield composed

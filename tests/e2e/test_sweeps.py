@@ -209,20 +209,6 @@ def test_wrong_launcher_options_are_one_line(tmp_path):
         assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    sorted(path.stem for path in (CONF / "experiment").glob("*_*i*.yaml") if not path.stem.startswith("fmri")),
-)
-def test_every_synthetic_experiment_runs(experiment, tmp_path):
-    done = fco(
-        "-m", f"experiment={experiment}", "profile=smoke", "task.clients=12", "task.samples=12",
-        "hydra.launcher.n_jobs=1", cwd=tmp_path,
-    )  # fmt: skip
-    assert len(records(tmp_path / "outputs" / "smoke" / experiment)) == 9  # four algorithms, two pairs, and the optimum
-    for algorithm in ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum"):
-        assert f" {algorithm} " in done.stdout
-
-
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

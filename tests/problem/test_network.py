@@ -32,8 +32,8 @@ def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[B, C], by NumPy."""
     blocks = {block.name: MODEL.layout.view(w[None], block.name)[0] for block in MODEL.layout.blocks}
     for layer in (1, 2):
-        x = np.maximum(x @ blocks[f"kernel{layer}"].T + blocks[f"bias{layer}"], 0)
-    return x @ blocks["kernel3"].T + blocks["bias3"]
+        x = np.maximum(x @ blocks[f"weights{layer}"].T + blocks[f"bias{layer}"], 0)
+    return x @ blocks["weights3"].T + blocks["bias3"]
 
 
 def test_scores(data, models):
@@ -81,19 +81,20 @@ def test_the_state_may_be_the_query(data, models):
 def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
     model = Network(300, (200,), 62, seed=3)
     w = model.initial()[None]
-    for name, shape in (("kernel1", (200, 300)), ("kernel2", (62, 200))):
-        kernel, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
-        assert kernel.shape == shape
-        assert limit * 0.99 < np.abs(kernel).max() <= limit
-        assert abs(kernel.std() / (limit / np.sqrt(3)) - 1) < 0.02
+    for name, shape in (("weights1", (200, 300)), ("weights2", (62, 200))):
+        weights, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
+        assert weights.shape == shape
+        assert limit * 0.99 < np.abs(weights).max() <= limit
+        assert abs(weights.std() / (limit / np.sqrt(3)) - 1) < 0.02
     assert (model.layout.view(w, "bias1") == 0).all()
     assert (w == Network(300, (200,), 62, seed=3).initial()).all()
     assert (w != Network(300, (200,), 62, seed=4).initial()).any()
 
 
-def test_kernels_are_regularised_and_biases_are_not():
+def test_weights_are_regularized_and_biases_are_not():
     assert [(block.name, block.regularized) for block in MODEL.layout.blocks] == [
-        ("kernel1", True), ("bias1", False), ("kernel2", True), ("bias2", False), ("kernel3", True), ("bias3", False),
+        ("weights1", True), ("bias1", False), ("weights2", True), ("bias2", False),
+        ("weights3", True), ("bias3", False),
     ]  # fmt: skip
 
 

@@ -21,11 +21,11 @@ def test_local_models_are_summarised_by_median_and_quartiles(make_setup):
             assert metrics[f"{name}_q75"][j] == np.quantile(values, 0.75)
 
 
-def test_the_numbers_every_run_carries(make_setup):
+def test_the_numbers_every_run_carries(make_setup, regularizer):
     setup = make_setup("lasso", "fedavg")
     problem = setup.problem
     w = np.random.default_rng(0).standard_normal((1, problem.layout.size))
-    metrics = evaluate(setup.task, problem, w, np.array([[0.5]]))
+    metrics = evaluate(setup.task, problem, w, regularizer("l1", strength=0.5).numbers)
     psi = 0.5 * np.abs(w[0, :-1]).sum()
     np.testing.assert_allclose(metrics["objective"] - metrics["train_loss"], psi)
     np.testing.assert_allclose(metrics["validation_objective"] - metrics["validation_loss"], psi)

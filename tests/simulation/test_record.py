@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
             refused += 1
             assert not path.exists()
         else:
-            np.testing.assert_array_equal(again.state["s"], job.state["s"])
+            np.testing.assert_array_equal(again.state["z"], job.state["z"])
             assert (again.round, again.history) == (job.round, job.history)
     assert refused > 100
     assert "the run starts over" in caplog.text

@@ -5,7 +5,7 @@ import csv
 import pytest
 from hydra import compose, initialize_config_module
 
-from fco_cli.algorithms import ALGORITHMS
+from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
@@ -78,7 +78,7 @@ def test_what_cannot_change_a_result_is_not_in_its_id(tmp_path):
 
 
 @pytest.mark.parametrize("task", TINY)
-@pytest.mark.parametrize("algo", [name for name, kind in ALGORITHMS.items() if kind.federated])
+@pytest.mark.parametrize("algo", [name for name, kind in all_algorithms().items() if kind.federated])
 def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
     def runs(name, rates):
         return make_runs(tmp_path / name, *TINY[task], f"algo={algo}", rates=rates)

@@ -104,15 +104,15 @@ def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
-    assert not np.allclose(problem.validation.data.x.std(axis=0), 1)  # by the training rows' moments
+    assert not np.allclose(problem.held_out.x.std(axis=0), 1)  # by the training rows' moments
     _, raw = build(data, "task.loss=logistic", "task.standardize=false")
-    assert set(raw.data.x[:, 0]) | set(raw.validation.data.x[:, 0]) == set(np.load(data)["x"][:, 0])
+    assert set(raw.data.x[:, 0]) | set(raw.held_out.x[:, 0]) == set(np.load(data)["x"][:, 0])
 
 
 def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
-    assert problem.validation.data.sizes.tolist() == [1, 4, 2, 3, 2]
+    assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
 
 
 def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
@@ -128,14 +128,14 @@ def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
 
 def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
-    assert (problem.data.clients, problem.validation.data.clients) == (3, 2)
-    assert sorted([*problem.data.sizes, *problem.validation.data.sizes]) == [4, 10, 11, 15, 20]
+    assert (problem.data.clients, problem.held_out.clients) == (3, 2)
+    assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
 
 
 def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
     with_changes(data, split=np.where(np.arange(60) % 4 == 0, "val", "train"))
     _, problem = build(data, "task.loss=logistic")
-    assert len(problem.validation.data.y) == 15
+    assert len(problem.held_out.y) == 15
     with_changes(data, split=np.full(60, "test"))
     with pytest.raises(UserError, match="its split leaves no rows to train on"):
         build(data, "task.loss=logistic")
@@ -180,7 +180,7 @@ def test_metrics_fit_the_loss(build, data, loss):
     task, problem = build(data, f"task.loss={loss}")
     w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
-    metrics, held_out = task.metrics(problem, w), problem.validation.data
+    metrics, held_out = task.metrics(problem, w), problem.held_out
     weights = problem.layout.regularized.sum()
     assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
     assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]

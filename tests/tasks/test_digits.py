@@ -27,7 +27,7 @@ def test_every_image_is_dealt_once_and_small_concentrations_skew_the_labels(buil
         return np.mean([len(np.unique(data.client(m).y)) for m in range(data.clients)])
 
     assert classes(problem.data) < 5 < 9.5 < classes(alike.data)
-    rows = {bytes(row) for row in problem.data.x} | {bytes(row) for row in problem.validation.data.x}
+    rows = {bytes(row) for row in problem.data.x} | {bytes(row) for row in problem.held_out.x}
     assert len(rows) > 1700  # training and test together are the whole set, a few images of which are equal
 
 

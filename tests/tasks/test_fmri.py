@@ -16,8 +16,8 @@ import pytest
 from nilearn.maskers import NiftiMasker
 
 from fco_cli import config
-from fco_cli import run as command
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.commands import run as command
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.problem import Problem
@@ -111,14 +111,14 @@ def test_sessions_are_clients_with_nine_faces_and_nine_houses(tree: Tree) -> Non
     assert problem.held_out.clients == 3
     assert problem.data.x.shape == (5 * 18, tree.mask.sum())
     assert problem.data.x.dtype == np.float32
-    for data in (problem.data, problem.validation.data):
+    for data in (problem.data, problem.held_out):
         assert (data.sizes == 18).all()
         assert (np.add.reduceat(data.y, data.offsets[:-1]) == 9).all()
 
 
 def test_scans_are_z_scored_by_run_and_subjects_do_not_mix(tree: Tree) -> None:
     problem = tree.build()
-    for data, subjects in ((problem.data, (1, 2)), (problem.validation.data, (6,))):
+    for data, subjects in ((problem.data, (1, 2)), (problem.held_out, (6,))):
         expected = [session for subject in subjects for session in by_hand(tree, subject)]
         np.testing.assert_allclose(data.x, np.concatenate([x for x, _ in expected]), atol=2e-5)
         np.testing.assert_array_equal(data.y, np.concatenate([y for _, y in expected]))
@@ -130,7 +130,7 @@ def test_training_data_do_not_depend_on_the_validation_subject(tree: Tree) -> No
     after = tree.build()
     np.testing.assert_array_equal(after.data.x, before)
     held_out = by_hand(tree, 6)
-    assert not np.allclose(after.validation.data.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
+    assert not np.allclose(after.held_out.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
 
 
 def test_a_subject_cannot_train_and_validate(tree: Tree) -> None:
@@ -149,7 +149,7 @@ def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
     problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").joined(PSI)
     expected = [x for subject in (6, 1) for x, _ in by_hand(tree, subject)]
     np.testing.assert_allclose(problem.data.x, np.concatenate(expected), atol=2e-5)
-    np.testing.assert_allclose(problem.validation.data.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
+    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
 
 
 # The cache.

@@ -33,7 +33,7 @@ def scans(task: FmriSim, seed: int = 0, dtype: str = "float64") -> tuple[Array, 
 def test_a_session_is_a_client_with_as_many_faces_as_houses() -> None:
     problem = make().build(0, "float32").joined(L1(strength=1e-3))
     assert problem.data.clients == make().clients_available == 6
-    assert problem.validation.data.clients == 3
+    assert problem.held_out.clients == 3
     assert problem.data.x.dtype == problem.data.y.dtype == np.float32
     assert (np.add.reduceat(problem.data.y, problem.data.offsets[:-1]) == 5).all()
 
@@ -99,7 +99,7 @@ def test_validation_is_on_subjects_that_do_not_train() -> None:
     """A huge shift marks each subject; no validation scan looks like a training subject."""
     task = make(shift=50.0, effect=0.0)
     problem = task.build(0, "float64").joined(L1(strength=1e-3))
-    x, unseen = problem.data.x, problem.validation.data.x
+    x, unseen = problem.data.x, problem.held_out.x
     alike = np.corrcoef(np.concatenate([x, unseen]))[: len(x), len(x) :]
     same_subject = np.corrcoef(x)[: task.sessions * task.scans, : task.sessions * task.scans]
     assert same_subject.mean() > 0.4

@@ -42,7 +42,7 @@ def metrics_of(built, jobs: slice = slice(None)) -> dict[str, np.ndarray]:
     """Of seven random models, or of some of them."""
     run, problem = built
     w = problem.model.initial() + 0.3 * np.random.default_rng(0).standard_normal((7, problem.layout.size))
-    w, numbers = w.astype(problem.dtype), np.repeat(run.regularizer.parameters[None], 7, axis=0)
+    w, numbers = w.astype(problem.dtype), np.repeat(run.regularizer.numbers, 7)
     return evaluate(run.task, problem, w[jobs].copy(), numbers[jobs])
 
 
