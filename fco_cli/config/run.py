@@ -49,7 +49,9 @@ class Run:
         _refuse_unknown_keys("", config, RunConfig)
         for key in ("algo", "regularizer", "mirror"):
             name, own = parts[key].name, type(parts[key]).name
-            require(name == own, f"{key}.name", name, f"{own}: the name belongs to the option, {key}={name} chooses it")
+            require(
+                name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
+            )
         run = cls(
             **parts,
             seed=config.seed,

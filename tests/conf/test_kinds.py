@@ -55,7 +55,12 @@ def write_writers(path: Path) -> None:
     np.savez(path, x=pixels, y=rows % 10, client=rows // 4, split=np.where(rows % 4 == 3, "test", "train"))
 
 
-@pytest.mark.parametrize("experiment", SMALLEST)
+SLOW = ("digits", "fmri_sim", "femnist10_l1")  # to compile; their tasks have tests of their own
+
+
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALLEST]
+)
 def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
     fco_run("-m", f"experiment={experiment}", "profile=smoke", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])

@@ -24,7 +24,7 @@ TINY = [
 ]  # fmt: skip
 GRID = ["hparams.client_lr=0.001,0.01,1", "hparams.server_lr=0.3,1"]
 # Long enough to be interrupted: a few seconds of rounds, the heavy part being the many evaluations.
-LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.rounds=6000"]
+LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.rounds=4000"]
 
 
 def fco(*arguments, cwd, check=True, **options):
@@ -123,7 +123,7 @@ def checkpoints(folder):
     return list(folder.rglob("checkpoint.npz"))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid"]
     process = start(*sweep, f"output_dir={tmp_path}/interrupted", cwd=tmp_path)
