@@ -29,10 +29,10 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## lint and the tests of a few minutes
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: lint ## lint and all tests, those at the paper's size too
-	$(BIN)/pytest -n 2 --dist loadfile -m 'slow or not slow'
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'slow or not slow'
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)

@@ -14,13 +14,12 @@ from hydra import compose, initialize_config_module
 from benchmarks import plain
 from benchmarks.measure import Timing, engine_rounds, interleaved
 from fco_cli.config import Run, register
-from fco_cli.execute import problem_of
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models import Linear
-from fco_cli.problem.problem import Problem
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.problem.risk import risk_of
+from fco_cli.sweeps.problems import problem_of
 from fco_cli.tasks.base import Task
 
 RATE = 1e-5  # small: every job survives
@@ -80,7 +79,7 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int, peer: bool = False
 class Bare(Task):
     """A task with no metrics of its own, for random data."""
 
-    def build(self, seed, dtype, regularizer, weighting):
+    def build(self, seed, dtype):
         raise NotImplementedError
 
 
@@ -92,10 +91,9 @@ def fmri_shape(jobs: int, repeats: int) -> Timing:
     random = np.random.default_rng(0)
     x = random.standard_normal((59, 18, 39_912), dtype=np.float32)
     y = random.integers(0, 2, (59, 18)).astype(np.float32)
-    model, loss = Linear(x.shape[2]), Loss.ALL["logistic"]
+    model, loss = Linear(x.shape[2]), Logistic()
     data, held_out = ClientData.of_equal_clients(x, y), ClientData.of_equal_clients(x[:12].copy(), y[:12])
-    validation = risk_of(held_out, held_out.weights("uniform"), model, loss)
-    problem = Problem(data, model, loss, all_regularizers()["l1"](strength=1e-3), validation=validation)
+    problem = TaskData(data, model, loss, held_out).joined(all_regularizers()["l1"](strength=1e-3))
     prox = plain.soft_threshold(1e-3)
 
     def evaluate(w):
@@ -125,11 +123,11 @@ def femnist_engine(task: str, *overrides: str) -> tuple[Problem, Callable[[], in
 
 def femnist(task: str, repeats: int) -> Timing:
     problem, mine = femnist_engine(task)
-    balls = [problem.layout.slices[block.name] for block in problem.layout.blocks if block.regularised]
+    balls = [problem.layout.slices[block.name] for block in problem.layout.blocks if block.regularized]
 
     def baseline() -> int:
         plain.feddualavg(
-            rows_of(problem.data), problem.model.start().astype(problem.dtype),
+            rows_of(problem.data), problem.model.initial().astype(problem.dtype),
             plain.network_gradient(problem.model.widths.tolist()), plain.l1_balls(1000, balls), lambda w: None,
             0.01, 1, per_round=10, batch=10, epochs=10,
         )  # fmt: skip

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.sampling import Sampler
 
 jax.config.update("jax_enable_x64", True)
 STRENGTH, CLIENTS, BATCH = 0.5, 10, 10
@@ -30,7 +30,8 @@ def rounds_of(problem: Problem, nuclear: bool, jobs: int, rounds: int) -> Callab
     prox, dtype = singular_threshold if nuclear else soft_threshold, problem.dtype
     x, y = jnp.asarray(problem.data.x), jnp.asarray(problem.data.y)
     rates = jnp.asarray(1e-5 * np.geomspace(0.1, 1, jobs), dtype)
-    settings = Settings(1.0, 1.0, 1, CLIENTS, BATCH, local_epochs=1, dtype=str(dtype))
+    hparams = Hparams(1.0, 1.0, 1, CLIENTS, BATCH, local_epochs=1, dtype=str(dtype))
+    sampler = Sampler(problem.data.sizes, hparams, 0)
 
     def local(z, time, rate, rows, real):
         def step(z, batch):
@@ -54,10 +55,11 @@ def rounds_of(problem: Problem, nuclear: bool, jobs: int, rounds: int) -> Callab
 
     def work() -> int:
         for _ in range(rounds):
-            cohort = sample_cohort(problem.data, settings, 0, done[0])
+            cohort = sampler.cohort(done[0])
             steps = -(-problem.data.sizes[0] // BATCH)
             rows = np.zeros((CLIENTS, steps * BATCH), dtype=np.int64)
             rows[:, : problem.data.sizes[0]] = cohort.order.reshape(CLIENTS, -1)
+            rows += problem.data.offsets[cohort.clients][:, None]
             real = np.arange(steps * BATCH) < problem.data.sizes[0]  # the last batch is shorter
             real = np.tile(real, (CLIENTS, 1)).reshape(CLIENTS, steps, BATCH).astype(dtype)
             state[0], state[1], metrics = advance(*state, rates, rows.reshape(CLIENTS, steps, BATCH), real)

@@ -32,7 +32,7 @@ def run(folder: Path) -> None:
     """Train, and watch how much memory of its own the process has; pages of the mapped file are not counted."""
     command = [
         str(Path(sys.executable).with_name("fco-run")), "task=custom", f"task.path={folder}", "task.loss=squared",
-        "task.standardise=false", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.1",
+        "task.standardize=false", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.1",
         "hparams.dtype=float32", "hparams.clients_per_round=100", "hparams.client_lr=0.001", f"hparams.rounds={ROUNDS}",
         f"hparams.eval_every={ROUNDS}", f"output_dir={folder / 'outputs'}", "force=true",
     ]  # fmt: skip

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 
 
 @dataclass
@@ -47,18 +47,26 @@ def interleaved(baseline: Callable[[], int], engine: Callable[[], int], repeats:
 
 
 def engine_rounds(
-    task, problem, jobs: int, rounds: int, clients: int, batch: int, epochs: int = 1, rate: float = 1e-5, evaluated=True
-) -> Callable[[], int]:
+    task,
+    problem,
+    jobs: int,
+    rounds: int,
+    clients: int,
+    batch: int,
+    epochs: int = 1,
+    rate: float = 1e-5,
+    evaluated=True,
+    name: str = "feddualavg",
+) -> Callable[[], int]:  # fmt: skip
     """A simulation of `jobs` jobs that all survive, evaluated every round or never; units are jobs times rounds."""
-    settings = Settings(
+    hparams = Hparams(
         client_lr=1.0, server_lr=1.0, rounds=10**9, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
         eval_every=1 if evaluated else 10**9, dtype=str(problem.dtype),
     )  # fmt: skip
     rates = (rate * np.geomspace(0.1, 1, jobs)).astype(problem.dtype)
-    parameters = np.repeat(problem.regularizer.parameters[None], jobs, axis=0)
-    varying = Jobs(rates, np.ones(jobs, problem.dtype), parameters)
-    experiment = Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"])
-    simulation = Simulation(experiment, [Job() for _ in range(jobs)], varying)
+    algorithm = all_algorithms()[name]()
+    varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
+    simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [Job() for _ in range(jobs)], varying)
 
     def work() -> int:
         with threadpool_limits(1, user_api="blas"):  # to set this takes milliseconds: let there be rounds enough

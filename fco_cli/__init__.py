@@ -1,3 +1,4 @@
-"""Federated composite optimisation: run it, study it, apply it."""
+"""Federated composite optimization: run it, study it, apply it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+VERSION = f"fco-cli {__version__}"  # what every command answers to --version; on PyPI `fco` is somebody else's

@@ -1,4 +1,4 @@
-"""What the theorems say about client_lr on a task's data (`fco-run task=... advise=true`).
+"""What the theorems say about client_lr on a task's data (`fco-advise task=...`).
 
 The constants are estimates from at most 64 clients: gradients are sampled at the start and near their pooled
 optimum, where the theorems ask for suprema over the domain. They are Euclidean; for the entropy map on the unit
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import pairwise
 
 import numpy as np
 from omegaconf import OmegaConf
 
-from fco_cli.algorithms import Jobs
+from fco_cli.algorithms import Varying
 from fco_cli.algorithms.baselines import Optimum
 from fco_cli.config import Run
 from fco_cli.errors import UserError
@@ -73,33 +74,33 @@ def _ratio(above: float, below: float) -> float:
 
 def estimate_constants(run: Run, problem: Problem) -> Constants:
     if not (problem.model.convex and problem.regularizer.convex):
-        raise UserError("advise: the theorems are about convex problems; this task, regularizer pair is not")
-    settings, parameters = run.hparams, run.regularizer.parameters[None]
+        raise UserError("the theorems are about convex problems; this task, regularizer pair is not")
+    hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
-    start = sample.start(parameters)
-    solver = Optimum(sample, Jobs(np.ones(1), np.ones(1), parameters), tolerance=NEAR)
-    optimum = solver.output(solver.round(solver.start(start), None)).astype(sample.dtype)
+    start, near = sample.initial_models(psi), Optimum(tolerance=NEAR)
+    solver = near.bind(sample, Varying.in_rates(near, run.regularizer, np.ones(1), np.ones(1)))
+    optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
     sigma = zeta = longest = 0.0
     for w in (start, optimum):
         mean = sample.risk(w).gradient
-        for low, high in zip(sample.data.start[:-1], sample.data.start[1:], strict=True):
+        for low, high in pairwise(sample.data.offsets):
             own = np.arange(low, high)
             client = batch_gradient(sample, w, own)
             zeta = max(zeta, float(np.linalg.norm(client - mean)))
-            rows = [random.permutation(own)[: settings.batch_size] for _ in range(BATCHES)]
+            rows = [random.permutation(own)[: hparams.batch_size] for _ in range(BATCHES)]
             batches = np.concatenate([batch_gradient(sample, w, some) for some in rows])
             sigma = max(sigma, float(np.sqrt(((batches - client) ** 2).sum(axis=1).mean())))
             longest = max(longest, float(np.linalg.norm(batches, axis=1).max()))
     return Constants(
-        smoothness=estimate_smoothness(problem, run.seed, settings.batch_size),
+        smoothness=estimate_smoothness(problem, run.seed, hparams.batch_size),
         sigma=sigma,
         zeta=zeta,
         gradient=longest,
         divergence=_divergence(problem, optimum[0], start[0]),
-        steps=float(np.ceil(problem.data.sizes / settings.batch_size).mean() * settings.local_epochs),
-        rounds=settings.rounds,
-        clients=min(settings.clients_per_round, problem.data.clients),
+        steps=float(np.ceil(problem.data.sizes / hparams.batch_size).mean() * hparams.local_epochs),
+        rounds=hparams.rounds,
+        clients=min(hparams.clients_per_round, problem.data.clients),
     )
 
 
@@ -111,12 +112,12 @@ def _some_clients(problem: Problem, chosen: Array) -> Problem:
 
 
 def _divergence(problem: Problem, w: Array, start: Array) -> float:
-    """D_h over all blocks; those that are not regularised are Euclidean."""
+    """D_h over all blocks; those that are not regularized are Euclidean."""
     total = 0.0
     for block in problem.layout.blocks:
         place = problem.layout.slices[block.name]
         a, b = w[place].astype(float), start[place].astype(float)
-        total += problem.mirror.divergence(a, b) if block.regularised else float(((a - b) ** 2).sum() / 2)
+        total += problem.mirror.divergence(a, b) if block.regularized else float(((a - b) ** 2).sum() / 2)
     return total
 
 

@@ -1,8 +1,7 @@
-"""Files: written whole or not at all, a lock on a folder, and YAML, fast."""
+"""Files: written whole or not at all, locks between processes, the cache's place, and YAML, fast."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,15 +33,38 @@ def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
 
 
 @contextmanager
+def lock(path: Path, wait: bool) -> Iterator[bool]:
+    """Hold a lock file for this process; False if another one holds it. A lock ends with its process, in any case."""
+    from filelock import FileLock, Timeout
+
+    held = FileLock(path)
+    try:
+        held.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        pass
+    except OSError as problem:
+        raise UserError(f"{path.parent}: cannot be written: {problem.strerror}") from problem
+    try:
+        yield held.is_locked
+    finally:
+        held.release()
+
+
+def cache_folder(name: str) -> Path:
+    """Where this system keeps what can be made again: ~/.cache/fco/<name> on Linux, or below $XDG_CACHE_HOME."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("fco", appauthor=False) / name
+
+
+@contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Be the only process at work in a cache folder; the others wait, and the lock ends with its process."""
+    """Be the only process at work in a cache folder; the others wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
     except OSError as problem:
         raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with lock(folder / ".lock", wait=True):
         yield
 
 

@@ -16,7 +16,7 @@ GROUPS = {
 }
 
 TEMPLATE = """\
-fco-run: federated composite optimisation from the command line
+fco-run: federated composite optimization from the command line
 
   fco-run task=lasso algo=feddualavg
       one run: a progress line, a table of the final metrics, a record in outputs/
@@ -27,9 +27,10 @@ fco-run: federated composite optimisation from the command line
 
 Groups (group=option):
 {groups}
-Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is),
-  advise (in place of a run: the step sizes that the theorems recommend on the task's data).
+Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is).
+  fco-advise task=lasso            the learning rates that the theorems recommend on the task's data
   fco-run task=lasso --cfg job     prints the whole configuration of a run
+  fco-run --version                prints the version
   fco-run --hydra-help             Hydra's own flags; tab completion: eval "$(fco-run -sc install=bash)"
 """
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from fco_cli.algorithms import ALGORITHMS, Algorithm, Cohort, Jobs
+from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.sampling import Sampler
 
 # Kernels compile on their first call, and the machine may be busy: time says nothing about correctness.
 settings.register_profile("fco", deadline=None, max_examples=50)
@@ -50,18 +51,23 @@ def make_problem() -> Callable[..., Problem]:
         sizes: tuple[int, ...] = SIZES,
         features: int = 6,
         outputs: int = 1,
-        kernel_shape: tuple[int, ...] | None = None,
+        weights_shape: tuple[int, ...] | None = None,
         weighting: str = "uniform",
         dtype: str = "float64",
         seed: int = 0,
     ) -> Problem:
         random = np.random.default_rng(seed)
         x = random.standard_normal((sum(sizes), features)).astype(dtype)
-        labels = {"squared": random.standard_normal, "logistic": lambda n: random.integers(2, size=n)}
+        labels = {
+            "squared": random.standard_normal,
+            "huber": random.standard_normal,
+            "poisson": lambda n: random.poisson(2, n),
+            "logistic": lambda n: random.integers(2, size=n),
+        }
         y = labels.get(loss, lambda n: random.integers(outputs, size=n))(sum(sizes)).astype(dtype)
         data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        model = Linear(features, outputs, kernel_shape)
-        return Problem(data, model, Loss.ALL[loss], regularizer or make_regularizer("none"), weighting)
+        model = Linear(features, outputs, weights_shape)
+        return Problem(data, model, all_losses()[loss](), regularizer or make_regularizer("none"), weighting)
 
     return make
 
@@ -81,12 +87,15 @@ def regularizer() -> Callable[..., Regularizer]:
 
 @pytest.fixture(scope="session")
 def make_algorithm() -> Callable[..., Algorithm]:
-    """An algorithm with one job, or a job per client learning rate."""
+    """An algorithm at work on a problem, with one job, or a job per client learning rate."""
 
-    def make(name: str, problem: Problem, client_lr: float | list[float] = 0.05, server_lr: float = 1.0) -> Algorithm:
+    def make(
+        name: str, problem: Problem, client_lr: float | list[float] = 0.05, server_lr: float = 1.0, **options: float
+    ) -> Algorithm:
         rates = np.atleast_1d(np.array(client_lr, dtype=float))
-        parameters = np.repeat(problem.regularizer.parameters[None], len(rates), axis=0)
-        return ALGORITHMS[name](problem, Jobs(rates, np.full(len(rates), server_lr), parameters))
+        algorithm = all_algorithms()[name](**options)
+        varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.full(len(rates), server_lr))
+        return algorithm.bind(problem, varying)
 
     return make
 
@@ -97,19 +106,33 @@ def full_cohort() -> Callable[[Problem], Cohort]:
 
     def make(problem: Problem) -> Cohort:
         data = problem.data
-        clients = np.arange(data.clients)
-        return Cohort(clients, np.arange(len(data.y)), data.start, np.arange(data.clients + 1), problem.weights)
+        order = np.concatenate([np.arange(size) for size in data.sizes])
+        weights = data.weights(problem.weighting)
+        return Cohort(
+            np.arange(data.clients), order, data.offsets, np.arange(data.clients + 1), weights, weights.sum(), 1.0
+        )
 
     return make
 
 
 @pytest.fixture(scope="session")
-def make_settings() -> Callable[..., Settings]:
-    def make(**changes: float | str) -> Settings:
+def make_hparams() -> Callable[..., Hparams]:
+    def make(**changes: float | str) -> Hparams:
         usual = {
             "client_lr": 0.05, "server_lr": 0.7, "rounds": 4,
             "clients_per_round": 2, "batch_size": 3, "local_epochs": 1,
         }  # fmt: skip
-        return Settings(**{**usual, **changes})  # type: ignore[arg-type]
+        return Hparams(**{**usual, **changes})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cohorts_of() -> Callable[..., list[Cohort]]:
+    """The cohorts of the first rounds."""
+
+    def draw(problem: Problem, hparams: Hparams, rounds: int = 4) -> list[Cohort]:
+        sampler = Sampler(problem.data.sizes, hparams, seed=0)
+        return [sampler.cohort(r) for r in range(rounds)]
+
+    return draw

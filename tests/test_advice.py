@@ -12,7 +12,7 @@ from fco_cli.advice import Constants, estimate_constants, paper_grid
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.cardinality import L0
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.theory.statements import Grid
 
 KNOWN = Constants(smoothness=4.0, sigma=2.0, zeta=8.0, gradient=27.0, divergence=2.0, steps=8, rounds=32, clients=8)
@@ -23,8 +23,8 @@ def test_estimates_on_the_quadratic_instance():
     """L, zeta and B are known exactly there, sigma up to sampling."""
     grid = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0)
     instance = grid.instance(4)
-    settings = Settings(client_lr=0.1, server_lr=1.0, rounds=50, clients_per_round=4, batch_size=1, local_epochs=2)
-    run = SimpleNamespace(hparams=settings, regularizer=instance.regularizer, seed=0)
+    hparams = Hparams(client_lr=0.1, server_lr=1.0, rounds=50, clients_per_round=4, batch_size=1, local_epochs=2)
+    run = SimpleNamespace(hparams=hparams, regularizer=instance.regularizer, seed=0)
     found = estimate_constants(run, instance.problem(400, seed=0))
     assert found.smoothness == pytest.approx(instance.smoothness, rel=1e-3)
     gradients = instance.curvature * (instance.centres - instance.centre)
@@ -38,7 +38,7 @@ def test_estimates_on_the_quadratic_instance():
 def test_problems_that_are_not_convex_are_refused():
     instance = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0).instance(4)
     problem = replace(instance.problem(4, seed=0), regularizer=L0(strength=0.1))
-    with pytest.raises(UserError, match="advise: the theorems are about convex problems"):
+    with pytest.raises(UserError, match="the theorems are about convex problems"):
         estimate_constants(SimpleNamespace(), problem)
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 
 ROUNDS, RATE = 4, 0.03
 
@@ -24,10 +24,10 @@ def plain(monkeypatch):
 def by_the_engine(problem):
     """All clients, one batch each: nothing is random."""
     clients, batch = problem.data.clients, int(problem.data.sizes.max())
-    settings = Settings(RATE, 1.0, ROUNDS, clients, batch, local_epochs=2, eval_every=1, dtype="float64")
-    experiment = Experiment(None, problem, settings, 0, ALGORITHMS["feddualavg"])
-    jobs = Jobs(np.array([RATE]), np.ones(1), problem.regularizer.parameters[None])
-    simulation = Simulation(experiment, [job := Job()], jobs)
+    hparams = Hparams(RATE, 1.0, ROUNDS, clients, batch, local_epochs=2, eval_every=1, dtype="float64")
+    algorithm = all_algorithms()["feddualavg"]()
+    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([RATE]), np.ones(1))
+    simulation = Simulation(Setup(None, problem, hparams, 0, algorithm), [job := Job()], varying)
     while simulation.advance():
         pass
     return job.model
@@ -35,7 +35,7 @@ def by_the_engine(problem):
 
 def by_the_loop(plain, problem, gradient, prox):
     clients = [(client.x, client.y) for client in map(problem.data.client, range(problem.data.clients))]
-    start, batch = problem.model.start(), int(problem.data.sizes.max())
+    start, batch = problem.model.initial(), int(problem.data.sizes.max())
     return plain.feddualavg(
         clients, start, gradient, prox, lambda w: None, RATE, ROUNDS, per_round=len(clients), batch=batch, epochs=2
     )
@@ -57,17 +57,17 @@ def test_lasso(plain, make_problem, loss):
 
 
 def test_nuclear_norm(plain, make_problem):
-    problem = make_problem(all_regularizers()["nuclear"](strength=0.3), kernel_shape=(2, 3))
+    problem = make_problem(all_regularizers()["nuclear"](strength=0.3), weights_shape=(2, 3))
     loop = by_the_loop(plain, problem, plain.squared_gradient, plain.singular_threshold(0.3, (2, 3)))
     np.testing.assert_allclose(loop, by_the_engine(problem), rtol=1e-10, atol=1e-13)
 
 
 def test_softmax_in_a_ball(plain, make_problem):
     problem = make_problem(all_regularizers()["l1_ball"](radius=0.1), loss="softmax", outputs=3)
-    balls = plain.l1_balls(0.1, [problem.layout.slices["kernel"]])
+    balls = plain.l1_balls(0.1, [problem.layout.slices["weights"]])
     loop = by_the_loop(plain, problem, plain.network_gradient(problem.model.widths.tolist()), balls)
     np.testing.assert_allclose(loop, by_the_engine(problem), rtol=1e-10, atol=1e-13)
-    assert np.abs(loop[problem.layout.slices["kernel"]]).sum() == pytest.approx(0.1)
+    assert np.abs(loop[problem.layout.slices["weights"]]).sum() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("task", ["lasso", "nuclear"])
@@ -78,14 +78,13 @@ def test_jax_computes_the_same_rounds(plain, task):
     from benchmarks.jax_peer import rounds_of
 
     run = composed(f"task={task}", "task.clients=12")
-    problem = run.task.build(0, "float64", run.regularizer, "uniform")
+    problem = run.task.build(0, "float64").joined(run.regularizer)
     work = rounds_of(problem, task == "nuclear", 3, 4)
     work()
-    settings, rates = Settings(1.0, 1.0, 5, 10, 10, 1), 1e-5 * np.geomspace(0.1, 1, 3)
-    jobs = Jobs(rates, np.ones(3), np.repeat(problem.regularizer.parameters[None], 3, axis=0))
-    simulation = Simulation(
-        Experiment(run.task, problem, settings, 0, ALGORITHMS["feddualavg"]), [Job() for _ in rates], jobs
-    )
+    hparams, rates = Hparams(1.0, 1.0, 5, 10, 10, 1), 1e-5 * np.geomspace(0.1, 1, 3)
+    algorithm = all_algorithms()["feddualavg"]()
+    varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(3))
+    simulation = Simulation(Setup(run.task, problem, hparams, 0, algorithm), [Job() for _ in rates], varying)
     for _ in range(4):
         simulation.advance()
-    np.testing.assert_allclose(work.state[0], simulation.state["s"], rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(work.state[0], simulation.state["z"], rtol=1e-10, atol=1e-14)

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.regularizers.nuclear import Nuclear as NuclearNorm
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.smoothness import estimate_smoothness
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
@@ -23,27 +23,28 @@ COMMON = {"strength": 0.5, "radius": 1.0, "clients": 64, "samples": 128}
 @pytest.fixture(scope="module")
 def lasso():
     task = Lasso(name="lasso", dimension=1024, ones=512, **COMMON)
-    return task, task.build(0, "float64", L1(strength=0.5), "uniform")
+    return task, task.build(0, "float64").joined(L1(strength=0.5))
 
 
 @pytest.fixture(scope="module")
 def mild_lasso():
     task = Lasso(name="lasso", dimension=1024, ones=512, heterogeneity=0.3, **COMMON)
-    return task, task.build(0, "float64", L1(strength=0.5), "uniform")
+    return task, task.build(0, "float64").joined(L1(strength=0.5))
 
 
 @pytest.fixture(scope="module")
 def nuclear():
     task = Nuclear(name="nuclear", dimension=32, rank=16, **COMMON)
-    return task, task.build(0, "float64", NuclearNorm(strength=0.5), "uniform")
+    return task, task.build(0, "float64").joined(NuclearNorm(strength=0.5))
 
 
 def simulate(instance, algo: str, client_lr: float, server_lr: float, rounds: int) -> tuple[Job, pd.DataFrame]:
     task, problem = instance
-    settings = Settings(client_lr, server_lr, rounds, clients_per_round=10, batch_size=10, local_epochs=1)
-    varying = Jobs(np.array([client_lr]), np.array([server_lr]), problem.regularizer.parameters[None])
+    hparams = Hparams(client_lr, server_lr, rounds, clients_per_round=10, batch_size=10, local_epochs=1)
+    algorithm = all_algorithms()[algo]()
+    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([client_lr]), np.array([server_lr]))
     job = Job()
-    simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS[algo]), [job], varying)
+    simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [job], varying)
     while simulation.advance():
         pass
     return job, pd.DataFrame(job.history).set_index("round")

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.regularizers.nuclear import Nuclear as NuclearNorm
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 
@@ -28,11 +28,12 @@ ROUNDS = 100
 def curves(name: str, algo: str, dtype: str) -> list[pd.DataFrame | None]:
     """The history of every pair of learning rates; None for one that diverged."""
     task, psi, _ = TASKS[name]
-    problem = task.build(0, dtype, psi, "uniform")
-    varying = Jobs(*PAIRS.T.astype(dtype), np.tile(psi.parameters, (len(PAIRS), 1)))
-    settings = Settings(0.001, 1.0, ROUNDS, clients_per_round=10, batch_size=10, local_epochs=1, dtype=dtype)
+    problem = task.build(0, dtype).joined(psi)
+    algorithm = all_algorithms()[algo]()
+    varying = Varying.in_rates(algorithm, psi, *PAIRS.T.astype(dtype))
+    hparams = Hparams(0.001, 1.0, ROUNDS, clients_per_round=10, batch_size=10, local_epochs=1, dtype=dtype)
     jobs = [Job() for _ in PAIRS]
-    simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS[algo]), jobs, varying)
+    simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), jobs, varying)
     while simulation.advance():
         pass
     return [None if job.diverged else pd.DataFrame(job.history).set_index("round") for job in jobs]

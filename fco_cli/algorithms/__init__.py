@@ -1,16 +1,18 @@
-"""How it is optimised: the paper's algorithms and the baselines."""
+"""How it is optimized: one file per family of algorithms, each of which reads like its paper's listing."""
 
-from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State
-from fco_cli.algorithms.baselines import Centralized, Local, Optimum
-from fco_cli.algorithms.fedavg import FedAvg, FedAvgSubgradient
-from fco_cli.algorithms.feddualavg import FedDualAvg, FedDualAvgOsp
-from fco_cli.algorithms.fedmid import FedMid, FedMidOsp
+from __future__ import annotations
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        FedAvg, FedAvgSubgradient, FedMid, FedMidOsp, FedDualAvg, FedDualAvgOsp, Centralized, Local, Optimum,
-    )
-}  # fmt: skip
+import functools
 
-__all__ = ["ALGORITHMS", "Algorithm", "Cohort", "Jobs", "State"]
+from fco_cli.algorithms.protocol import Algorithm
+from fco_cli.algorithms.rounds import Cohort, State, Varying
+from fco_cli.problem.registry import members
+
+
+@functools.cache
+def all_algorithms() -> dict[str, type[Algorithm]]:
+    """Every algorithm in this folder by name; a new file needs no list to be added to."""
+    return members(Algorithm, __name__)
+
+
+__all__ = ["Algorithm", "Cohort", "State", "Varying", "all_algorithms"]

@@ -1,20 +1,20 @@
-"""Baselines that do not federate: centralized, local and optimum (SPEC section 2)."""
+"""Baselines that do not federate: centralized, local and optimum (docs/method.md, "Algorithms")."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fco_cli.algorithms.base import Algorithm, Cohort, Jobs, State, local_steps
-from fco_cli.algorithms.fedmid import FedMid
-from fco_cli.errors import NoCertificate, UserError
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.algorithms.primitives import descend, to_dual, to_primal
+from fco_cli.algorithms.protocol import Algorithm
+from fco_cli.algorithms.rounds import Cohort, Costs, Round, State
+from fco_cli.errors import NoCertificate, UserError, require
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.risk import Evaluation
 
 log = logging.getLogger(__name__)
 
@@ -22,121 +22,131 @@ prange = range  # Numba's parallel range in the compiled kernel
 FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
 
 
-class Centralized(Algorithm):
-    """Proximal gradient (mirror descent) on the pooled data: an epoch is a round is one full-batch step."""
+@dataclass(kw_only=True)
+class Pooled(Algorithm):
+    """A baseline that moves a model by itself, without messages."""
 
-    name = "centralized"
-    settings = FULL_BATCH
+    def initial_state(self, w: Array) -> State:
+        return {"w": w}
 
-    def start(self, w: Array) -> State:
-        return {"s": w}
+    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
+        return Round({"w": self.step(state["w"])}, np.zeros(len(self.varying), dtype=int))
 
-    def round(self, state: State, cohort: Cohort | None) -> State:
-        return {"s": proximal_step(self.problem, state["s"], self.problem.risk(state["s"]), self.jobs)}
+    def step(self, w: Array) -> Array:
+        """The model after one more round."""
+        raise NotImplementedError
 
     def output(self, state: State) -> Array:
-        return state["s"]
-
-    def prox_calls(self, cohort: Cohort | None) -> int:
-        return 1
+        return state["w"]
 
 
-def proximal_step(problem: Problem, w: Array, at: Evaluation, jobs: Jobs) -> Array:
-    """to_primal(to_dual(w) - eta grad F(w), eta)."""
-    geometry, dual, new = problem.geometry(jobs.parameters), np.empty_like(w), np.empty_like(w)
-    problem.to_dual(w, geometry, dual)
-    dual -= (jobs.client_lr[:, None] * at.gradient).astype(w.dtype)
-    problem.to_primal(dual, jobs.client_lr, geometry, new)
-    return new
+@dataclass(kw_only=True)
+class Centralized(Pooled):
+    """Proximal gradient (mirror descent) on the pooled data: an epoch is a round is one full-batch step."""
+
+    name: str = "centralized"
+    uses = FULL_BATCH
+
+    def step(self, w: Array) -> Array:
+        """to_primal(to_dual(w) - eta grad F(w), eta)."""
+        rate = self.varying.client_lr
+        dual = self._to_dual(w)
+        dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
+        return self._to_primal(dual, rate)
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        return Costs(prox_calls=1)
 
 
 @kernel
-def stay_home(models, rate, x, y, order, start, widths, geometry):
-    """Every client takes one step from its own model, models [J, M, P], in place; FedMid's step knows no time t."""
+def step_alone(models, rate, x, y, order, offsets, widths, geometry):
+    """Every client takes a proximal step from its own model, models [J, M, P], with all its rows as the batch."""
     jobs, clients, size = models.shape
     for m in prange(clients):
-        w = np.empty((jobs, size), models.dtype)  # one piece of memory, which the loops inside need to be fast
+        w, z = np.empty((jobs, size), models.dtype), np.empty((jobs, size), models.dtype)
         for j in range(jobs):
-            for k in range(size):
-                w[j, k] = models[j, m, k]
-        local_steps(w, rate, rate, Batches(x, y, order, start[m : m + 2], widths), geometry)
+            for i in range(size):
+                w[j, i] = models[j, m, i]
+        to_dual(w, geometry, z)
+        descend(z, w, Batches(x, y, order, offsets[m : m + 2], widths), 0, rate)
+        to_primal(z, rate, geometry, w)
         for j in range(jobs):
-            for k in range(size):
-                models[j, m, k] = w[j, k]
+            for i in range(size):
+                models[j, m, i] = w[j, i]
 
 
-class Local(Algorithm):
+@dataclass(kw_only=True)
+class Local(Pooled):
     """The same on one client's data at a time, for every client: a model per client, no communication.
 
-    A step is FedMid's local step with all rows of the client as its batch. The state is [J, M, P]; the record
-    reports the median and quartiles over the M models.
+    The state is [J, M, P]; the record reports the median and quartiles over the M models.
     """
 
-    name = "local"
-    settings = FULL_BATCH
+    name: str = "local"
+    uses = FULL_BATCH
 
     @cached_property
-    def _stay_home(self) -> Kernel:
+    def _step_alone(self) -> Kernel:
         problem = self.problem
-        steps = specialise(
-            FedMid.local_steps, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal
+        return specialize(
+            step_alone, parallel=True, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal
         )
-        return specialise(stay_home, parallel=True, local_steps=steps)
 
-    def start(self, w: Array) -> State:
-        return {"s": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
+    def initial_state(self, w: Array) -> State:
+        return {"w": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
 
-    def round(self, state: State, cohort: Cohort | None) -> State:
-        data, models, rate = self.problem.data, state["s"].copy(), self.jobs.client_lr
-        rows = np.arange(len(data.y))
-        self._stay_home(models, rate, data.x, data.y, rows, data.start, self.problem.model.widths, self.geometry)
-        return {"s": models}
+    def step(self, w: Array) -> Array:
+        data, models = self.problem.data, w.copy()
+        rows, widths = np.arange(len(data.y)), self.problem.model.widths
+        self._step_alone(models, self.varying.client_lr, data.x, data.y, rows, data.offsets, widths, self.geometry)
+        return models
 
-    def output(self, state: State) -> Array:
-        return state["s"]
+    def costs(self, cohort: Cohort | None) -> Costs:
+        return Costs(prox_calls=self.problem.data.clients)
 
-    def prox_calls(self, cohort: Cohort | None) -> int:
-        return self.problem.data.clients
+    def vectors_at_work(self, sampled: int, clients: int) -> int:
+        return super().vectors_at_work(sampled, clients) * clients
 
 
-class Optimum(Algorithm):
+@dataclass(kw_only=True)
+class Optimum(Pooled):
     """The solution of the pooled problem, to a certificate: the KKT residual relative to the gradient at w_0.
 
     FISTA (Beck and Teboulle, 2009) with backtracking and O'Donoghue and Candes' gradient restart. One round does it
     all, and fails loudly where the certificate is not reached.
     """
 
-    name = "optimum"
+    name: str = "optimum"
+    tolerance: float = 1e-10  # on the KKT residual, relative to the gradient at the start
+    max_iterations: int = 100_000
     one_shot = True
-    settings = frozenset(("weighting", "dtype"))
+    uses = frozenset(("weighting", "dtype"))
 
-    def __init__(self, problem: Problem, jobs: Jobs, tolerance: float = 1e-10, max_iterations: int = 100_000) -> None:
-        super().__init__(problem, jobs)
-        if not problem.regularizer.convex or not problem.model.convex:
+    def __post_init__(self) -> None:
+        require(self.tolerance > 0, "algo.tolerance", self.tolerance, "a number > 0")
+        require(self.max_iterations >= 1, "algo.max_iterations", self.max_iterations, "a whole number >= 1")
+
+    def check(self) -> None:
+        if not self.problem.regularizer.convex or not self.problem.model.convex:
             raise UserError("algo: optimum needs a convex problem; this task, regularizer pair is not")
-        # In single precision the gradient itself is known to about seven digits.
-        self.tolerance = max(tolerance, 1e-5) if problem.dtype == np.float32 else tolerance
-        self.max_iterations = max_iterations
 
-    def start(self, w: Array) -> State:
-        return {"s": w.astype(float)}
+    def initial_state(self, w: Array) -> State:
+        return {"w": w.astype(float)}
 
-    def round(self, state: State, cohort: Cohort | None) -> State:
-        solved = [self._solve(w[None], p[None]) for w, p in zip(state["s"], self.jobs.parameters, strict=True)]
-        return {"s": np.concatenate(solved)}
+    def step(self, w: Array) -> Array:
+        return np.concatenate([self._solve(j, w[j : j + 1], self.varying.psi[j : j + 1]) for j in range(len(w))])
 
-    def output(self, state: State) -> Array:
-        return state["s"]
-
-    def _solve(self, w: Array, parameters: Array) -> Array:
+    def _solve(self, j: int, w: Array, psi: Array) -> Array:
         problem, query, previous, momentum, smoothness = self.problem, w, w, 1.0, 1.0
-        scale = max(1.0, float(np.linalg.norm(problem.risk(w).gradient)))
+        # In single precision the gradient itself is known to about seven digits.
+        tolerance = max(float(np.asarray(self.tolerance)[j]), 1e-5 if problem.dtype == np.float32 else 0.0)
+        enough = tolerance * max(1.0, float(np.linalg.norm(problem.risk(w).gradient)))
         for iteration in range(self.max_iterations):
             at = problem.risk(query)
-            w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, parameters)
+            w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, psi)
             new = problem.risk(w)
-            residual = float(problem.kkt_residual(w, new.gradient, parameters)[0])
-            if residual <= self.tolerance * scale:
+            residual = float(problem.kkt_residual(w, new.gradient, psi)[0])
+            if residual <= enough:
                 log.info("optimum certified: KKT residual %.2e after %d iterations", residual, iteration + 1)
                 return w
             # Is the estimate of L large enough for this step? Near the optimum the value of F has too few digits to
@@ -155,5 +165,5 @@ class Optimum(Algorithm):
             previous, momentum = w, following
         raise NoCertificate(
             f"algo: optimum did not reach its certificate: KKT residual {residual:.2e} after {self.max_iterations} "
-            f"iterations, needed {self.tolerance * scale:.2e} (raise algo.max_iterations or algo.tolerance)"
+            f"iterations, needed {enough:.2e} (raise algo.max_iterations or algo.tolerance)"
         )

@@ -1,57 +1,88 @@
 """Federated averaging: Algorithm 1 of Yuan, Zaheer and Reddi (2021), after McMahan et al. (2017).
 
-`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step.
+`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step. `FedAvgM`
+gives the server a momentum (Hsu, Qi and Brown, 2019).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fco_cli.algorithms.base import Federated, Jobs, State
-from fco_cli.algorithms.primitives import descend, psi_subgradient
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.primitives import assign, descend, psi_subgradient, step_along, subtract
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
 
 
+@dataclass(kw_only=True)
 class FedAvg(Federated):
     """Averaged local SGD."""
 
-    name = "fedavg"
+    name: str = "fedavg"
+    broadcast = ("w",)
+    sent = ("w",)
 
     @staticmethod
     @kernel
-    def local_steps(w, t, rate, batches, geometry):
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c g
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        w = message.w
+        assign(w, received.w)
+        for k in range(steps_of(batches)):
+            descend(w, w, batches, k, rate)  # w <- w - eta_c g
+        subtract(w, received.w)
 
-    def server(self, state: State, delta: Array, steps: Array) -> State:
-        return {"s": self._along(state["s"], delta), "t": state["t"] + self._owed(steps)}
+    def initial_state(self, w: Array) -> State:
+        return {"w": w}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        return {"w": self._along(state["w"], aggregates.mean["w"])}
 
     def output(self, state: State) -> Array:
-        return state["s"]
+        return state["w"]
 
 
+@dataclass(kw_only=True)
 class FedAvgSubgradient(FedAvg):
     """Averaged local subgradient steps."""
 
-    name = "fedavg_subgrad"
+    name: str = "fedavg_subgrad"
 
-    def __init__(self, problem: Problem, jobs: Jobs) -> None:
-        super().__init__(problem, jobs)
-        psi = problem.regularizer
+    def check(self) -> None:
+        psi = self.problem.regularizer
         require(psi.subgradient is not None, "algo", self.name, f"one that needs no subgradient: {psi.name} has none")
 
     @staticmethod
     @kernel
-    def local_steps(w, t, rate, batches, geometry):
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        w = message.w
+        assign(w, received.w)
         subgradient = np.zeros_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             psi_subgradient(w, geometry, subgradient)
-            descend(w, w, batches.x, batches.y, rows, batches.widths, rate)  # w <- w - eta_c (g + subgradient of psi)
-            for j in range(w.shape[0]):
-                for i in range(w.shape[1]):
-                    w[j, i] -= rate[j] * subgradient[j, i]
+            descend(w, w, batches, k, rate)  # w <- w - eta_c (g + subgradient of psi)
+            step_along(w, rate, subgradient)
+        subtract(w, received.w)
+
+
+@dataclass(kw_only=True)
+class FedAvgM(FedAvg):
+    """FedAvg whose server keeps going: v <- momentum v + Delta, w <- w + eta_s v."""
+
+    name: str = "fedavgm"
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        require(0 <= self.momentum < 1, "algo.momentum", self.momentum, "at least 0, below 1")
+
+    def initial_state(self, w: Array) -> State:
+        return {"w": w, "v": np.zeros_like(w)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        v = self._column(self.momentum) * state["v"] + aggregates.mean["w"]
+        return {"w": self._along(state["w"], v), "v": v}

@@ -2,59 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fco_cli.algorithms.base import Federated, State
-from fco_cli.algorithms.primitives import descend, free_primal, to_primal
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.primitives import assign, descend, subtract, to_primal
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 
 
+@dataclass(kw_only=True)
 class FedDualAvg(Federated):
-    """Averages dual states, so that the server pools gradients and not primal points."""
+    """Averages dual states z, so that the server pools gradients and not primal points.
 
-    name = "feddualavg"
-    client_prox = True
-    server_prox = True
+    t is the cumulative step size, eta_s eta_c r K of the paper: the time for which psi acts in to_primal(z, t).
+    """
+
+    name: str = "feddualavg"
+    broadcast = ("z",)
+    clocks = ("t",)
+    sent = ("z",)
+    step_proxes = 1
+    server_proxes = 1
 
     @staticmethod
     @kernel
-    def local_steps(z, t, rate, batches, geometry):
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        z = message.z
+        assign(z, received.z)
         w = np.empty_like(z)
-        time = np.empty_like(t)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        t = np.empty_like(received.t)
+        for k in range(steps_of(batches)):
             for j in range(t.shape[0]):
-                time[j] = t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
-            to_primal(z, time, geometry, w)  # retrieve primal
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)  # query gradient, dual update
+                t[j] = received.t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
+            to_primal(z, t, geometry, w)  # retrieve primal
+            descend(z, w, batches, k, rate)  # query gradient, dual update
+        subtract(z, received.z)
 
-    def start(self, w: Array) -> State:
-        dual = np.empty_like(w)
-        self.problem.to_dual(w, self.geometry, dual)
-        return super().start(dual)
+    def initial_state(self, w: Array) -> State:
+        return {"z": self._to_dual(w), "t": np.zeros(len(w))}
 
-    def server(self, state: State, delta: Array, steps: Array) -> State:
-        return {"s": self._along(state["s"], delta), "t": state["t"] + self._owed(steps)}
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        z = self._along(state["z"], aggregates.mean["z"])
+        return {"z": z, "t": state["t"] + self._step_size(aggregates.steps)}
 
     def output(self, state: State) -> Array:
-        return self._to_primal(state["s"], state["t"])
+        return self._to_primal(state["z"], state["t"])
 
-    def _client_model(self, s: Array, t: Array, steps: float) -> Array:
-        return self._to_primal(s, t + self.jobs.client_lr * steps)
+    def _client_model(self, end: Array, state: State, steps: float) -> Array:
+        return self._to_primal(end, state["t"] + self.varying.client_lr * steps)
 
 
+@dataclass(kw_only=True)
 class FedDualAvgOsp(FedDualAvg):
     """FedDualAvg with "only server proximal" steps (Algorithm 5): clients leave psi out."""
 
-    name = "feddualavg_osp"
-    client_prox = False
-
-    @staticmethod
-    @kernel
-    def local_steps(z, t, rate, batches, geometry):
-        w = np.empty_like(z)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-            free_primal(z, t, geometry, w)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
+    name: str = "feddualavg_osp"
+    psi_in_steps = False

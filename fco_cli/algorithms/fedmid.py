@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fco_cli.algorithms.base import Federated, State
-from fco_cli.algorithms.primitives import descend, free_primal, to_dual, to_primal
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.primitives import assign, descend, subtract, to_dual, to_primal
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 
 
+@dataclass(kw_only=True)
 class FedMid(Federated):
     """Averages primal states after local proximal (mirror descent) steps."""
 
-    name = "fedmid"
-    client_prox = True
-    server_prox = True
+    name: str = "fedmid"
+    broadcast = ("w",)
+    sent = ("w",)
+    step_proxes = 1
+    server_proxes = 1
 
     @staticmethod
     @kernel
-    def local_steps(w, t, rate, batches, geometry):
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        w = message.w
+        assign(w, received.w)
         z = np.empty_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+        for k in range(steps_of(batches)):
             to_dual(w, geometry, z)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
+            descend(z, w, batches, k, rate)
             to_primal(z, rate, geometry, w)  # line 8
+        subtract(w, received.w)
 
-    def server(self, state: State, delta: Array, steps: Array) -> State:
-        dual = np.empty_like(delta)
-        self.problem.to_dual(state["s"], self.geometry, dual)
-        owed = self._owed(steps)
-        return {"s": self._to_primal(self._along(dual, delta), owed), "t": state["t"] + owed}  # line 10
+    def initial_state(self, w: Array) -> State:
+        return {"w": w}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        dual = self._along(self._to_dual(state["w"]), aggregates.mean["w"])
+        return {"w": self._to_primal(dual, self._step_size(aggregates.steps))}  # line 10
 
     def output(self, state: State) -> Array:
-        return state["s"]
+        return state["w"]
 
 
+@dataclass(kw_only=True)
 class FedMidOsp(FedMid):
     """FedMid with "only server proximal" steps (Algorithm 4): clients leave psi out."""
 
-    name = "fedmid_osp"
-    client_prox = False
-
-    @staticmethod
-    @kernel
-    def local_steps(w, t, rate, batches, geometry):
-        z = np.empty_like(w)
-        for k in range(batches.edges.shape[0] - 1):
-            rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-            to_dual(w, geometry, z)
-            descend(z, w, batches.x, batches.y, rows, batches.widths, rate)
-            free_primal(z, rate, geometry, w)
+    name: str = "fedmid_osp"
+    psi_in_steps = False

@@ -1,8 +1,12 @@
-"""The names that the local steps are written in; `specialise` binds them to the problem at hand."""
+"""The words that local steps are written in. `specialize` binds the first four to the problem at hand."""
+
+from __future__ import annotations
+
+from fco_cli.problem.compiled import kernel
 
 
-def descend(state, query, x, y, rows, widths, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows)."""
+def descend(state, query, batches, k, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k)."""
     raise NotImplementedError
 
 
@@ -12,15 +16,34 @@ def to_dual(w, geometry, out):
 
 
 def to_primal(z, t, geometry, out):
-    """out = grad (h + t psi)*(z)."""
-    raise NotImplementedError
-
-
-def free_primal(z, t, geometry, out):
-    """out = grad h*(z): to_primal without psi."""
+    """out = grad (h + t psi)*(z); grad h*(z) where an algorithm's local steps do not know psi."""
     raise NotImplementedError
 
 
 def psi_subgradient(w, geometry, out):
     """out = a subgradient of psi at w, 0 where psi does not act."""
     raise NotImplementedError
+
+
+@kernel
+def assign(target, source):
+    """target <- source, for arrays [J, P]."""
+    for j in range(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] = source[j, i]
+
+
+@kernel
+def subtract(target, source):
+    """target <- target - source."""
+    for j in range(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] -= source[j, i]
+
+
+@kernel
+def step_along(target, rate, direction):
+    """target <- target - rate * direction, with a rate [J]."""
+    for j in range(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] -= rate[j] * direction[j, i]

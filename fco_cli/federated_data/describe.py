@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federated_data.format import MAX_CLASSES, FederatedData
+from fco_cli.federated_data.format import FederatedData
 from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import MAX_CLASSES
 
 FEW_CLASSES = 100  # more different labels than this are taken for a regression's
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError
-from fco_cli.files import one_at_a_time
+from fco_cli.files import cache_folder, one_at_a_time
 
 log = logging.getLogger(__name__)
 
@@ -33,17 +33,13 @@ class Archive:
     @property
     def folder(self) -> Path:
         """Where it is unpacked; there only when it is complete."""
-        return cache_folder() / self.name.removesuffix(".tar.bz2")
+        return cache_folder("data") / self.name.removesuffix(".tar.bz2")
 
 
 ARCHIVES = {
     10: Archive("fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"),
     62: Archive("fed_emnist.tar.bz2", "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"),
-}  # by the number of classes (SPEC section 7)
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "data"
+}  # by the number of classes (docs/method.md, "Data")
 
 
 def fetch(archive: Archive) -> Path:
@@ -53,23 +49,22 @@ def fetch(archive: Archive) -> Path:
     try:
         import pooch
     except ImportError:
-        raise UserError(
-            f"task.data_dir: not given, and a download needs pooch: pip install 'fco[femnist]', or {by_hand(archive)}"
-        ) from None
-    with one_at_a_time(cache_folder()):
+        hint = f"pip install 'fco-cli[femnist]', or {by_hand(archive)}"
+        raise UserError(f"task.data_dir: not given, and a download needs pooch: {hint}") from None
+    with one_at_a_time(cache_folder("data")):
         if archive.folder.exists():  # another process was faster
             return archive.folder
         return _fetch(archive, pooch)
 
 
 def _fetch(archive: Archive, pooch: Any) -> Path:
-    packed = cache_folder() / archive.name
+    packed = cache_folder("data") / archive.name
     if packed.exists():
         verify(packed, archive.sha256)
     pooch.get_logger().setLevel("WARNING")
     log.info("downloading %s to %s", archive.url, packed)
     path = pooch.retrieve(
-        archive.url, f"sha256:{archive.sha256}", archive.name, cache_folder(), downloader=Resumable(archive)
+        archive.url, f"sha256:{archive.sha256}", archive.name, cache_folder("data"), downloader=Resumable(archive)
     )
     return unpack(Path(path), archive.folder)
 

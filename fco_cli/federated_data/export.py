@@ -22,18 +22,18 @@ class LinearModel:
     loss: str
     features: list[str]
     classes: list[str] | None
-    moments: Moments  # by which the features were standardised
+    moments: Moments  # by which the features were standardized
 
-    def write(self, folder: Path, kernel: Array, bias: Array) -> None:
-        """Three files from the kernel [C, d] and bias [C] for standardised features.
+    def write(self, folder: Path, weights: Array, bias: Array) -> None:
+        """Three files from the weights [C, d] and bias [C] for standardized features.
 
         model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature as given
         linear_model.npz    coef [C, d] and intercept [C] for features as given; mean and scale
         linear_model.json   the names
         """
-        coef = kernel / self.moments.scale
+        coef = weights / self.moments.scale
         intercept = bias - (coef * self.moments.mean).sum(axis=1)
-        write_atomically(folder / "model.csv", self._table(kernel, coef))
+        write_atomically(folder / "model.csv", self._table(weights, coef))
         arrays = io.BytesIO()
         mean, scale = self.moments.mean, self.moments.scale
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
@@ -41,14 +41,14 @@ class LinearModel:
         names = {"loss": self.loss, "features": self.features, "classes": self.classes}
         write_atomically(folder / "linear_model.json", (json.dumps(names, indent=1) + "\n").encode())
 
-    def _table(self, kernel: Array, coef: Array) -> bytes:
+    def _table(self, weights: Array, coef: Array) -> bytes:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        one = len(kernel) == 1
+        one = len(weights) == 1
         writer.writerow(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"])
-        flat = np.abs(kernel).ravel()
+        flat = np.abs(weights).ravel()
         for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
-            label, feature = np.unravel_index(place, kernel.shape)
+            label, feature = np.unravel_index(place, weights.shape)
             name = [] if one else [label if self.classes is None else self.classes[label]]
-            writer.writerow([self.features[feature], *name, kernel[label, feature], coef[label, feature]])
+            writer.writerow([self.features[feature], *name, weights[label, feature], coef[label, feature]])
         return text.getvalue().encode()

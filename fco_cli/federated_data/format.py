@@ -28,13 +28,13 @@ from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
 
 NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "features", "classes")
 SPLITS = ("train", "val", "test")
 MAX_BYTES = 8 << 30  # of all arrays together
 MAX_RATIO = 200  # of compression, for files that unpack to more than...
 SMALL_BYTES = 64 << 20
-MAX_CLASSES = 10_000
 ROWS_AT_ONCE = 4096
 
 Arrays = dict[str, Array]  # by the names above, not yet checked
@@ -227,22 +227,13 @@ def first_not_finite(values: Array) -> int | None:
     return None
 
 
-def check_labels(data: FederatedData, loss: str) -> int:
+def check_labels(data: FederatedData, loss: Loss) -> int:
     """Refuse labels that the loss has no meaning for; return how many scores a model of it needs."""
-    if loss == "squared":
-        return 1
-    y = data.y
-    limit = 2 if loss == "logistic" else MAX_CLASSES if data.classes is None else len(data.classes)
-    wrong = (y < 0) | (y >= limit) | (y != np.floor(y))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        data.fail(row, f"label {y[row]:g}; the {loss} loss needs whole numbers from 0 to {limit - 1}")
-    if loss == "logistic":
-        return 1
-    classes = int(y.max()) + 1 if data.classes is None else len(data.classes)
-    if classes < 2:
-        raise UserError(f"{data.source}: all labels are 0; the softmax loss needs at least 2 classes")
-    return classes
+    y, classes = data.y, None if data.classes is None else len(data.classes)
+    if not (fits := loss.takes(y, classes)).all():
+        row = int(np.argmin(fits))
+        data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
+    return loss.outputs(y, classes)
 
 
 def _list(names: tuple[str, ...]) -> str:

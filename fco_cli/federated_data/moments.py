@@ -1,4 +1,4 @@
-"""Standardisation as a federation would do it: clients send moments, the server merges them, no row is pooled."""
+"""Standardization as a federation would do it: clients send moments, the server merges them, no row is pooled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Moments:
 
     @classmethod
     def identity(cls, features: int) -> Moments:
-        """Those of features that are standardised already."""
+        """Those of features that are standardized already."""
         return cls(1, np.zeros(features), np.ones(features))
 
     def merge(self, other: Moments) -> Moments:

@@ -75,7 +75,7 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
     except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow: pip install 'fco[parquet]'") from None
+        raise UserError(f"{path}: Parquet files need pyarrow: pip install 'fco-cli[parquet]'") from None
     except (OSError, ValueError) as problem:  # pandas' and Arrow's errors are kinds of ValueError
         raise UserError(f"{path}: cannot be read: {problem}") from problem
 

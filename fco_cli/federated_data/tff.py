@@ -20,7 +20,7 @@ def read_tff(source: Path, choose: Callable[[list[str]], list[str]] = _everyone)
     try:
         import h5py
     except ImportError:
-        raise UserError(f"{source}: HDF5 files need h5py: pip install 'fco[femnist]'") from None
+        raise UserError(f"{source}: HDF5 files need h5py: pip install 'fco-cli[femnist]'") from None
     files = [source] if source.is_file() else sorted(source.glob("*.h5"))
     if not files:
         raise UserError(f"{source}: holds no .h5 files")

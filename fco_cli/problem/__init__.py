@@ -1,1 +1,1 @@
-"""What is optimised: data, loss, regularizer and mirror map."""
+"""What is optimized: data, loss, regularizer and mirror map."""

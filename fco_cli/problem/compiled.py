@@ -1,10 +1,10 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
 A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
-to a slice (there is `copy` for that). The names it calls
-may be bound to other kernels with `specialise`, which is how one text of an algorithm serves every loss and
-regularizer and still runs as a single compiled loop. If a part is an ordinary Python function, the whole runs as
-ordinary Python: slower, the same text.
+to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialize`, which is how
+one text of an algorithm serves every loss and regularizer and still runs as a single compiled loop; a name may also be
+bound to a float, which is then a constant. If a part is an ordinary Python function, the whole runs as ordinary Python:
+slower, the same text.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import os
-import shutil
-import tempfile
 import threading
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Reassociation lets sums vectorise; NaN and infinity keep their meaning, divergence is detected by them.
+# Reassociation lets sums vectorize; NaN and infinity keep their meaning, divergence is detected by them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 KERNEL_ROOMS = ("problem", "algorithms", "theory")  # of the package: where kernels are written
 # Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
@@ -38,9 +34,16 @@ _ONE_AT_A_TIME = threading.Lock()
 class Kernel:
     """A compiled function, made when it is first called."""
 
-    def __init__(self, python: Callable[..., Any], parts: dict[str, Any] | None = None, parallel: bool = False) -> None:
+    def __init__(
+        self,
+        python: Callable[..., Any],
+        parts: dict[str, Any] | None = None,
+        parallel: bool = False,
+        in_order: bool = False,  # sums keep the order in which they are written
+    ) -> None:
         self.python = python
         self.parallel = parallel
+        self.in_order = in_order
         bound = {name: value for name, value in python.__globals__.items() if isinstance(value, Kernel)}
         bound |= parts or {}
         self.parts = {name: bound[name] for name in sorted(bound) if name in python.__code__.co_names}
@@ -49,19 +52,26 @@ class Kernel:
     @property
     def identity(self) -> str:
         """Names this kernel and all it is made of: the key under which its machine code is cached."""
-        inner = ",".join(f"{name}={part.identity}" for name, part in self.parts.items() if isinstance(part, Kernel))
+        inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
         return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self.parallel}[{inner}]"
 
     @property
     def compilable(self) -> bool:
-        return all(isinstance(part, Kernel) and part.compilable for part in self.parts.values())
+        return all(
+            part.compilable if isinstance(part, Kernel) else isinstance(part, float) for part in self.parts.values()
+        )
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
         """The function to call: machine code from the cache, or Python where a part is Python."""
         if not self.compilable:
             return self._bind(self.parts)
-        return self._compile(cache=True)
+        compiled = self._compile()
+        if (folder := _cache_folder()) is not None:
+            from fco_cli.problem.kernel_cache import keep
+
+            keep(compiled, folder)
+        return compiled
 
     @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
@@ -72,13 +82,15 @@ class Kernel:
         """
         return self._compile(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-    def _compile(self, **options: Any) -> Callable[..., Any]:
+    def _compile(self, **options: Any) -> Any:
         numba = _numba()
-        text = self._bind({name: part._inlined for name, part in self.parts.items()} | {"prange": numba.prange})
-        # Numba names its cache files after the function alone; two specialisations must not share one.
+        parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
+        text = self._bind(parts | {"prange": numba.prange})
+        # Numba names its cache files after the function alone; two specializations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self.parallel else False
-        options |= {"nogil": True, "error_model": "numpy", "fastmath": FASTMATH, "parallel": parallel}
+        fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
+        options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
         return numba.njit(**options)(text)
 
     def _bind(self, parts: dict[str, Any]) -> Any:
@@ -99,6 +111,11 @@ def kernel(python: Callable[..., Any]) -> Kernel:
     return Kernel(python)
 
 
+def kernel_in_order(python: Callable[..., Any]) -> Kernel:
+    """A kernel whose sums keep the order in which they are written: two texts of one sum then give the same bits."""
+    return Kernel(python, in_order=True)
+
+
 @kernel
 def copy(source, out):
     """out[:] = source, for vectors."""
@@ -113,45 +130,38 @@ def is_finite(number):
 
 
 @functools.cache
-def _specialised(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
-    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel)
+def _specialized(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
+    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel, template.in_order)
 
 
-def specialise(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
+def specialize(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
     """`template` with the names it calls bound to `parts`."""
-    return _specialised(template, parallel, tuple(sorted(parts.items())))
+    return _specialized(template, parallel, tuple(sorted(parts.items())))
 
 
 @functools.cache
 def _numba() -> Any:
-    """Numba, imported late because it is slow to import, with its cache in a folder of this source version.
+    """Numba, imported late because it is slow to import."""
+    import numba
+
+    return numba
+
+
+@functools.cache
+def _cache_folder() -> Path | None:
+    """Where machine code is kept; None: it is compiled for this process only.
 
     Numba notices a change only in the file of the function itself; a folder per source version keeps machine
     code from outliving a change in a part.
     """
-    import numba
+    from fco_cli.problem.kernel_cache import kernel_folder
 
     package = Path(__file__).parents[1]
     sources = sorted(path for room in KERNEL_ROOMS for path in (package / room).rglob("*.py"))
-    version = hashlib.sha256(numba.__version__.encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "kernels"
-    try:
-        folder = home / version[:16]
-        if not folder.exists():
-            _forget_old_versions(home)
-            folder.mkdir(parents=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:  # a home that cannot be written: compile for this process only
-        folder = Path(tempfile.gettempdir()) / f"fco-kernels-{os.getuid()}-{version[:16]}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    return numba
-
-
-def _forget_old_versions(home: Path, days: float = 30) -> None:
-    for folder in home.glob("*"):
-        if time.time() - folder.stat().st_mtime > days * 86400:
-            shutil.rmtree(folder, ignore_errors=True)
+    version = hashlib.sha256(
+        _numba().__version__.encode() + b"".join(path.read_bytes() for path in sources)
+    ).hexdigest()
+    return kernel_folder(version[:16])
 
 
 def set_threads(count: int) -> None:

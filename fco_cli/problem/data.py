@@ -1,4 +1,4 @@
-"""The clients' data, flat in memory: client m owns the rows start[m] to start[m+1]."""
+"""The clients' data, flat in memory: client m owns the rows offsets[m] to offsets[m+1]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
 
@@ -17,7 +18,7 @@ class ClientData:
 
     x: Array  # [N, d]
     y: Array  # [N]
-    start: Array  # [M + 1]
+    offsets: Array  # [M + 1]
 
     @classmethod
     def of_equal_clients(cls, x: Array, y: Array) -> ClientData:
@@ -27,16 +28,18 @@ class ClientData:
 
     @property
     def clients(self) -> int:
-        return len(self.start) - 1
+        return len(self.offsets) - 1
 
     @cached_property
     def sizes(self) -> Array:
-        return np.diff(self.start)
+        return np.diff(self.offsets)
 
     def client(self, m: int) -> ClientData:
         """Client m alone."""
-        rows = slice(self.start[m], self.start[m + 1])
-        return ClientData(self.x[rows], self.y[rows], np.array([0, self.start[m + 1] - self.start[m]], dtype=np.int64))
+        rows = slice(self.offsets[m], self.offsets[m + 1])
+        return ClientData(
+            self.x[rows], self.y[rows], np.array([0, self.offsets[m + 1] - self.offsets[m]], dtype=np.int64)
+        )
 
     def weights(self, weighting: str) -> Array:
         """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their number of examples."""
@@ -52,3 +55,9 @@ class Batches(NamedTuple):
     order: Array
     edges: Array
     widths: Array  # of the model's layers
+
+
+@kernel
+def steps_of(batches):
+    """How many there are: K of a client."""
+    return batches.edges.shape[0] - 1

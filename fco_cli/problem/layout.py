@@ -12,11 +12,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Block:
-    """A named piece of the parameter vector; the bias is a block that is never regularised (SPEC section 1)."""
+    """A named piece of the parameter vector; the bias is a block that is never regularized."""
 
     name: str
     shape: tuple[int, ...]
-    regularised: bool = True
+    regularized: bool = True
 
     @property
     def size(self) -> int:
@@ -42,18 +42,18 @@ class Layout:
 
     @cached_property
     def table(self) -> Array:
-        """For the kernels, a row per block: start, stop, rows, columns, regularised."""
+        """For the kernels, a row per block: start, stop, rows, columns, regularized."""
         rows = []
         for block in self.blocks:
             place = self.slices[block.name]
             columns = int(np.prod(block.shape[1:], dtype=int))
-            rows.append((place.start, place.stop, block.size // columns, columns, block.regularised))
+            rows.append((place.start, place.stop, block.size // columns, columns, block.regularized))
         return np.array(rows, dtype=np.int64)
 
     @cached_property
-    def regularised(self) -> Array:
+    def regularized(self) -> Array:
         """A mask over the flat vector: True where psi acts."""
-        return np.concatenate([np.full(block.size, block.regularised) for block in self.blocks])
+        return np.concatenate([np.full(block.size, block.regularized) for block in self.blocks])
 
     def view(self, vectors: Array, name: str) -> Array:
         """The block `name` of stacked vectors [J, P] as [J, *shape], without a copy."""

@@ -1,170 +1,264 @@
-"""Losses of a row's scores and label, and the step that every algorithm takes along their gradient."""
+"""Losses: what a row's scores cost, given its label.
+
+A loss is one class, and speaks of one row: of its `value`, its `slope` and, for a classification, its `hit`. The loop
+over jobs and rows stands in descent.py. A loss also says which labels it takes, how many scores they need, and what
+is worth knowing of the scores of data that were held out.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.errors import require
+from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.problem.layout import Array
+
+MAX_CLASSES = 10_000
+TINY = 1e-300
 
 
 @kernel
-def squared_values(scores, y, rows):
-    """(score - y)^2 per row, no 1/2 (SPEC section 3): [J, B]."""
-    values = np.empty((scores.shape[0], scores.shape[2]), scores.dtype)
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            error = scores[j, 0, i] - y[rows[i]]
-            values[j, i] = error * error
-    return values
-
-
-@kernel
-def squared_slopes(scores, y, rows):
-    """Replace scores [J, 1, B] by the loss's derivative."""
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            scores[j, 0, i] = 2 * (scores[j, 0, i] - y[rows[i]])
-
-
-@kernel
-def logistic_values(scores, y, rows):
-    """log(1 + e^s) - y s for y in {0, 1}, with no overflow."""
-    values = np.empty((scores.shape[0], scores.shape[2]), scores.dtype)
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            s = scores[j, 0, i]
-            values[j, i] = max(s, 0.0) - y[rows[i]] * s + np.log1p(np.exp(-abs(s)))
-    return values
-
-
-@kernel
-def logistic_slopes(scores, y, rows):
-    """sigmoid(s) - y; e^-|s| never overflows."""
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            s = scores[j, 0, i]
-            small = np.exp(-abs(s))
-            sigmoid = (1.0 if s >= 0 else small) / (1.0 + small)
-            scores[j, 0, i] = sigmoid - y[rows[i]]
-
-
-@kernel
-def largest(scores, i):
-    """The largest of row i's scores."""
-    top = scores[0, i]
-    for c in range(1, scores.shape[0]):
-        top = max(top, scores[c, i])
-    return top
-
-
-@kernel
-def softmax_values(scores, y, rows):
-    """log sum_c e^(s_c) - s_y, shifted by the largest score."""
-    values = np.empty((scores.shape[0], scores.shape[2]), scores.dtype)
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            top = largest(scores[j], i)
-            total = 0.0
-            for c in range(scores.shape[1]):
-                total += np.exp(scores[j, c, i] - top)
-            values[j, i] = np.log(total) + top - scores[j, int(y[rows[i]]), i]
-    return values
-
-
-@kernel
-def softmax_slopes(scores, y, rows):
-    """Softmax probabilities minus the label's indicator."""
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            top = largest(scores[j], i)
-            total = 0.0
-            for c in range(scores.shape[1]):
-                scores[j, c, i] = np.exp(scores[j, c, i] - top)
-                total += scores[j, c, i]
-            for c in range(scores.shape[1]):
-                scores[j, c, i] /= total
-            scores[j, int(y[rows[i]]), i] -= 1.0
-
-
-@kernel
-def no_hits(scores, y, rows):
-    """A regression has no accuracy."""
-    return np.zeros(scores.shape[0])
-
-
-@kernel
-def binary_hits(scores, y, rows):
-    """How many rows have a score on the side of their label: [J]."""
-    hits = np.zeros(scores.shape[0])
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            hits[j] += (scores[j, 0, i] > 0) == (y[rows[i]] > 0.5)
-    return hits
-
-
-@kernel
-def class_hits(scores, y, rows):
-    """How many rows have their largest score, the first of equal ones, at their label: [J]."""
-    hits = np.zeros(scores.shape[0])
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[2]):
-            best = 0
-            for c in range(1, scores.shape[1]):
-                if scores[j, c, i] > scores[j, best, i]:
-                    best = c
-            hits[j] += best == int(y[rows[i]])
-    return hits
+def never(scores, y):
+    return False
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss by its kernels, which see scores [J, C, B] and the labels of the rows."""
+    """Its kernels see the scores [C] of one row and the row's label; a field is a number that they may name."""
 
-    name: str
-    values: Kernel
-    slopes: Kernel
-    hits: Kernel
-    quadratic: bool = False  # then sufficient statistics can replace passes over the data
+    name: ClassVar[str]
+    value: ClassVar[Kernel]  # value(scores, y) -> number
+    slope: ClassVar[Kernel]  # slope(scores, y): the derivatives take the scores' place
+    hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
+    quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
-    ALL: ClassVar[dict[str, Loss]]
+    @property
+    def classification(self) -> bool:
+        return self.hit is not never
+
+    def bound(self, name: str) -> Kernel:
+        """One of the kernels, with the loss's own numbers in it."""
+        numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
+        return specialize(getattr(self, name), **numbers)
+
+    # Which labels y [N] there may be; `classes` is how many classes have names, where they have.
+
+    def allowed(self, classes: int | None = None) -> str:
+        """In words."""
+        return "finite numbers"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        """Label by label."""
+        return np.isfinite(y)
+
+    def outputs(self, y: Array, classes: int | None = None) -> int:
+        """How many scores a row needs."""
+        return 1
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        """What else to know of data that were held out, from one score per row: scores [N], y [N], both float64."""
+        return {}
 
 
-Loss.ALL = {
-    loss.name: loss
-    for loss in (
-        Loss("squared", squared_values, squared_slopes, no_hits, quadratic=True),
-        Loss("logistic", logistic_values, logistic_slopes, binary_hits),
-        Loss("softmax", softmax_values, softmax_slopes, class_hits),
-    )
-}
+class Squared(Loss):
+    """(score - y)^2, no 1/2 (docs/method.md, Problem)."""
+
+    name = "squared"
+    quadratic = True
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        error = scores[0] - y
+        return error * error
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        scores[0] = 2 * (scores[0] - y)
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        squared = float(((scores - y) ** 2).mean())
+        return {"rmse": squared**0.5, "r2": 1 - squared / max(float(y.var()), TINY)}
 
 
-def forward(w, x, rows, widths):  # the three names below are bound by `specialise` to a model and a loss
-    raise NotImplementedError
+delta = np.nan  # bound to Huber's own
 
 
-def backward(gradient, w, x, rows, widths, slopes):
-    raise NotImplementedError
+@dataclass(frozen=True)
+class Huber(Loss):
+    """(score - y)^2 up to |score - y| = delta, from there on its tangent: an outlier pulls no harder than delta.
+
+    `delta` is in the labels' units; as it grows this becomes the squared loss.
+    """
+
+    name = "huber"
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < np.inf, "task.huber_delta", self.delta, "a number > 0")
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        error = abs(np.float64(scores[0]) - y)
+        return delta * (2 * error - delta) if error > delta else error * error
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        error = np.float64(scores[0]) - y
+        if error > delta:
+            error = delta
+        elif error < -delta:
+            error = -delta
+        scores[0] = 2 * error
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        return {"mae": float(np.abs(scores - y).mean())}
 
 
-def slopes_of(scores, y, rows):
-    raise NotImplementedError
+class Poisson(Loss):
+    """Half the deviance of counts y whose mean is e^score: e^score - y - y (score - log y), 0 where e^score = y."""
+
+    name = "poisson"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        s = np.float64(scores[0])
+        return np.exp(s) - (y * (1 + s - np.log(np.float64(y))) if y > 0 else 0.0)
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        scores[0] = np.exp(scores[0]) - y
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        """D^2, the share of the deviance that is explained: what R^2 is to squares."""
+        from scipy.special import xlogy
+
+        ideal, mean = xlogy(y, y).mean(), y.mean()
+        left, all_of_it = ideal - mean + np.exp(scores).mean() - (y * scores).mean(), ideal - xlogy(mean, mean)
+        return {"d2": float(1 - left / max(all_of_it, TINY))}
+
+    def allowed(self, classes: int | None = None) -> str:
+        return "whole numbers >= 0"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        return np.isfinite(y) & (y >= 0) & (y == np.floor(y))
+
+
+class Logistic(Loss):
+    """log(1 + e^score) - y score for y in {0, 1}; e^-|score| never overflows."""
+
+    name = "logistic"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        s = scores[0]
+        return max(s, 0.0) - y * s + np.log1p(np.exp(-abs(s)))
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        s = scores[0]
+        small = np.exp(-abs(s))
+        sigmoid = (1.0 if s >= 0 else small) / (1.0 + small)
+        scores[0] = sigmoid - y
+
+    @staticmethod
+    @kernel
+    def hit(scores, y):
+        return (scores[0] > 0) == (y > 0.5)
+
+    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        return {"auc": area_under_curve(scores, y > 0.5)}
+
+    def allowed(self, classes: int | None = None) -> str:
+        return "0 or 1"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        return (y == 0) | (y == 1)
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
+    from scipy.stats import rankdata
+
+    ahead, behind = int(positive.sum()), int((~positive).sum())
+    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
+        return 0.5
+    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))
 
 
 @kernel
-def descend(state, query, x, y, rows, widths, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows), in place.
+def largest(scores):
+    top = scores[0]
+    for c in range(1, scores.shape[0]):
+        top = max(top, scores[c])
+    return top
 
-    `state` and `query` may be the same array. `rate` is a vector over the jobs.
-    """
-    scores = forward(query, x, rows, widths)
-    slopes_of(scores, y, rows)
-    for j in range(scores.shape[0]):
-        step = -rate[j] / rows.shape[0]
-        for c in range(scores.shape[1]):
-            for i in range(scores.shape[2]):
-                scores[j, c, i] *= step
-    backward(state, query, x, rows, widths, scores)
+
+class Softmax(Loss):
+    """log sum_c e^(score_c) - score_y, shifted by the largest score."""
+
+    name = "softmax"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        top = largest(scores)
+        total = 0.0
+        for c in range(scores.shape[0]):
+            total += np.exp(scores[c] - top)
+        return np.log(total) + top - scores[int(y)]
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        """Probabilities minus the label's indicator."""
+        top = largest(scores)
+        total = 0.0
+        for c in range(scores.shape[0]):
+            scores[c] = np.exp(scores[c] - top)
+            total += scores[c]
+        for c in range(scores.shape[0]):
+            scores[c] /= total
+        scores[int(y)] -= 1.0
+
+    @staticmethod
+    @kernel
+    def hit(scores, y):
+        """Of equal scores the first counts."""
+        best = 0
+        for c in range(1, scores.shape[0]):
+            if scores[c] > scores[best]:
+                best = c
+        return best == int(y)
+
+    def allowed(self, classes: int | None = None) -> str:
+        return f"whole numbers from 0 to {(classes or MAX_CLASSES) - 1}, at least 2 classes"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        fits = (y >= 0) & (y < (classes or MAX_CLASSES)) & (y == np.floor(y))
+        return fits & (not fits.all() or self.outputs(y, classes) > 1)
+
+    def outputs(self, y: Array, classes: int | None = None) -> int:
+        return classes or int(y.max()) + 1
+
+
+def all_losses() -> dict[str, type[Loss]]:
+    """Every loss that has a name, by name."""
+    return {vars(kind)["name"]: kind for kind in _descendants(Loss) if "name" in vars(kind)}
+
+
+def _descendants(kind: type[Loss]) -> Iterator[type[Loss]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)

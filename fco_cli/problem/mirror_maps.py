@@ -1,22 +1,40 @@
 """Mirror maps: the distance-generating function h, chosen by the `mirror` group of the configuration.
 
 A map brings grad h and, for every regularizer that allows it, grad (h + t psi)* in closed form. Its kernels see one
-regularised block of one job, as a regularizer's do; its own numbers are the last of `p`.
+regularized block of one job, as a regularizer's do, and find its own numbers in `h` by the names of its fields.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, copy, kernel, specialise
+from fco_cli.problem.compiled import Kernel, copy, kernel, specialize
 from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold
+
+
+def prox(z, t, psi, block, out):  # bound by `specialize` to a regularizer's
+    raise NotImplementedError
+
+
+@kernel
+def prox_alone(z, t, psi, h, block, out):
+    prox(z, t, psi, block, out)
+
+
+@kernel
+def prox_on_orthant(z, t, psi, h, block, out):
+    """The prox of psi plus the orthant, for a psi that only shrinks towards 0: cut first."""
+    cut = np.empty_like(z)
+    clip(z, 0.0, np.inf, cut)
+    prox(cut, t, psi, block, out)
 
 
 @dataclass(kw_only=True)
@@ -24,13 +42,15 @@ class Mirror:
     """h, with its numbers in the fields that subclasses add."""
 
     name: str
-    dual: ClassVar[Kernel]  # dual(w, p, out): out = grad h(w)
-    free_primal: ClassVar[Kernel]  # free_primal(z, t, p, shape, out): out = grad h*(z), with no psi
-    closed_forms: ClassVar[dict[str, Kernel]]  # regularizer -> primal(z, t, p, shape, out): out = grad (h + t psi)*(z)
+    dual: ClassVar[Kernel]  # dual(w, h, out): out = grad h(w)
+    # primal(z, t, psi, h, block, out): out = grad (h + t psi)*(z)
+    closed_forms: ClassVar[dict[str, Kernel]]  # by the name of psi
+    free_primal: ClassVar[Kernel]  # without psi
 
     @property
-    def parameters(self) -> Array:
-        return np.array([getattr(self, field.name) for field in fields(self) if field.name != "name"], dtype=float)
+    def numbers(self) -> Numbers:
+        """What the kernels receive as `h`: [1]."""
+        return numbers_of(self)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
         """The kernel of grad (h + t psi)*, or a refusal that names both where there is no closed form."""
@@ -43,7 +63,7 @@ class Mirror:
 
     def prox(self, regularizer: Regularizer) -> Kernel:
         """The Euclidean prox of psi within the domain of h: it certifies an optimum whatever the map."""
-        return regularizer.prox
+        return specialize(prox_alone, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
         """`w`, one block of a model's start, moved into the interior of h's domain."""
@@ -62,32 +82,32 @@ class Euclidean(Mirror):
 
     @staticmethod
     @kernel
-    def dual(w, p, out):
+    def dual(w, h, out):
         copy(w, out)
 
     @staticmethod
     @kernel
-    def free_primal(z, t, p, shape, out):
+    def free_primal(z, t, psi, h, block, out):
         copy(z, out)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
-        return regularizer.prox
+        return specialize(prox_alone, prox=regularizer.prox)
 
     def divergence(self, w: Array, start: Array) -> float:
         return float(((w - start) ** 2).sum() / 2)
 
 
 @kernel
-def exponential(z, t, p, shape, out):
+def exponential(z, t, psi, h, block, out):
     for i in range(z.shape[0]):
         out[i] = np.exp(z[i])
 
 
 @kernel
-def exponential_with_l1(z, t, p, shape, out):
+def exponential_with_l1(z, t, psi, h, block, out):
     """On the positive orthant strength * |w|_1 is linear: exp(z - t strength)."""
     for i in range(z.shape[0]):
-        out[i] = np.exp(z[i] - t * p[0])
+        out[i] = np.exp(z[i] - t * psi.strength)
 
 
 @kernel
@@ -105,32 +125,20 @@ def scaled_softmax(z, total, out):
 
 
 @kernel
-def softmax(z, t, p, shape, out):
-    scaled_softmax(z, p[0], out)
+def softmax(z, t, psi, h, block, out):
+    scaled_softmax(z, psi.total, out)
 
 
 @kernel
-def exponential_with_bound(z, t, p, shape, out):
+def exponential_with_bound(z, t, psi, h, block, out):
     """e^z, scaled down to the radius where it sums to more: |w|_1 <= radius on the positive orthant."""
     weight = 0.0
     for i in range(z.shape[0]):
         weight += np.exp(z[i])
-    if weight <= p[0]:
-        exponential(z, t, p, shape, out)
+    if weight <= psi.radius:
+        exponential(z, t, psi, h, block, out)
     else:
-        scaled_softmax(z, p[0], out)
-
-
-def prox(z, t, p, shape, out):  # bound by `specialise` to a regularizer's
-    raise NotImplementedError
-
-
-@kernel
-def prox_on_orthant(z, t, p, shape, out):
-    """The prox of psi plus the orthant, for a psi that only shrinks towards 0: cut first."""
-    cut = np.empty_like(z)
-    clip(z, 0.0, np.inf, cut)
-    prox(cut, t, p, shape, out)
+        scaled_softmax(z, psi.radius, out)
 
 
 @dataclass(kw_only=True)
@@ -149,21 +157,21 @@ class Entropy(Mirror):
 
     @staticmethod
     @kernel
-    def dual(w, p, out):
+    def dual(w, h, out):
         for i in range(w.shape[0]):
             out[i] = np.log(w[i])
 
     def prox(self, regularizer: Regularizer) -> Kernel:
         if regularizer.name in ("simplex", "non_negative"):  # in the orthant by themselves
-            return regularizer.prox
-        return specialise(prox_on_orthant, prox=regularizer.prox)
+            return super().prox(regularizer)
+        return specialize(prox_on_orthant, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
         """A start that is not positive, like 0, becomes the uniform weights 1/n."""
         return np.where(w > 0, w, 1 / w.size)
 
     def divergence(self, w: Array, start: Array) -> float:
-        """The (generalised) Kullback-Leibler divergence, 0 log 0 = 0."""
+        """The (generalized) Kullback-Leibler divergence, 0 log 0 = 0."""
         logarithm = np.log(np.where(w > 0, w, 1.0)) - np.log(start)
         return float((np.where(w > 0, w * logarithm, 0.0) - w + start).sum())
 
@@ -186,23 +194,23 @@ def power_gradient(v, power, out):
 
 
 @kernel
-def inverse_power(z, t, p, shape, out):
-    power_gradient(z, p[-1] / (p[-1] - 1), out)  # h* = |z|_q^2 / 2 with 1/p + 1/q = 1
+def inverse_power(z, t, psi, h, block, out):
+    power_gradient(z, h.power / (h.power - 1), out)  # h* = |z|_q^2 / 2 with 1/p + 1/q = 1
 
 
 @kernel
-def inverse_power_with_l1(z, t, p, shape, out):
+def inverse_power_with_l1(z, t, psi, h, block, out):
     """grad h* of the soft-thresholded z: grad h has the signs of w, as the subgradient of |w|_1 does."""
     kept = np.empty_like(z)
-    soft_threshold(z, z.dtype.type(t * p[0]), z.dtype.type(1), kept)
-    inverse_power(kept, t, p, shape, out)
+    soft_threshold(z, z.dtype.type(t * psi.strength), z.dtype.type(1), kept)
+    inverse_power(kept, t, psi, h, block, out)
 
 
 @kernel
-def inverse_power_on_orthant(z, t, p, shape, out):
+def inverse_power_on_orthant(z, t, psi, h, block, out):
     kept = np.empty_like(z)
     clip(z, 0.0, np.inf, kept)
-    inverse_power(kept, t, p, shape, out)
+    inverse_power(kept, t, psi, h, block, out)
 
 
 @dataclass(kw_only=True)
@@ -223,12 +231,12 @@ class PNorm(Mirror):
 
     @staticmethod
     @kernel
-    def dual(w, p, out):
-        power_gradient(w, p[-1], out)
+    def dual(w, h, out):
+        power_gradient(w, h.power, out)
 
     def divergence(self, w: Array, start: Array) -> float:
         gradient = np.empty_like(start)
-        self.dual(start, self.parameters, gradient)
+        self.dual(start, self.numbers[0], gradient)
         h = [float(np.linalg.norm(v, self.power) ** 2 / 2) for v in (w, start)]
         return h[0] - h[1] - float(gradient @ (w - start))
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order
 from fco_cli.problem.layout import Array, Block, Layout
 
 CHUNK = 1024  # columns
@@ -64,7 +64,7 @@ def add_products(first, second, x, rows, low, high, of_first, of_second):
         i += 1
 
 
-@kernel
+@kernel_in_order  # so that this and `add_rows_to_both` agree to the last bit: a job's partner depends on its stack
 def add_rows(target, x, rows, low, high, slope):
     """target += sum_i slope[i] x[rows[i], low:high]."""
     count = rows.shape[0]
@@ -77,7 +77,7 @@ def add_rows(target, x, rows, low, high, slope):
         x4 = x[rows[i + 4], low:high]
         a0, a1, a2, a3, a4 = slope[i], slope[i + 1], slope[i + 2], slope[i + 3], slope[i + 4]
         for k in range(high - low):
-            target[k] += x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
+            target[k] = target[k] + x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
         i += 5
     while i < count:
         x0 = x[rows[i], low:high]
@@ -87,7 +87,7 @@ def add_rows(target, x, rows, low, high, slope):
         i += 1
 
 
-@kernel
+@kernel_in_order
 def add_rows_to_both(first, second, x, rows, low, high, of_first, of_second):
     """`add_rows` to two targets with slopes of their own: a row is loaded once for both."""
     count = rows.shape[0]
@@ -101,8 +101,8 @@ def add_rows_to_both(first, second, x, rows, low, high, of_first, of_second):
         a0, a1, a2, a3, a4 = of_first[i], of_first[i + 1], of_first[i + 2], of_first[i + 3], of_first[i + 4]
         b0, b1, b2, b3, b4 = of_second[i], of_second[i + 1], of_second[i + 2], of_second[i + 3], of_second[i + 4]
         for k in range(high - low):
-            first[k] += x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
-            second[k] += x0[k] * b0 + x1[k] * b1 + x2[k] * b2 + x3[k] * b3 + x4[k] * b4
+            first[k] = first[k] + x0[k] * a0 + x1[k] * a1 + x2[k] * a2 + x3[k] * a3 + x4[k] * a4
+            second[k] = second[k] + x0[k] * b0 + x1[k] * b1 + x2[k] * b2 + x3[k] * b3 + x4[k] * b4
         i += 5
     while i < count:
         x0 = x[rows[i], low:high]
@@ -171,7 +171,7 @@ class Model(Protocol):
     @property
     def layout(self) -> Layout: ...
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         """w_0 [P]."""
         ...
 
@@ -182,7 +182,7 @@ class Linear:
 
     features: int
     outputs: int = 1
-    kernel_shape: tuple[int, ...] | None = None  # how the regularizer sees the kernel, e.g. (32, 32)
+    weights_shape: tuple[int, ...] | None = None  # how the regularizer sees the weights, e.g. (32, 32)
 
     forward: ClassVar[Kernel] = linear_forward
     backward: ClassVar[Kernel] = linear_backward
@@ -194,9 +194,9 @@ class Linear:
 
     @property
     def layout(self) -> Layout:
-        shape = self.kernel_shape or ((self.features,) if self.outputs == 1 else (self.outputs, self.features))
-        return Layout((Block("kernel", shape), Block("bias", (self.outputs,), regularised=False)))
+        shape = self.weights_shape or ((self.features,) if self.outputs == 1 else (self.outputs, self.features))
+        return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularized=False)))
 
-    def start(self) -> Array:
-        """w_0 = 0 (SPEC section 3)."""
+    def initial(self) -> Array:
+        """w_0 = 0 (docs/method.md, "Experiments")."""
         return np.zeros(self.layout.size)

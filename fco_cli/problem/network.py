@@ -129,7 +129,7 @@ def network_backward(gradient, w, x, rows, widths, slopes):
 
 @dataclass(frozen=True)
 class Network:
-    """Dense layers with ReLU between them; every kernel is regularised on its own, no bias is (SPEC section 1)."""
+    """Dense layers with ReLU between them; the weights of every layer are regularized on their own, no bias is."""
 
     features: int
     hidden: tuple[int, ...]
@@ -150,17 +150,17 @@ class Network:
         widths = self.widths.tolist()
         for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
             blocks += [
-                Block(f"kernel{layer}", (outputs, inputs)),
-                Block(f"bias{layer}", (outputs,), regularised=False),
+                Block(f"weights{layer}", (outputs, inputs)),
+                Block(f"bias{layer}", (outputs,), regularized=False),
             ]
         return Layout(tuple(blocks))
 
-    def start(self) -> Array:
-        """Glorot-uniform kernels, zero biases (SPEC section 3)."""
+    def initial(self) -> Array:
+        """Glorot-uniform weights, zero biases (docs/method.md, "Experiments")."""
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)
         for block in layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 limit = np.sqrt(6 / sum(block.shape))
                 w[layout.slices[block.name]] = random.uniform(-limit, limit, block.size)
         return w

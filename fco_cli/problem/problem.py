@@ -1,28 +1,50 @@
-"""A problem: data + model + loss + regularizer + mirror map (SPEC section 1)."""
+"""A problem: data + model + loss + regularizer + mirror map (docs/method.md, "Problem")."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, specialise
+from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import descent
 from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Risk, risk_of
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a task knows: rows, a model and a loss of it. Regularizer, mirror map and weights are the run's choice."""
+
+    training: ClientData
+    model: Model
+    loss: Loss
+    held_out: ClientData | None = None
+    truth: Array | None = None
+    description: Any = None
+
+    def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
+        """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
+        return Problem(
+            self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
+            self.held_out, self.truth, self.description,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Problem:
     """min over w of F(w) + psi(w), F = sum_m p_m F_m.
 
-    `regularizer` names the kind of psi; its numbers may differ from job to job and come as `parameters` [J, q].
+    `regularizer` names the kind of psi; its numbers may differ from job to job and come as records: `numbers` [J].
     """
 
     data: ClientData
@@ -31,8 +53,9 @@ class Problem:
     regularizer: Regularizer
     weighting: str = "uniform"
     mirror: Mirror = field(default_factory=Euclidean)
-    validation: Risk | None = None
+    held_out: ClientData | None = None  # rows that validate
     truth: Array | None = None  # [P], where the task knows it
+    description: Any = None  # what else the task wants to know when it writes a model
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -55,66 +78,71 @@ class Problem:
         """F on the training data."""
         return risk_of(self.data, self.weights, self.model, self.loss)
 
-    def geometry(self, parameters: Array) -> Geometry:
-        numbers = np.hstack([parameters, np.tile(self.mirror.parameters, (len(parameters), 1))])
-        return Geometry(numbers, self.layout.table, self.regularizer.places(self.layout, numbers.shape[1]))
+    @cached_property
+    def validation(self) -> Risk | None:
+        """The same on the rows held out."""
+        if self.held_out is None:
+            return None
+        return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
 
-    def start(self, parameters: Array) -> Array:
+    def geometry(self, numbers: Numbers) -> Geometry:
+        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
+
+    def initial_models(self, numbers: Numbers) -> Array:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
-        w = self.model.start().astype(self.dtype)
+        w = self.model.initial().astype(self.dtype)
         for block in self.layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
-        models, dual = np.tile(w, (len(parameters), 1)), np.empty((len(parameters), len(w)), self.dtype)
-        self.to_dual(models, self.geometry(parameters), dual)
-        self.to_primal(dual, np.zeros(len(parameters)), self.geometry(parameters), models)
+        models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
+        self.to_dual(models, self.geometry(numbers), dual)
+        self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
 
     # The primitives of which every algorithm is made.
 
     @cached_property
     def descend(self) -> Kernel:
-        model, loss = self.model, self.loss
-        return specialise(descend, forward=model.forward, backward=model.backward, slopes_of=loss.slopes)
+        return descent(self.model, self.loss)
 
     @cached_property
     def to_dual(self) -> Kernel:
-        return specialise(to_dual, dual=self.mirror.dual)
+        return specialize(to_dual, dual=self.mirror.dual)
 
     @cached_property
     def to_primal(self) -> Kernel:
-        return specialise(to_primal, primal=self.mirror.primal(self.regularizer))
+        return specialize(to_primal, primal=self.mirror.primal(self.regularizer))
 
     @cached_property
     def free_primal(self) -> Kernel:
         """to_primal without psi."""
-        return specialise(to_primal, primal=self.mirror.free_primal)
+        return specialize(to_primal, primal=self.mirror.free_primal)
 
     @cached_property
     def psi_subgradient(self) -> Kernel:
-        return specialise(psi_subgradient, subgradient=self.regularizer.subgradient)
+        return specialize(psi_subgradient, subgradient=self.regularizer.subgradient)
 
     # What is measured.
 
-    def psi(self, w: Array, parameters: Array) -> Array:
-        """The regularizer's value, summed over the regularised blocks: [J]."""
+    def psi(self, w: Array, numbers: Numbers) -> Array:
+        """The regularizer's value, summed over the regularized blocks: [J]."""
         total = np.zeros(len(w))
-        specialise(psi_value, value=self.regularizer.value)(w, self.geometry(parameters), total)
+        specialize(psi_value, value=self.regularizer.value)(w, self.geometry(numbers), total)
         return total
 
-    def prox(self, z: Array, t: Array, parameters: Array) -> Array:
+    def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
         """prox of t psi at z within the domain of h, whatever the mirror map."""
         out = np.empty_like(z)
-        specialise(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(parameters), out)
+        specialize(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(numbers), out)
         return out
 
-    def kkt_residual(self, w: Array, gradient: Array, parameters: Array) -> Array:
-        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (SPEC section 6)."""
+    def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
+        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
         w = np.asarray(w, dtype=float)
-        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), parameters), axis=1)
+        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
 
-    def constraint_violation(self, w: Array, parameters: Array) -> Array:
+    def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
         """How far w is outside of a constraint, relative to its length: |w - projection| / |w|, 0 inside."""
         w = np.asarray(w, dtype=float)
-        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), parameters), axis=1)
+        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), numbers), axis=1)
         return outside / np.maximum(np.linalg.norm(w, axis=1), np.finfo(float).tiny)

@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from fco_cli.problem.compiled import Kernel, kernel, specialise
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import backward, each_row, forward
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss, backward, forward, slopes_of
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
 
 prange = range  # Numba's parallel range in the compiled kernel
@@ -43,8 +45,8 @@ class Risk(Protocol):
 def quadratics(matrix, linear, w, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    Four rows of A and two jobs at a time; at the ends a row or a job stands in for the one that is missing: the same
-    bits, written twice. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of the work.
+    Four rows of A and two jobs at a time. Where their number is no multiple of that, the last row or job is computed
+    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it.
     """
     size, jobs, half = matrix.shape[0], w.shape[0], gradient.shape[0] == 0
     products = np.empty((jobs, size))
@@ -94,13 +96,15 @@ class QuadraticRisk:
         features = data.x.shape[1]
         moments = np.zeros((features + 2, features + 2))  # of (x, 1, y): the bias sees a constant feature
         row_weights = np.repeat(weights / data.sizes, data.sizes)
-        for low in range(0, len(data.y), rows_at_once):
-            chunk = slice(low, low + rows_at_once)
-            scale = np.sqrt(row_weights[chunk])[:, None]
-            rows = np.empty((len(scale), features + 2))
-            rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
-            rows *= scale
-            moments += rows.T @ rows
+        # One thread: the bits of a product depend on how many make it, and a worker process has fewer than its parent.
+        with threadpool_limits(1, user_api="blas"):
+            for low in range(0, len(data.y), rows_at_once):
+                chunk = slice(low, low + rows_at_once)
+                scale = np.sqrt(row_weights[chunk])[:, None]
+                rows = np.empty((len(scale), features + 2))
+                rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
+                rows *= scale
+                moments += rows.T @ rows
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
 
     @cached_property
@@ -112,16 +116,24 @@ class QuadraticRisk:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1]))
         matrix = self.matrix if gradient else self.upper
-        specialise(quadratics, parallel=True)(matrix, self.linear, w, values, gradients)
+        specialize(quadratics, parallel=True)(matrix, self.linear, w, values, gradients)
         return Evaluation(values + self.constant, gradients, None)
 
 
-def values_of(scores, y, rows):  # bound by `specialise` to the loss
+def value(scores, y):  # bound by `specialize` to the loss
     raise NotImplementedError
 
 
-def hits_of(scores, y, rows):
+def hit(scores, y):
     raise NotImplementedError
+
+
+@kernel
+def record(scores, y, j, i, seen):
+    """What a pass over the data sees of a row: its loss, and whether its scores are right."""
+    losses, hits = seen
+    losses[j, i] = value(scores, y)
+    hits[j] += hit(scores, y)
 
 
 @kernel
@@ -129,17 +141,16 @@ def add_client(w, x, y, widths, low, high, weight, values, hits, gradient):
     """Add one client's share of F, of the correct rows and of the gradient, unless that has no rows."""
     rows = np.arange(low, high)
     scores = forward(w, x, rows, widths)
-    losses = values_of(scores, y, rows)
-    correct = hits_of(scores, y, rows)
-    slopes_of(scores, y, rows)
+    losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
+    slopes = gradient.shape[0] > 0
+    each_row(scores, y, rows, (losses, hits), slopes)
     share = weight / rows.shape[0]
     for j in range(w.shape[0]):
-        hits[j] += correct[j]
         for i in range(rows.shape[0]):
             values[j] += share * losses[j, i]
             for c in range(scores.shape[1]):
                 scores[j, c, i] *= share
-    if gradient.shape[0] > 0:
+    if slopes:
         backward(gradient, w, x, rows, widths, scores)
 
 
@@ -154,38 +165,59 @@ def pass_over(w, x, y, widths, start, weights, values, hits, gradients):
             add_client(w, x, y, widths, low, high, weights[m], values[part], hits[part], gradients[part])
 
 
+@kernel
+def score_clients(w, x, widths, start, scores):
+    """Scores [J, C, N] of all rows, a client at a time: its rows stay in cache."""
+    for m in prange(start.shape[0] - 1):
+        rows = np.arange(start[m], start[m + 1])
+        own = forward(w, x, rows, widths)
+        for j in range(own.shape[0]):
+            for c in range(own.shape[1]):
+                for i in range(own.shape[2]):
+                    scores[j, c, rows[i]] = own[j, c, i]
+
+
 @dataclass(frozen=True)
 class DataRisk:
     """F of any loss and model by a pass over the rows."""
 
     data: ClientData
     weights: Array  # [M]
-    widths: Array
-    compiled: Kernel
-    classification: bool
+    model: Model
+    loss: Loss
 
-    @classmethod
-    def of(cls, data: ClientData, weights: Array, model: Model, loss: Loss) -> DataRisk:
-        one_client = specialise(
-            add_client,
-            forward=model.forward,
-            backward=model.backward,
-            values_of=loss.values,
-            slopes_of=loss.slopes,
-            hits_of=loss.hits,
-        )
-        compiled = specialise(pass_over, parallel=True, add_client=one_client)
-        return cls(data, weights, model.widths, compiled, not loss.quadratic)
+    @cached_property
+    def _pass(self) -> Kernel:
+        model, loss = self.model, self.loss
+        seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
+        rows = specialize(each_row, see=seeing, slope=loss.bound("slope"))
+        one_client = specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
+        return specialize(pass_over, parallel=True, add_client=one_client)
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
-        w = np.ascontiguousarray(w, dtype=self.data.x.dtype)
-        parts = min(PARTS, self.data.clients)
+        data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
+        parts = min(PARTS, data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
-        data = self.data
-        self.compiled(w, data.x, data.y, self.widths, data.start, self.weights, values, hits, gradients)
-        accuracy = hits.sum(axis=0) / len(self.data.y) if self.classification else None
-        return Evaluation(values.sum(axis=0), gradients.sum(axis=0, dtype=float), accuracy)
+        self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
+        accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
+        return Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
+
+
+def scores_of(model: Model, data: ClientData, w: Array) -> Array:
+    """The scores of all rows: [J, C, N]."""
+    w = np.ascontiguousarray(w, dtype=data.x.dtype)
+    scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
+    specialize(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
+    return scores
+
+
+def ordered_sum(parts: Array) -> Array:
+    """The sum over the first axis, in float64, a part after another: NumPy's sum takes another order for one job."""
+    total = np.zeros(parts.shape[1:])
+    for part in parts:
+        total += part
+    return total
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
@@ -193,4 +225,4 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
     size = model.layout.size
     if loss.quadratic and isinstance(model, Linear) and size <= GRAM_LIMIT and size <= len(data.y):
         return QuadraticRisk.of(data, weights)
-    return DataRisk.of(data, weights, model, loss)
+    return DataRisk(data, weights, model, loss)

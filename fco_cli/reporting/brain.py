@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import io
-import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.errors import UserError, one_line
 from fco_cli.files import write_atomically
+from fco_cli.reporting.gate import MEBIBYTE, BadRecord, read_bounded
+from fco_cli.reporting.text import as_csv, printable
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
     from pandas import DataFrame
 
+LARGEST = 256 * MEBIBYTE
 THRESHOLD = 1e-4  # smaller weights count as zero, as in the tasks' density
 SLICES = 5
 COLOURS_MEAN = "red: towards face, blue: towards house, each from its faintest to the run's largest weight"
@@ -34,22 +36,25 @@ def _any_map_will_do() -> Iterator[None]:
 
 
 @_any_map_will_do()
-def brain_maps(records: dict[str, Path], folder: Path) -> list[Path]:
-    """Draw the runs (name -> record folder): two pictures, a page to explore for each, and a table of clusters.
+def brain_maps(
+    images: dict[str, Nifti1Image], folder: Path, simulated: bool = False, truth: Nifti1Image | None = None
+) -> list[Path]:
+    """Draw the runs' weights, by their names: two pictures, a page to explore for each, and a table of clusters.
 
     Returns the files in `folder`: brain_glass.png, brain_slices.png, brain_clusters.csv and a brain_<name>.html each.
     """
-    images = {name: read_weights(record) for name, record in records.items()}
+    from nilearn.datasets import load_mni152_template
+
     folder.mkdir(parents=True, exist_ok=True)
-    first = next(iter(records.values()))
-    background = _background(first)
+    # The anatomy behind the weights: the template for simulated scans, none for real ones in their native space.
+    background = load_mni152_template(resolution=2) if simulated else None
     drawn = {_caption(name, image): image for name, image in images.items()}
-    if (first / "truth.nii.gz").exists():
-        drawn = {"active regions (the truth)": _read(first / "truth.nii.gz"), **drawn}
+    if truth is not None:
+        drawn = {"active regions (the truth)": truth, **drawn}
     written = {
         "brain_glass.png": _glass(drawn, native=background is None),
         "brain_slices.png": _slices(drawn, background),
-        "brain_clusters.csv": clusters(images).to_csv(index=False).encode(),
+        "brain_clusters.csv": as_csv(clusters(images)).encode(),
     }
     for name, image in images.items():
         page = _page(image, _caption(name, image), background)
@@ -63,7 +68,7 @@ def read_weights(record: Path) -> Nifti1Image:
     """A record's weights; of the local baseline's many models the one of median density."""
     from nilearn.image import index_img
 
-    image = _read(record / "weights.nii.gz")
+    image = read_image(record / "weights.nii.gz")
     if image.ndim == 4:
         size = (np.abs(np.asarray(image.dataobj)) > THRESHOLD).sum(axis=(0, 1, 2))
         image = index_img(image, int(np.argsort(size, kind="stable")[len(size) // 2]))
@@ -95,22 +100,29 @@ def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _read(path: Path) -> Nifti1Image:
-    import nibabel
+def read_image(path: Path) -> Nifti1Image:
+    """A packed NIfTI image of finite numbers, of the size of a brain."""
+    from nibabel import Nifti1Image
 
+    packed = read_bounded(path, LARGEST)
     try:
-        image = nibabel.load(path)
-        return nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine)  # type: ignore[attr-defined]
-    except (OSError, EOFError, ValueError, nibabel.filebasedimages.ImageFileError) as problem:
-        raise UserError(f"{path}: not a readable image of weights: {one_line(problem)}") from problem
-
-
-def _background(record: Path) -> Any:
-    """The anatomy behind the weights: the template for simulated scans, none for real ones in their native space."""
-    from nilearn.datasets import load_mni152_template
-
-    task = json.loads((record / "result.json").read_text())["task"]
-    return load_mni152_template(resolution=2) if task == "fmri_sim" else None
+        with gzip.open(io.BytesIO(packed)) as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise BadRecord(f"unpacks to more than {LARGEST / MEBIBYTE:g} MiB")
+        image = Nifti1Image.from_bytes(content)
+        sides, models = image.shape[:3], image.shape[3:]
+        if len(sides) < 3 or len(models) > 1 or min(sides) < 2 or 0 in models or np.prod(image.shape) > LARGEST:
+            raise BadRecord(f"the shape {image.shape} is not that of a brain")
+        values = np.asarray(image.dataobj, dtype=np.float32)
+        sizes = np.linalg.norm(image.affine[:3, :3], axis=0)  # NaN is between no bounds
+        if not ((sizes > 0.1) & (sizes < 100)).all() or not (np.abs(image.affine) < 1e4).all():
+            raise BadRecord("its voxels are not between 0.1 and 100 mm wide")
+        if abs(np.linalg.det(image.affine[:3, :3] / sizes)) < 0.1 or not np.isfinite(values).all():
+            raise BadRecord("its numbers are not finite, or its axes fall together")
+    except Exception as problem:  # a damaged header fails in many ways
+        raise BadRecord(f"{path.name}: not a readable image of weights: {printable(str(problem))}") from problem
+    return Nifti1Image(values, image.affine)
 
 
 def _caption(name: str, image: Nifti1Image) -> str:

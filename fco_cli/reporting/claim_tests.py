@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting.curse import read_supports
-from fco_cli.reporting.results import Study
-from fco_cli.reporting.select import Cell, Choice, in_window, robust_pairs
-from fco_cli.reporting.style import algorithm_style, metric_style
+from fco_cli.reporting.gate import BadRecord
+from fco_cli.reporting.select import Cell, Choice, finite_mean, in_window, robust_pairs
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
 
 
 class NotRun(Exception):
@@ -49,7 +50,7 @@ class Evidence:
     def curve(self, algo: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Rounds and the mean over seeds at the best learning rates."""
         cell = self.best(algo)
-        if metric not in cell.runs[0].curves:
+        if not cell.has(metric):
             raise NotRun(f"no metric {metric} in the records of {algo}")
         rounds, mean, _ = cell.curve(metric)
         return rounds, mean
@@ -57,7 +58,7 @@ class Evidence:
     def final(self, algo: str, metric: str) -> float:
         """The mean over the experiment's selection window, after which "converged" values are compared."""
         rounds, mean = self.curve(algo, metric)
-        return float(mean[in_window(rounds, self.study.rule.last)].mean())
+        return finite_mean(mean[in_window(rounds, self.study.rule.last)])
 
     def at_round(self, algo: str, metric: str, at: int | None) -> float:
         if at is None:
@@ -91,7 +92,7 @@ class Level:
     def resolve(self, evidence: Evidence, metric: str) -> Level:
         if self.near_optimum is None:
             return self
-        return Level(at_most=evidence.final("optimum", metric) * (1 + self.near_optimum))
+        return Level(at_most=evidence.final(OPTIMUM, metric) * (1 + self.near_optimum))
 
     def holds(self, values: Any) -> Any:
         slack = 1e-9  # of sums over seeds
@@ -241,13 +242,13 @@ def best_learning_rate(evidence: Evidence, algo: str, client_lr: float, server_l
     wanted = (client_lr, server_lr)
     if not any(_is_pair(cell, wanted) for cell in choice.cells):
         raise NotRun(f"no run of {algo} at ({client_lr:g}, {server_lr:g})")
-    measured = f"{best.rates}"
+    measured = best.rates
     if len(choice.tied) > 1:
         measured += f", tied with {len(choice.tied) - 1} others"
     there = next(cell for cell in choice.cells if _is_pair(cell, wanted))
     if there.diverged:
         measured += f"; ({client_lr:g}, {server_lr:g}) diverged"
-        if smoothness := there.runs[0].result.get("smoothness"):
+        if smoothness := there.runs[0].result["smoothness"]:
             measured += f" (2/L = {2 / smoothness:.2g})"
     return Finding(any(_is_pair(cell, wanted) for cell in choice.tied), f"({client_lr:g}, {server_lr:g})", measured)
 
@@ -288,7 +289,10 @@ def most_pairs(evidence: Evidence, algos: list[str], levels: dict[str, dict[str,
 
 def averaging_densifies(evidence: Evidence, algo: str, **level: float) -> Finding:
     """By which factor the average of the clients' last models is denser than they are."""
-    supports = read_supports(evidence.best(algo).runs[0])
+    try:
+        supports = read_supports(evidence.best(algo).runs[0])
+    except BadRecord as problem:
+        raise NotRun(str(problem)) from problem
     if supports is None:
         raise NotRun("the record has no clients.npz (record_clients=true)")
     ratio = supports.average_density / max(supports.client_density, 1e-12)

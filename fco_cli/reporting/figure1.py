@@ -1,12 +1,12 @@
-"""The paper's figure 1: centralized, local and federated training side by side, from finished records."""
+"""The paper's figure 1: centralized, local and federated training side by side, from final metrics."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.errors import UserError
+from fco_cli.reporting.figures import LARGEST_DRAWN, save
 from fco_cli.reporting.style import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -15,37 +15,38 @@ if TYPE_CHECKING:
 PANELS = {
     "validation_accuracy": "validation accuracy",
     "density": "density (share of non-zero weights)",
-    "validation_objective": "validation regularised loss",
+    "validation_objective": "validation regularized loss",
 }
 
+Final = Mapping[str, float | None]  # a run's final metrics
 
-def side_by_side(records: dict[str, Path]) -> DataFrame:
-    """The final metrics of the runs (name -> record folder), a row each, with quartiles where a run has them."""
+
+def can_compare(final: Final) -> bool:
+    return all(metric in final for metric in PANELS)
+
+
+def side_by_side(finals: Mapping[str, Final]) -> DataFrame:
+    """The final metrics of the runs, by their names, a row each, with quartiles where a run has them."""
     import pandas as pd
 
-    rows = {}
-    for name, record in records.items():
-        path = record / "result.json"
-        try:
-            final = json.loads(path.read_text())["final"]
-            rows[name] = {
-                f"{metric}{suffix}": final.get(f"{metric}{suffix}", final[metric])
-                for metric in PANELS
-                for suffix in ("", "_q25", "_q75")
-            }
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise UserError(f"{path}: not the result of a classification run: {problem!r}") from problem
-    return pd.DataFrame.from_dict(rows, orient="index").astype(float)
+    rows = {
+        name: {
+            f"{metric}{suffix}": final.get(f"{metric}{suffix}", final[metric])
+            for metric in PANELS
+            for suffix in ("", "_q25", "_q75")
+        }
+        for name, final in finals.items()
+    }
+    table = pd.DataFrame.from_dict(rows, orient="index").astype(float)
+    return table.where(table.abs() < LARGEST_DRAWN)
 
 
-def figure1(records: dict[str, Path], path: Path) -> Path:
+def figure1(finals: Mapping[str, Final], path: Path) -> Path:
     """Draw the runs as bars, the local baseline with its quartiles over the clients."""
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from fco_cli.reporting.figures import save
-
-    table = side_by_side(records)
+    table = side_by_side(finals)
     figure, axes = plt.subplots(1, len(PANELS), figsize=(4 * len(PANELS), 3.6), layout="constrained")
     places = np.arange(len(table))
     colours = {style.label: style.colour for style in ALGORITHMS.values()}
@@ -53,9 +54,9 @@ def figure1(records: dict[str, Path], path: Path) -> Path:
         middle, low, high = (table[f"{metric}{suffix}"] for suffix in ("", "_q25", "_q75"))
         axis.bar(places, middle, color=[colours.get(name, "#4D4D4D") for name in table.index])
         spread = (high > low).to_numpy()
-        reach = [(middle - low)[spread], (high - middle)[spread]]
+        reach = [(middle - low)[spread].clip(lower=0), (high - middle)[spread].clip(lower=0)]
         axis.errorbar(places[spread], middle[spread], yerr=reach, fmt="none", ecolor="black", capsize=4)
-        for place, value, top in zip(places, middle, high, strict=True):
+        for place, value, top in zip(places, middle, high.fillna(middle), strict=True):
             if np.isfinite(value):
                 axis.annotate(f"{value:.3g}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
             else:

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from studies.
+"""What all figures share, and the curves of the chosen learning rates.
 
 Figures are plain objects, without pyplot's global state; `save` writes each as PNG and PDF. Sizes are those of a
 page's text width, so that 7 to 8 point type is read as such.
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.results import Run, Study
-from fco_cli.reporting.select import Cell, Choice, robust_pairs
-from fco_cli.reporting.style import BASELINES, algorithm_style, metric_style
+from fco_cli.reporting.select import Cell, Choice
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
+from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +45,7 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
 }
 
-ROBUSTNESS_ROUNDS = (10, 30, 100, 300)
-ROBUSTNESS_METRICS = ("validation_accuracy", "f1")  # against density; the first that the records have
+LARGEST_DRAWN, SMALLEST_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
@@ -81,16 +81,13 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
-# The curves of the chosen learning rates.
-
-
 @styled
 def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> Figure:
     """One panel per metric, one curve per algorithm at its best learning rates; mean and deviation over seeds."""
     figure, axes = new_figure(2.35, len(study.panels))
     for axis, metric in zip(axes, study.panels, strict=True):
         for algo, choice in choices.items():
-            if choice.best is not None and metric in choice.best.runs[0].curves:
+            if choice.best is not None and choice.best.has(metric):
                 _draw_cell(axis, choice.best, metric, x, offset=list(choices).index(algo) / len(choices))
         style = metric_style(metric)
         axis.set_title(style.label)
@@ -98,12 +95,12 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
         if (
             style.log
             and axis.get_lines()
-            and all((np.asarray(line.get_ydata(), dtype=float) > 0).all() for line in axis.get_lines())
+            and all((np.asarray(line.get_ydata(), dtype=float) > SMALLEST_DRAWN).all() for line in axis.get_lines())
         ):
             _log_scale(axis)
         axis.grid(alpha=0.25, linewidth=0.5)
     _legend(figure, choices)
-    figure.suptitle(study.heading)
+    figure.suptitle(for_figure(study.heading))
     return figure
 
 
@@ -119,14 +116,20 @@ def _log_scale(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
+def drawable(values: np.ndarray) -> np.ndarray:
+    """NaN, which leaves a gap, in the place of what no axis can show."""
+    return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
+
+
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
     style = algorithm_style(cell.algo)
-    rounds, mean, deviation = cell.curve(metric)
-    if cell.algo == "optimum":
+    rounds, *values = cell.curve(metric)
+    mean, deviation = map(drawable, values)
+    if cell.algo == OPTIMUM:
         axis.axhline(mean[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
         return
     if x == "bytes":
-        if cell.algo in BASELINES:  # nothing is sent: where it ends is all there is to show
+        if not cell.federated:  # nothing is sent: where it ends is all there is to show
             axis.axhline(mean[-1], color=style.colour, linestyle=":", linewidth=1, label=style.label)
             return
         run = cell.runs[0]
@@ -141,7 +144,7 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:
             return
-        low, high = quartiles  # over the clients of the `local` baseline
+        low, high = drawable(quartiles[0]), drawable(quartiles[1])  # over the clients of the `local` baseline
     axis.fill_between(rounds, low, high, color=style.colour, alpha=0.2, linewidth=0)
 
 
@@ -152,123 +155,9 @@ def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
     for algo, choice in choices.items():
         style = algorithm_style(algo)
         rates = "all diverged" if choice.best is None else choice.best.rates
-        label = style.label if rates == "-" else f"{style.label} {rates}"
-        line: Any = "--" if algo == "optimum" else "-"
+        label = for_figure(f"{style.label} {rates}".strip())
+        line: Any = "--" if algo == OPTIMUM else "-"
         handles.append(
             Line2D([], [], color=style.colour, marker=style.marker, markersize=4, linestyle=line, label=label)
         )
     figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=7)
-
-
-# The grid of learning rates.
-
-
-@styled
-def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
-    from matplotlib.colors import LogNorm, Normalize
-
-    grids = {algo: choice for algo, choice in choices.items() if algo not in BASELINES and len(choice.cells) > 1}
-    if not grids:
-        return None
-    cells = [cell for choice in grids.values() for cell in choice.cells]
-    scores = np.array([cell.score for cell in cells if np.isfinite(cell.score)])
-    client_rates = sorted({cell.client_lr or 0.0 for cell in cells})
-    server_rates = sorted({cell.server_lr or 0.0 for cell in cells})
-    figure, axes = new_figure(1.0 + 0.23 * max(4, len(client_rates)), len(grids), sharey=True)
-    low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    norm = LogNorm(low, high) if low > 0 and high > 20 * low else Normalize(low, high if high > low else low + 1)
-    colours = "viridis" if study.rule.mode == "max" else "viridis_r"  # bright is good
-    for axis, (algo, choice) in zip(axes, grids.items(), strict=True):
-        grid = np.full((len(client_rates), len(server_rates)), np.nan)
-        for cell in choice.cells:
-            place = client_rates.index(cell.client_lr or 0.0), server_rates.index(cell.server_lr or 0.0)
-            grid[place] = cell.score
-            _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
-        image = axis.imshow(grid, norm=norm, cmap=colours, origin="lower", aspect="auto")
-        axis.set_xticks(range(len(server_rates)), [f"{rate:g}" for rate in server_rates], rotation=60)
-        axis.set_yticks(range(len(client_rates)), [f"{rate:g}" for rate in client_rates])
-        axis.set_title(f"{algorithm_style(algo).label}\n{choice.diverged} of {len(choice.cells)} diverged", fontsize=7)
-        axis.set_xlabel("server learning rate")
-        for side in range(1, len(server_rates)):
-            axis.axvline(side - 0.5, color="white", linewidth=0.8)
-        for side in range(1, len(client_rates)):
-            axis.axhline(side - 0.5, color="white", linewidth=0.8)
-        axis.spines[:].set_visible(True)
-    axes[0].set_ylabel("client learning rate")
-    figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
-    figure.suptitle(f"{study.heading}: {study.rule}")
-    return figure
-
-
-def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright_is_high: bool, best: bool) -> None:
-    from matplotlib.patches import Rectangle
-
-    row, column = place
-    corner = (column - 0.5, row - 0.5)
-    if cell.diverged:
-        axis.add_patch(Rectangle(corner, 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="/////", linewidth=0))
-    elif np.isfinite(cell.score):
-        brightness = float(norm(cell.score)) if bright_is_high else 1 - float(norm(cell.score))
-        colour = "black" if brightness > 0.55 else "white"
-        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=4.5, color=colour)
-    if best:
-        axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.8, zorder=3))
-
-
-def short(value: float) -> str:
-    """Three characters or so, for a small cell."""
-    if 0.095 <= value < 0.9995:
-        return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
-    if 0.00095 <= value < 0.095:
-        return f"{value:.2g}".lstrip("0")
-    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
-
-
-# Robustness to the learning rates.
-
-
-@styled
-def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """Quality against density after 10, 30, 100 and 300 rounds (evaluated ones), a dot for every learning-rate pair."""
-    known = study.runs[0].curves
-    quality = next((metric for metric in ROBUSTNESS_METRICS if metric in known), None)
-    grids = {
-        algo: robust_pairs(choice)
-        for algo, choice in choices.items()
-        if algo not in BASELINES and len(choice.cells) > 1
-    }
-    if quality is None or "density" not in known or not any(grids.values()):
-        return None
-    evaluated = max((run.curves["round"] for run in study.runs), key=len)
-    first_at = np.searchsorted(evaluated, np.maximum(1, np.multiply(ROBUSTNESS_ROUNDS, study.scale)))
-    rounds = np.unique(evaluated[np.minimum(first_at, len(evaluated) - 1)]).astype(int).tolist()
-    runs = sum(len(cell.runs) for cells in grids.values() for cell in cells)
-    figure, axes = new_figure(2.4, len(rounds), sharey=True, sharex=True)
-    for axis, at in zip(axes, rounds, strict=True):
-        gone = 0
-        for algo, cells in grids.items():
-            style = algorithm_style(algo)
-            dots = [dot for cell in cells for run in cell.runs if (dot := _standing(run, at, quality)) is not None]
-            gone += sum(len(cell.runs) for cell in cells) - len(dots)
-            axis.scatter(
-                [density for density, _ in dots], [value for _, value in dots],
-                s=14, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0, label=style.label,
-            )  # fmt: skip
-        axis.set_title(f"round {at}" + (f", {gone} of {runs} diverged" if gone else ""), fontsize=7)
-        axis.set_xlabel("density")
-        axis.set_xlim(-0.03, 1.03)
-        axis.grid(alpha=0.25, linewidth=0.5)
-    axes[0].set_ylabel(metric_style(quality).label)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    pairs = max(len(cells) for cells in grids.values())
-    figure.suptitle(f"{study.heading}: {pairs} learning-rate pairs")
-    return figure
-
-
-def _standing(run: Run, at: int, quality: str) -> tuple[float, float] | None:
-    """Where a run stands in the plane after a round; None once it has diverged. After its end a run stands still."""
-    i = np.searchsorted(run.curves["round"], at, side="right") - 1
-    ended = run.diverged and run.curves["round"][-1] < at
-    return None if ended or run.exploded[i] else (run.curves["density"][i], run.curves[quality][i])

@@ -13,10 +13,12 @@ import yaml
 
 from fco_cli import __version__
 from fco_cli.reporting.claims import Entry, summary
-from fco_cli.reporting.results import Results, Run, Study
+from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice, window_mean
+from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.tables import as_text, best_table, caption
+from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from fco_cli.reporting.report import Drawn
@@ -24,7 +26,13 @@ if TYPE_CHECKING:
 CURVE_POINTS = 80  # of a run, in the page; the record has all
 
 
-def render(results: Results, choices: dict[str, dict[str, Choice]], drawn: list[Drawn], ledger: list[Entry]) -> str:
+def render(
+    results: Results,
+    choices: dict[str, dict[str, Choice]],
+    drawn: list[Drawn],
+    ledger: list[Entry],
+    left_out: list[tuple[Path, str]],
+) -> str:
     """The page's text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -35,7 +43,7 @@ def render(results: Results, choices: dict[str, dict[str, Choice]], drawn: list[
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         studies=[_study_context(study, choices[study.slug], drawn) for study in results.studies],
-        left_out=results.left_out,
+        left_out=[(printable(str(path), longest=4096), reason) for path, reason in left_out],
         ledger=ledger,
         ledger_summary=summary(ledger),
         data=_script_safe(_data(results)),
@@ -66,16 +74,16 @@ def _versions(study: Study) -> list[str]:
     """Every combination of software that made the study's records."""
     lines = []
     for run in study.runs:
-        versions = {"python": run.result.get("python"), **(run.result.get("versions") or {})}
+        versions = {"python": run.result["python"], **run.result["versions"]}
         line = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        revision = run.result.get("git_revision")
+        revision = run.result["git_revision"]
         lines.append(line + (f", revision {revision[:12]}" if revision else ""))
     return list(dict.fromkeys(lines))
 
 
 def _link(page: Path) -> str:
-    """From the report's page to one below its folder figures/."""
-    return "/".join(page.parts[page.parts.index("figures") :])
+    """From the report's page to one in a study's folder below figures/."""
+    return "/".join(page.parts[-3:])
 
 
 def _as_data_uri(png: Path) -> str:
@@ -93,26 +101,26 @@ def _data(results: Results) -> dict[str, Any]:
     }
 
 
-def _run_data(study: Study, run: Run) -> dict[str, Any]:
+def _run_data(study: Study, run: RecordedRun) -> dict[str, Any]:
     points = len(run.curves["round"])
     kept = np.unique(np.linspace(0, points - 1, min(points, CURVE_POINTS)).round().astype(int))
     curves = {metric: run.curves[metric] for metric in ("round", *study.panels) if metric in run.curves}
-    final = run.result.get("final") or {}
     return {
         "study": study.slug,
         "algo": run.algo,
         "client_lr": run.client_lr,
         "server_lr": run.server_lr,
         "seed": run.seed,
-        "status": "diverged" if run.diverged else "finished",
+        "status": run.status,
         "rule": metric_style(study.rule.metric).label,
         "score": _number(window_mean(run, study.rule.metric, study.rule.last)),
         "rounds": run.result["rounds"],
+        "gap": _number(run.optimality_gap),
         "megabytes": _number(run.megabytes[-1]),
-        "seconds": _number(run.result.get("seconds")),
-        "id": run.result.get("run_id") or run.folder.name,
+        "seconds": _number(run.result["seconds"]),
+        "id": run.run_id,
         "folder": str(run.folder),
-        "final": {name: _number(value) for name, value in final.items()},
+        "final": {name: _number(value) for name, value in run.final.items()},
         "curves": {name: [_number(value) for value in values[kept]] for name, values in curves.items()},
     }
 

@@ -8,7 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from fco_cli.reporting.results import Rule, Run, Study
+from fco_cli.reporting.records import RecordedRun
+from fco_cli.reporting.studies import Rule, Study
+from fco_cli.reporting.text import printable
 
 TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
 
@@ -20,24 +22,35 @@ def in_window(rounds: np.ndarray, last: int) -> np.ndarray:
     return rounds > max(rounds[-1] - last, 0)
 
 
-def window_mean(run: Run, metric: str, last: int) -> float:
+def window_mean(run: RecordedRun, metric: str, last: int) -> float:
     """The mean over the last rounds; NaN for a run that diverged or does not have the metric."""
     if run.diverged or metric not in run.curves:
         return np.nan
-    with np.errstate(invalid="ignore"):
-        mean = float(run.curves[metric][in_window(run.curves["round"], last)].mean())
+    values = run.curves[metric][in_window(run.curves["round"], last)]
+    return finite_mean(values)
+
+
+def finite_mean(values: np.ndarray) -> float:
+    """The mean; NaN where there is none, be it that nothing is to be averaged or that the sum is beyond all numbers."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = float(values.mean()) if values.size else np.nan
     return mean if np.isfinite(mean) else np.nan
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of learning rates of one algorithm, with a run for every seed."""
+    """One pair of learning rates of one algorithm (and its options), with a run for every seed."""
 
     algo: str
     client_lr: float | None
     server_lr: float | None
-    runs: tuple[Run, ...]
+    options: str  # the algorithm's own, as text, where the study has several of them
+    runs: tuple[RecordedRun, ...]
     rule: Rule
+
+    @property
+    def federated(self) -> bool:
+        return self.runs[0].federated
 
     @property
     def diverged(self) -> bool:
@@ -50,7 +63,10 @@ class Cell:
         return self.mean(self.rule.metric, self.rule.last)
 
     def mean(self, metric: str, last: int) -> float:
-        return float(np.mean([window_mean(run, metric, last) for run in self.runs]))
+        return finite_mean(np.array([window_mean(run, metric, last) for run in self.runs]))
+
+    def has(self, metric: str) -> bool:
+        return all(metric in run.curves for run in self.runs)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rounds, mean and standard deviation over the seeds, at the rounds that all seeds have."""
@@ -58,13 +74,14 @@ class Cell:
         for run in self.runs[1:]:
             rounds = np.intersect1d(rounds, run.curves["round"])
         values = np.array([run.curves[metric][np.isin(run.curves["round"], rounds)] for run in self.runs])
-        return rounds, values.mean(axis=0), values.std(axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return rounds, values.mean(axis=0), values.std(axis=0)
 
     @property
     def rates(self) -> str:
-        """For people: (client_lr, server_lr)."""
+        """For people: (client_lr, server_lr) and what else the algorithm was tried with."""
         pair = [f"{rate:g}" for rate in (self.client_lr, self.server_lr) if rate is not None]
-        return f"({', '.join(pair)})" if pair else "-"
+        return " ".join(filter(None, (f"({', '.join(pair)})" if pair else "", self.options)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,10 @@ class Choice:
     tied: tuple[Cell, ...]  # all cells as good as the best, the best included
 
     @property
+    def federated(self) -> bool:
+        return self.cells[0].federated
+
+    @property
     def diverged(self) -> int:
         return sum(cell.diverged for cell in self.cells)
 
@@ -86,11 +107,14 @@ def choose(study: Study) -> dict[str, Choice]:
     return {algo: _choose(algo, _cells(study.of(algo), study.rule), study.rule) for algo in study.algorithms}
 
 
-def _cells(runs: Sequence[Run], rule: Rule) -> tuple[Cell, ...]:
-    pairs: dict[tuple[float | None, float | None], list[Run]] = {}
-    for run in runs:
-        pairs.setdefault((run.client_lr, run.server_lr), []).append(run)
-    return tuple(Cell(members[0].algo, *pair, tuple(members), rule) for pair, members in pairs.items())
+def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
+    said = [{key: printable(value) for key, value in run.options.items()} for run in runs]
+    varying = [key for key in dict.fromkeys(key for one in said for key in one) if len({o.get(key) for o in said}) > 1]
+    cells: dict[tuple[float | None, float | None, str], list[RecordedRun]] = {}
+    for run, mine in zip(runs, said, strict=True):
+        options = ", ".join(f"{key} {mine[key]}" for key in varying if key in mine)
+        cells.setdefault((run.client_lr, run.server_lr, options), []).append(run)
+    return tuple(Cell(members[0].algo, *key, tuple(members), rule) for key, members in cells.items())
 
 
 def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
@@ -103,13 +127,13 @@ def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
     # Among equals the one that was good earliest: the best mean over the whole run; then the smaller rates.
     best = min(
         tied,
-        key=lambda cell: (-sign * _whole_run(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0),
+        key=lambda cell: (-sign * _whole_run(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0, cell.options),
     )
     return Choice(algo, cells, best, tuple(tied))
 
 
 def _whole_run(cell: Cell, rule: Rule) -> float:
-    mean = float(np.mean([run.curves[rule.metric].mean() for run in cell.runs]))
+    mean = finite_mean(np.array([finite_mean(run.curves[rule.metric]) for run in cell.runs]))
     return mean if np.isfinite(mean) else (-np.inf if rule.mode == "max" else np.inf)
 
 

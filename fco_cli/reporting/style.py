@@ -25,11 +25,11 @@ ALGORITHMS = {
     "local": AlgorithmStyle("local", "#7F7F7F", "X"),
     "optimum": AlgorithmStyle("optimum", "#000000", ""),
 }
-BASELINES = frozenset(("centralized", "local", "optimum"))  # they do not federate and have no server_lr
+OPTIMUM = "optimum"  # the certified solution, which others are measured by
 
 
 def algorithm_style(algo: str) -> AlgorithmStyle:
-    """The style of an algorithm; one that is not of the paper keeps its own name."""
+    """The style of an algorithm; one that is not in the list keeps its own name."""
     return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h"))
 
 

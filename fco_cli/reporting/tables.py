@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.results import Study
-from fco_cli.reporting.select import Cell, Choice
-from fco_cli.reporting.style import BASELINES, algorithm_style, metric_style
+from fco_cli.reporting.select import Cell, Choice, finite_mean
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.style import algorithm_style, metric_style
+from fco_cli.reporting.text import as_csv, for_latex, for_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,19 +21,20 @@ TARGET_SHARE = 0.9  # of the way from the start to the best score
 
 def target(study: Study, choices: dict[str, Choice]) -> float | None:
     """What counts as arrived: the selection metric, most of the way from its start to the best federated score."""
-    chosen = [choice.best for algo, choice in choices.items() if choice.best is not None and algo not in BASELINES]
+    chosen = [choice.best for choice in choices.values() if choice.best is not None and choice.federated]
     if not chosen:
         return None
     pick = max if study.rule.mode == "max" else min
     start, best = chosen[0].curve(study.rule.metric)[1][0], pick(cell.score for cell in chosen)
-    return float(start + TARGET_SHARE * (best - start))
+    level = float(start + TARGET_SHARE * (best - start))
+    return level if np.isfinite(level) else None
 
 
-def arrival(cell: Cell, level: float) -> int | None:
-    """The index of the first evaluated round at which the cell's mean curve is at the target."""
-    _, mean, _ = cell.curve(cell.rule.metric)
+def arrival(cell: Cell, level: float) -> float | None:
+    """The first evaluated round at which the cell's mean curve is at the target."""
+    rounds, mean, _ = cell.curve(cell.rule.metric)
     there = mean >= level if cell.rule.mode == "max" else mean <= level
-    return int(np.argmax(there)) if there.any() else None
+    return float(rounds[np.argmax(there)]) if there.any() else None
 
 
 def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:
@@ -40,27 +42,40 @@ def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:
     import pandas as pd
 
     level = target(study, choices)
-    return pd.DataFrame([_row(study, algo, choice, level) for algo, choice in choices.items()])
+    return pd.DataFrame([_row(study, algo, choice, list(choices.values()), level) for algo, choice in choices.items()])
 
 
-def _row(study: Study, algo: str, choice: Choice, level: float | None) -> dict[str, object]:
+def _row(study: Study, algo: str, choice: Choice, others: list[Choice], level: float | None) -> dict[str, object]:
     best, window = choice.best, study.rule.last
     row: dict[str, object] = {"algorithm": algorithm_style(algo).label}
     row["client lr"] = None if best is None else best.client_lr
     row["server lr"] = None if best is None else best.server_lr
+    if any(cell.options for other in others for cell in other.cells):
+        row["options"] = None if best is None else best.options
     score = f"{metric_style(study.rule.metric).label} (last {window})" if window > 1 else None
     if score:
         row[score] = None if best is None else best.score
     for metric in study.panels:
         row[metric_style(metric).label] = None if best is None else best.mean(metric, 1)
-    at = arrival(best, level) if best is not None and level is not None and algo not in BASELINES else None
-    row["rounds to target"] = None if at is None or best is None else best.curve(study.rule.metric)[0][at]
-    row["MB to target"] = None if at is None or best is None else best.runs[0].megabytes[at]
-    row["seconds"] = None if best is None else np.mean([run.result.get("seconds", np.nan) for run in best.runs])
+    if any(run.optimality_gap is not None for run in study.runs):
+        row["optimality gap"] = None if best is None else _mean([run.optimality_gap for run in best.runs])
+    at = arrival(best, level) if best is not None and level is not None and choice.federated else None
+    row["rounds to target"] = at
+    row["MB to target"] = None if at is None or best is None else _megabytes(best, at)
+    row["seconds"] = None if best is None else _mean([run.result["seconds"] for run in best.runs])
     row["seeds"] = len({run.seed for run in study.of(algo)})
     row["tied"] = len(choice.tied)
     row["diverged"] = f"{choice.diverged} of {len(choice.cells)}"
     return row
+
+
+def _mean(values: list[float | None]) -> float:
+    return finite_mean(np.array(values, dtype=float))  # None becomes NaN
+
+
+def _megabytes(cell: Cell, at: float) -> float:
+    run = cell.runs[0]
+    return float(run.megabytes[run.curves["round"] == at][0])
 
 
 def caption(study: Study, choices: dict[str, Choice]) -> str:
@@ -91,25 +106,20 @@ def as_markdown(table: pd.DataFrame) -> str:
     """A Markdown table."""
     text = as_text(table)
     rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+    return "\n".join("| " + " | ".join(map(for_markdown, row)) + " |" for row in rows) + "\n"
 
 
 def as_latex(table: pd.DataFrame, title: str) -> str:
     """A LaTeX table that needs booktabs."""
-    plain = {"∂": r"$\partial$", "ψ": r"$\psi$", "–": "--", "%": r"\%", "_": r"\_", "&": r"\&"}
-
-    def escape(text: str) -> str:
-        return "".join(plain.get(character, character) for character in text)
-
     text = as_text(table)
-    rows = [" & ".join(map(escape, row)) + r" \\" for row in text.to_numpy().tolist()]
+    rows = [" & ".join(map(for_latex, row)) + r" \\" for row in text.to_numpy().tolist()]
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escape(title)}}}",
+        rf"\caption{{{for_latex(title)}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(text.columns) - 1)}}}",
         r"\toprule",
-        " & ".join(map(escape, text.columns)) + r" \\",
+        " & ".join(map(for_latex, text.columns)) + r" \\",
         r"\midrule",
         *rows,
         r"\bottomrule",
@@ -123,8 +133,8 @@ def save_tables(study: Study, choices: dict[str, Choice], folder: Path) -> list[
     """Write the study's table in all three forms."""
     table, title = best_table(study, choices), caption(study, choices)
     contents = {
-        ".md": f"{title}\n\n{as_markdown(table)}",
-        ".csv": table.to_csv(index=False),
+        ".md": f"{for_markdown(title)}\n\n{as_markdown(table)}",
+        ".csv": as_csv(table),
         ".tex": as_latex(table, title),
     }
     written = [folder / f"{study.slug}{suffix}" for suffix in contents]

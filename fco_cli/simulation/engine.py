@@ -6,21 +6,22 @@ numbers do not depend on the stack it runs in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from fco_cli.algorithms import Algorithm, Cohort, Jobs, State
-from fco_cli.algorithms.base import Federated
+from fco_cli.algorithms import Algorithm, Cohort, State, Varying
+from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate
-from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
-COUNTERS = ("vectors_up", "vectors_down", "bytes_up", "bytes_down", "prox_calls")
+COUNTERS = (*Costs._fields, "clients_dropped")
 
 
 @dataclass
@@ -29,10 +30,11 @@ class Job:
 
     round: int = 0  # rounds done
     state: State = field(default_factory=dict)  # without the job axis; empty before the first round
+    memory: Saved = field(default_factory=dict)  # what its clients remember, as a checkpoint keeps it
     counters: Array = field(default_factory=lambda: np.zeros(len(COUNTERS), dtype=np.int64))
     history: dict[str, list[float]] = field(default_factory=dict)  # metric -> value at every evaluated round
     seconds: float = 0.0  # of work so far, over all sessions
-    diverged: int | None = None  # the round in which no client had a finite update
+    diverged: int | None = None  # the round whose state was not finite
     model: Array | None = None  # the output, set when the job ends
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
 
@@ -42,36 +44,45 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Setup:
     """All that the jobs of a stack have in common."""
 
     task: Task
     problem: Problem
-    settings: Settings
+    hparams: Hparams
     seed: int
-    algorithm: Callable[[Problem, Jobs], Algorithm]
+    algorithm: Algorithm
     record_clients: bool = False  # keep the client models of the last round
 
 
 class Simulation:
-    """A stack of jobs, all at the same round, on its way to the end."""
+    """A stack of jobs, all at the same round, on its way to the end.
 
-    def __init__(self, experiment: Experiment, jobs: list[Job], varying: Jobs) -> None:
-        self.experiment = experiment
+    `folders`, one for every job, is where client memory too large for this process may live.
+    """
+
+    def __init__(self, setup: Setup, jobs: list[Job], varying: Varying, folders: list[Path] | None = None) -> None:
+        self.setup = setup
         self.running = list(jobs)
-        self.rounds = experiment.settings.rounds
         self._adopt(varying)
-        if self.algorithm.one_shot:
-            self.rounds = 1
+        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
+        self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed)
+        w = setup.problem.initial_models(varying.psi)
+        self.memory = None
+        if self.algorithm.remembered:
+            self.memory = client_memory(self.algorithm.initial_memory(w), setup.problem.data.clients, folders)
         if jobs[0].state:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
+            if self.memory is not None:
+                for j, job in enumerate(jobs):
+                    self.memory.load(j, job.memory)
         else:
-            self.state = self.algorithm.start(experiment.problem.start(varying.parameters))
+            self.state = self.algorithm.initial_state(w)
             self._record(0)
 
-    def _adopt(self, varying: Jobs) -> None:
+    def _adopt(self, varying: Varying) -> None:
         self.varying = varying
-        self.algorithm = self.experiment.algorithm(self.experiment.problem, varying)
+        self.algorithm = self.setup.algorithm.bind(self.setup.problem, varying)
 
     @property
     def round(self) -> int:
@@ -87,30 +98,38 @@ class Simulation:
         return True
 
     def _advance(self) -> None:
-        problem, settings = self.experiment.problem, self.experiment.settings
-        cohort = None
-        if self.algorithm.federated:
-            cohort = sample_cohort(problem.data, settings, self.experiment.seed, self.round)
-        before, self.state = self.state, self.algorithm.round(self.state, cohort)
-        finite = np.isfinite(self.state["s"].reshape(len(self.running), -1).sum(axis=1))
+        cohort = self.sampler.cohort(self.round) if self.algorithm.federated else None
+        remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)
+        made = self.algorithm.round(self.state, cohort, remembered)
+        finite = _finite_jobs(made.state)
+        if self.setup.record_clients and self.round + 1 == self.rounds:
+            self._keep_clients(made, cohort)
+        if self.memory is not None and cohort is not None:  # only now: a job that diverges leaves with what it had
+            assert made.memory is not None
+            assert made.arrived is not None
+            self.memory.write(cohort.clients, made.memory, made.arrived & finite)
+        before, self.state = self.state, made.state
         if not finite.all():
             self._drop(~finite, before)
-            before = {name: values[finite] for name, values in before.items()}
-        if not self.running:
-            return
-        done, counters = self.round + 1, self.running[0].counters + self._cost(cohort)
-        for job in self.running:
-            job.round, job.counters = done, counters
-        if done % settings.eval_every == 0 or done == self.rounds:
+        if self.running:
+            self._count_round(self.algorithm.costs(cohort), made.dropped[finite])
+
+    def _count_round(self, costs: Costs, dropped: Array) -> None:
+        done = self.round + 1
+        for job, clients in zip(self.running, dropped.tolist(), strict=True):
+            job.round, job.counters = done, job.counters + np.array([*costs, clients])
+        if done % self.setup.hparams.eval_every == 0 or done == self.rounds:
             self._record(done)
         if done == self.rounds:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
-            if self.experiment.record_clients and isinstance(self.algorithm, Federated) and cohort is not None:
-                clients = self.algorithm.client_models(before, cohort)
-                for j, job in enumerate(self.running):
-                    job.clients = clients[:, j].copy()
             self.running = []
+
+    def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
+        if made.messages is not None and cohort is not None:
+            models = self.algorithm.client_models(self.state, made.messages, cohort)
+            for j, job in enumerate(self.running):
+                job.clients = models[:, j].copy()
 
     def _drop(self, diverged: Array, before: State) -> None:
         """Jobs that have diverged leave the stack, with their last finite model."""
@@ -119,18 +138,15 @@ class Simulation:
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[~diverged] for name, values in self.state.items()}
-        self._adopt(self.varying.take(~diverged))
-
-    def _cost(self, cohort: Cohort | None) -> Array:
-        """A round's communication and prox calls; every client receives and sends one vector."""
-        problem, vectors = self.experiment.problem, 0 if cohort is None else len(cohort.clients)
-        size = vectors * problem.layout.size * problem.dtype.itemsize
-        return np.array([vectors, vectors, size, size, self.algorithm.prox_calls(cohort)])
+        if self.memory is not None:
+            self.memory.keep(~diverged)
+        if self.running:
+            self._adopt(self.varying.take(~diverged))
 
     def _record(self, done: int) -> None:
         """Append an evaluation to the running jobs' histories."""
-        models, parameters = self.algorithm.output(self.state), self.varying.parameters
-        metrics: Metrics = evaluate(self.experiment.task, self.experiment.problem, models, parameters)
+        models, psi = self.algorithm.output(self.state), self.varying.psi
+        metrics: Metrics = evaluate(self.setup.task, self.setup.problem, models, psi)
         rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
         for job, row in zip(self.running, rows, strict=True):
             if not job.history:
@@ -143,4 +159,18 @@ class Simulation:
         """The running jobs with their states filled in, for a checkpoint."""
         for j, job in enumerate(self.running):
             job.state = {name: values[j] for name, values in self.state.items()}
+            if self.memory is not None:
+                job.memory = self.memory.save(j)
         return self.running
+
+    def saved(self) -> None:
+        """The checkpoints of the last snapshot are on disk."""
+        if self.memory is not None:
+            for j in range(len(self.running)):
+                self.memory.saved(j)
+
+
+def _finite_jobs(state: State) -> Array:
+    """Which jobs have finite numbers only, in all that the server keeps: [J]."""
+    sums = np.array([values.reshape(len(values), -1).sum(axis=1) for values in state.values()])
+    return np.isfinite(sums).all(axis=0)

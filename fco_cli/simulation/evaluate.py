@@ -1,22 +1,23 @@
-"""The numbers of one evaluation: those every run carries (SPEC section 6) and those of the task."""
+"""The numbers of one evaluation: those every run carries (docs/method.md, "Metrics") and those of the task."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.tasks.base import Task
 
 Metrics = dict[str, Array]  # name -> [J]
 
 
-def evaluate(task: Task, problem: Problem, models: Array, parameters: Array) -> Metrics:
+def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> Metrics:
     """Metrics of models [J, P]; for [J, M, P] (the local baseline) the median and quartiles over M."""
     if models.ndim == 2:
-        return _evaluate(task, problem, models, parameters)
+        return _evaluate(task, problem, models, numbers)
     # A job at a time: the gradients of all models at once could be larger than the data.
-    jobs = [_evaluate(task, problem, w, np.tile(p, (len(w), 1))) for w, p in zip(models, parameters, strict=True)]
+    jobs = [_evaluate(task, problem, w, np.repeat(numbers[[j]], len(w))) for j, w in enumerate(models)]
     metrics: Metrics = {}
     for name in jobs[0]:
         low, median, high = np.quantile([values[name] for values in jobs], [0.25, 0.5, 0.75], axis=1)
@@ -24,15 +25,15 @@ def evaluate(task: Task, problem: Problem, models: Array, parameters: Array) -> 
     return metrics
 
 
-def _evaluate(task: Task, problem: Problem, w: Array, parameters: Array) -> Metrics:
-    training, psi = problem.risk(w), problem.psi(w, parameters)
+def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metrics:
+    training, psi = problem.risk(w), problem.psi(w, numbers)
     metrics = {
         "objective": training.value + psi,
         "train_loss": training.value,
-        "kkt_residual": problem.kkt_residual(w, training.gradient, parameters),
+        "kkt_residual": problem.kkt_residual(w, training.gradient, numbers),
     }
     if problem.regularizer.constraint:
-        metrics["constraint_violation"] = problem.constraint_violation(w, parameters)
+        metrics["constraint_violation"] = problem.constraint_violation(w, numbers)
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
     if problem.validation is not None:

@@ -6,7 +6,7 @@
     clients.npz    with record_clients=true: the last round's client models and, last, their average
     run.log        what was said
     result.json    written last: its presence means that the run is done
-    checkpoint.npz while the run is unfinished
+    checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
 
 Every file is written under another name, flushed to the disk and then renamed.
 """
@@ -14,7 +14,6 @@ Every file is written under another name, flushed to the disk and then renamed.
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import logging
@@ -29,12 +28,14 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.files import write_atomically
+from fco_cli.files import lock, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
+from fco_cli.simulation.memory import FILE
 
 log = logging.getLogger(__name__)
 
+CHECKPOINT = ("checkpoint.npz", FILE)
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
 
@@ -95,19 +96,10 @@ class Record:
 
     @contextmanager
     def lock(self, wait: bool) -> Iterator[bool]:
-        """Hold this run for this process; False if another one does. A lock ends with its process, in any case."""
+        """Hold this run for this process; False if another one does."""
         self.create()
-        try:
-            file = (self.folder / ".lock").open("w")
-        except OSError as problem:
-            raise UserError(f"output_dir: {self.folder} cannot be written: {problem.strerror}") from problem
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with lock(self.folder / ".lock", wait) as ours:
+            yield ours
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""
@@ -123,9 +115,10 @@ class Record:
 
     def save_checkpoint(self, job: Job) -> None:
         arrays = {f"state/{name}": values for name, values in job.state.items()}
+        arrays |= {f"memory/{name}": values for name, values in job.memory.items()}
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
-        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=False)
+        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any]) -> dict[str, Any]:
         """Write everything, `result.json` last, and only then drop the checkpoint."""
@@ -149,8 +142,12 @@ class Record:
             **result,
         }
         write_atomically(self.folder / "result.json", (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
-        (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+        self.drop_checkpoint()
         return result
+
+    def drop_checkpoint(self) -> None:
+        for name in CHECKPOINT:
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def _job_from(arrays: dict[str, Array]) -> Job:
@@ -158,7 +155,14 @@ def _job_from(arrays: dict[str, Array]) -> Job:
         return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
     history = {name: values.tolist() for name, values in under("history/").items()}
-    return Job(int(arrays["round"]), under("state/"), arrays["counters"], history, float(arrays["seconds"]))
+    return Job(
+        int(arrays["round"]),
+        under("state/"),
+        under("memory/"),
+        arrays["counters"],
+        history,
+        float(arrays["seconds"]),
+    )
 
 
 def _table(job: Job) -> bytes:

@@ -1,9 +1,12 @@
-"""An estimate of L, the largest Hessian eigenvalue over batches, and the step size it allows (SPEC section 6)."""
+"""An estimate of L, the largest Hessian eigenvalue over batches, and the step sizes it allows."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from fco_cli.problem.data import Batches
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
@@ -15,10 +18,10 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
     """
     random = generator(seed, PROBES)
     data, dtype = problem.data, problem.dtype
-    start = problem.model.start().astype(dtype)[None]
+    start = problem.model.initial().astype(dtype)[None]
     largest = 0.0
     for m in random.integers(data.clients, size=batches):
-        low, high = data.start[m], data.start[m + 1]
+        low, high = data.offsets[m], data.offsets[m + 1]
         rows = random.permutation(high - low)[:batch_size] + low
         vector = random.standard_normal(start.shape).astype(dtype)
         for _ in range(iterations):
@@ -34,6 +37,28 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
 
 def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
-    gradient = np.zeros_like(w)
-    problem.descend(gradient, w, problem.data.x, problem.data.y, rows, problem.model.widths, -np.ones(1))
+    gradient, data = np.zeros_like(w), problem.data
+    one = Batches(data.x, data.y, rows, np.array([0, len(rows)]), problem.model.widths)
+    problem.descend(gradient, w, one, 0, -np.ones(len(w)))
     return gradient
+
+
+def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | None:
+    """One line, if steps of this size overshoot on some batch."""
+    if smoothness is None or client_lr <= 2 / smoothness:
+        return None
+    return (
+        f"hparams.client_lr={client_lr:g} is above 2/L = {2 / smoothness:.2g} "
+        f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
+    )
+
+
+def why_diverged(client_lr: float, result: dict[str, Any]) -> str:
+    """One line that explains a divergence."""
+    limit = 2 / result["smoothness"] if result["smoothness"] else None
+    line = f"diverged in round {result['diverged_round']} with client_lr {client_lr:g}"
+    if limit is None:
+        return f"{line}: take a smaller hparams.client_lr"
+    if client_lr > limit:
+        return f"{line}, which is above 2/L = {limit:.2g}: steps beyond 2/L overshoot; take a smaller hparams.client_lr"
+    return f"{line}, although it is below 2/L = {limit:.2g}: take a smaller hparams.server_lr"

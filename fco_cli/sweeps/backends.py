@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fco_cli.errors import UserError, require
-from fco_cli.execute import Stop
-from fco_cli.simulation.record import write_atomically
+from fco_cli.files import write_atomically
+from fco_cli.simulation.record import CHECKPOINT, Record
+from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.stacks import Ended, Event, Post, Stack, run_stack
 
 
@@ -86,7 +87,9 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> It
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise UserError("hydra.launcher.backend: dask needs the extra fco[dask]: pip install 'fco[dask]'") from None
+        raise UserError(
+            "hydra.launcher.backend: dask needs the extra fco-cli[dask]: pip install 'fco-cli[dask]'"
+        ) from None
     try:
         client = Client(options.address, timeout="10s")
     except (OSError, ValueError) as problem:
@@ -94,7 +97,7 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> It
     with client:
         tasks = {
             client.submit(
-                run_far_away, _with_threads(stack, 1), _checkpoints(stack), options.memory_mb, pure=False
+                run_on_worker, _with_threads(stack, 1), _checkpoints(stack), options.memory_mb, pure=False
             ): stack
             for stack in stacks
         }
@@ -118,9 +121,10 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> It
 
 
 Files = dict[str, bytes]
+SENDABLE = 2**28  # bytes of a checkpoint
 
 
-def run_far_away(stack: Stack, checkpoints: dict[str, Files], memory_mb: int) -> tuple[Ended, dict[str, Files]]:
+def run_on_worker(stack: Stack, checkpoints: dict[str, Files], memory_mb: int) -> tuple[Ended, dict[str, Files]]:
     """What a Dask worker does: run the stack in a folder of its own and send the records' files."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [replace(run, output_dir=Path(folder), force=False) for run in stack.runs]
@@ -137,8 +141,13 @@ def run_far_away(stack: Stack, checkpoints: dict[str, Files], memory_mb: int) ->
 
 
 def _checkpoints(stack: Stack) -> dict[str, Files]:
-    paths = {run.run_id: run.folder / "checkpoint.npz" for run in stack.runs}
-    return {run_id: {path.name: path.read_bytes()} if path.exists() else {} for run_id, path in paths.items()}
+    """The files from which each run goes on; clients' memory too large to send makes the run start over."""
+    found: dict[str, Files] = {}
+    for run in stack.runs:
+        paths = [path for name in CHECKPOINT if (path := run.folder / name).exists()]
+        small = sum(path.stat().st_size for path in paths) <= SENDABLE
+        found[run.run_id] = {path.name: path.read_bytes() for path in paths} if small else {}
+    return found
 
 
 def _write_record(folder: Path, files: Files) -> None:
@@ -147,7 +156,7 @@ def _write_record(folder: Path, files: Files) -> None:
     for name in sorted(files, key=lambda name: name == "result.json"):
         write_atomically(folder / name, files[name])
     if "result.json" in files:
-        (folder / "checkpoint.npz").unlink(missing_ok=True)
+        Record(folder).drop_checkpoint()
 
 
 BACKENDS = {"local": on_this_machine, "dask": on_dask}

@@ -6,10 +6,11 @@ import os
 import time
 
 from fco_cli.config import Run
-from fco_cli.execute import bytes_per_job, problem_of, varying_of
 from fco_cli.problem.compiled import set_threads
-from fco_cli.simulation.engine import Experiment, Job, Simulation
+from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.sweeps.backends import Options
+from fco_cli.sweeps.problems import problem_of, varying_of
+from fco_cli.sweeps.runner import bytes_per_job
 from fco_cli.sweeps.stacks import stacks_of
 
 PROBE_ROUNDS = 3
@@ -41,8 +42,8 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
 def _seconds(runs: list[Run]) -> float:
     """How long a stack takes: its rounds times the time of one, compilation left out."""
     first = runs[0]
-    experiment = Experiment(first.task, problem_of(first), first.hparams, first.seed, first.make_algorithm)
-    simulation = Simulation(experiment, [Job() for _ in runs], varying_of(runs))
+    setup = Setup(first.task, problem_of(first), first.hparams, first.seed, first.algo)
+    simulation = Simulation(setup, [Job() for _ in runs], varying_of(runs))
     simulation.advance()
     start = time.perf_counter()
     rounds = sum(simulation.advance() for _ in range(PROBE_ROUNDS))

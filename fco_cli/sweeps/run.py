@@ -1,61 +1,74 @@
-"""A whole sweep: what is done already, the rest as stacks, and the best of all."""
+"""A whole sweep: what is done already, and the rest as stacks."""
 
 from __future__ import annotations
 
-import logging
 import math
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.table import Table
 
 from fco_cli.config import Run
 from fco_cli.errors import SweepFailed, UserError
-from fco_cli.execute import Stop
 from fco_cli.files import as_yaml
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
-from fco_cli.sweeps.display import Display
-from fco_cli.sweeps.plan import describe_plan
-from fco_cli.sweeps.stacks import Ended, stacks_of
-
-log = logging.getLogger(__name__)
+from fco_cli.sweeps.stacks import Ended, Event, Stack, stacks_of
 
 
-def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
-    """Run all jobs of a Hydra multirun: the final objective of each, in order, or what it failed with."""
-    checked = Options(**options)
-    runs = [Run.of(config) for config in configs]
-    unique = {run.run_id: run for run in runs}
-    display, ended = Display(Console(stderr=True)), Ended()
-    for run_id, run in unique.items():
-        if not run.force and (result := Record(run.folder).result()):
-            ended.results[run_id] = result
-            display.already(result["status"])
-    missing = [run for run_id, run in unique.items() if run_id not in ended.results]
-    if configs[0].dry_run:
-        Console().print(describe_plan(missing, len(ended.results), checked), highlight=False)
-        return [math.nan] * len(runs)
-    with tempfile.TemporaryDirectory() as folder, Stop(Path(folder) / "stop") as stop:
-        stacks = stacks_of(missing)
-        with display.watching(stacks):
-            for part in BACKENDS[checked.backend](stacks, checked, stop, display.post):
-                ended.add(part)
-        stop.check()
-    if len(ended.refusals) == len(unique):
-        raise UserError(next(iter(ended.refusals.values())))
-    for run, config, chosen in zip(runs, configs, overrides, strict=True):
-        _save_hydra_output(run, config, chosen)
-    _print_best(list(unique.values()), ended)
-    failure = _failure(unique, ended)
-    return [_objective(ended.results[run.run_id]) if run.run_id in ended.results else failure for run in runs]
+class Watcher(Protocol):
+    """Someone who watches a sweep."""
+
+    def already(self, status: str) -> None: ...
+
+    def watching(self, stacks: list[Stack]) -> AbstractContextManager[None]: ...
+
+    def post(self, event: Event) -> None: ...
+
+
+class Sweep:
+    """All jobs of a Hydra multirun, and what happened to them."""
+
+    def __init__(self, configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> None:
+        self.configs, self.overrides, self.options = configs, overrides, Options(**options)
+        self.runs = [Run.of(config) for config in configs]
+        self.unique = {run.run_id: run for run in self.runs}  # jobs may mean the same run
+        self.ended = Ended()
+        for run_id, run in self.unique.items():
+            if not run.force and (result := Record(run.folder).result()):
+                self.ended.results[run_id] = result
+        self.missing = [run for run_id, run in self.unique.items() if run_id not in self.ended.results]
+
+    def run(self, watcher: Watcher) -> None:
+        """Run what is missing; what cannot be run at all, for a reason that all runs share, is the user's to mend."""
+        for result in self.ended.results.values():
+            watcher.already(result["status"])
+        with tempfile.TemporaryDirectory() as folder, Stop(Path(folder) / "stop") as stop:
+            stacks = stacks_of(self.missing)
+            with watcher.watching(stacks):
+                for part in BACKENDS[self.options.backend](stacks, self.options, stop, watcher.post):
+                    self.ended.add(part)
+            stop.check()
+        if len(self.ended.refusals) == len(self.unique):
+            raise UserError(next(iter(self.ended.refusals.values())))
+        for run, config, chosen in zip(self.runs, self.configs, self.overrides, strict=True):
+            _save_hydra_output(run, config, chosen)
+
+    @property
+    def finished_folders(self) -> list[Path]:
+        return [run.folder for run_id, run in self.unique.items() if run_id in self.ended.results]
+
+    def values(self) -> list[float | Exception]:
+        """The final objective of each job, in order, or what it failed with."""
+        results, failure = self.ended.results, _failure(self.unique, self.ended)
+        return [_objective(results[run.run_id]) if run.run_id in results else failure for run in self.runs]
 
 
 def _objective(result: dict[str, Any]) -> float:
-    """What sweepers that optimise want to see; infinite for a run that diverged."""
+    """What sweepers that optimize want to see; infinite for a run that diverged."""
     final = result["final"]["objective"]
     return math.inf if final is None or result["status"] == "diverged" else final
 
@@ -78,24 +91,3 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
         folder.mkdir()
         (folder / "config.yaml").write_text(as_yaml(OmegaConf.to_container(config)))
         (folder / "overrides.yaml").write_text(as_yaml(overrides))
-
-
-def _print_best(runs: list[Run], ended: Ended) -> None:
-    """The best configuration of each algorithm, chosen as a report chooses."""
-    from fco_cli.reporting.results import read_record, studies_of
-    from fco_cli.reporting.select import choose
-
-    studies = studies_of([read_record(run.folder) for run in runs if run.run_id in ended.results])
-    if not studies:
-        return
-    table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
-    for heading in ("task", "algorithm", studies[0].rule.metric, "client lr", "server lr", "record"):
-        right = heading not in ("task", "algorithm", "record")
-        table.add_column(heading.replace("_", " "), justify="right" if right else "left", no_wrap=True)
-    for study in studies:
-        for choice in choose(study).values():
-            if (best := choice.best) is not None:
-                task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
-                rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
-                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, str(best.runs[0].folder))
-    Console(width=160).print(table)

@@ -5,19 +5,23 @@ A stack's jobs leave it when they diverge or end, each with a record of its own.
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.errors import Interrupted, NoCertificate, UserError
-from fco_cli.execute import Outcome, Stop, execute
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.runner import Outcome, execute
 
 EVENT_SECONDS = 0.3
+LARGEST = 200  # runs: each holds a lock file open, and a process may open no more than 256 files on some systems
 
 
 @dataclass(frozen=True)
@@ -44,24 +48,70 @@ Post = Callable[[Event], None]
 
 @dataclass
 class Ended:
-    """How runs ended, by run id: their results, or the reasons why they failed or could not be run at all."""
+    """How runs ended, by run id: their results, or the reasons why they failed or could not be run at all.
+
+    Warnings by the place that they came from: the first one's text, and how many there were.
+    """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def add(self, other: Ended) -> None:
         self.results |= other.results
         self.failures |= other.failures
         self.refusals |= other.refusals
+        for place, (text, count) in other.warnings.items():
+            self.warn(place, text, count)
+
+    def warn(self, place: str, text: str, count: int = 1) -> None:
+        first, before = self.warnings.get(place, (text, 0))
+        self.warnings[place] = first, before + count
+
+
+class _Collector(logging.Handler):
+    """Keeps warnings for the sweep's end, where each is said once; passes on what is less than a warning."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__()
+        self.ended = ended
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            logging.getLogger().handle(record)
+        elif record.name == "py.warnings":  # Python's own warnings all pass through one line of its library
+            text = record.getMessage().splitlines()[0]
+            self.ended.warn(text, text)
+        else:
+            self.ended.warn(f"{record.pathname}:{record.lineno}", record.getMessage())
+
+
+@contextmanager
+def _collecting_warnings(ended: Ended) -> Iterator[None]:
+    collector = _Collector(ended)
+    sources = [logging.getLogger(name) for name in ("fco_cli", "py.warnings")]
+    propagated = [source.propagate for source in sources]
+    logging.captureWarnings(True)
+    for source in sources:
+        source.addHandler(collector)
+        source.propagate = False
+    try:
+        yield
+    finally:
+        for source, before in zip(sources, propagated, strict=True):
+            source.removeHandler(collector)
+            source.propagate = before
+        logging.captureWarnings(False)
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack key, in the order in which the keys appear."""
+    """Group runs by their stack's identity, in the order in which it appears; very large groups are divided."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.stack_key, []).append(run)
-    return [Stack(number, members) for number, members in enumerate(groups.values())]
+        groups.setdefault(run.identity.stack, []).append(run)
+    parts = [members[low : low + LARGEST] for members in groups.values() for low in range(0, len(members), LARGEST)]
+    return [Stack(number, members) for number, members in enumerate(parts)]
 
 
 class Reporter:
@@ -86,7 +136,7 @@ class Reporter:
 def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     """Execute a stack. Where it fails as a whole its runs are tried one by one, so that only those fail that must."""
     ended = Ended()
-    with stop:
+    with stop, _collecting_warnings(ended):
         try:
             stop.check()
             for outcome in execute(stack.runs, Reporter(stack.number, post), stop, memory_mb):
@@ -95,11 +145,14 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
             return ended
         except Exception as problem:  # whatever it is: it is reported, and the other runs go on
             if isinstance(problem, UserError) and not isinstance(problem, NoCertificate):
-                return _refused(stack, problem, post)  # data that are not there, a full disk: the same for all of them
-            if len(stack.runs) == 1:
-                return _failed(stack, problem, post)
-            for run in stack.runs:
-                ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
+                ended.add(
+                    _refused(stack, problem, post)
+                )  # data that are not there, a full disk: the same for all of them
+            elif len(stack.runs) == 1:
+                ended.add(_failed(stack, problem, post))
+            else:
+                for run in stack.runs:
+                    ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
     return ended
 
 

@@ -1,4 +1,4 @@
-"""What a task is: it builds a problem from a seed and owns the metrics of its models."""
+"""What a task is: it makes data, a model and a loss from a seed, and owns the metrics of its models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.problem import Problem, TaskData
 
 
 @dataclass(kw_only=True)
@@ -27,13 +26,25 @@ class Task(ABC):
         """How many training clients there are, where that is known before the data are read."""
         return None
 
+    def missing_data(self) -> str | None:
+        """What is not on this machine yet and would have to be downloaded; None: the task can start at once."""
+        return None
+
     def identity(self) -> dict[str, Any]:
-        """What the result depends on: the configuration, with the content of files in the place of their paths."""
-        return asdict(self)
+        """What the data depend on: the configuration, with the content of files in the place of their paths.
+
+        `strength` and `radius` are defaults of the regularizer and no part of it.
+        """
+        own = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius")}
+        return own | self.contents()
+
+    def contents(self) -> dict[str, str]:
+        """Digests of the files that the configuration names, by their keys."""
+        return {}
 
     @abstractmethod
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
-        """The problem, from the seed alone."""
+    def build(self, seed: int, dtype: str) -> TaskData:
+        """The data, the model and the loss, from the seed alone."""
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """The task's own metrics of models [J, P]."""

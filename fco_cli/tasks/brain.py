@@ -13,11 +13,9 @@ import numpy as np
 from fco_cli.files import write_atomically
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models import Linear
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import risk_of
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
 
@@ -46,21 +44,13 @@ class BrainTask(Task):
 
 
 def support(w: Array) -> Array:
-    """Where the kernel of models [J, P] is not zero: [J, voxels]."""
+    """Where the weights of models [J, P] is not zero: [J, voxels]."""
     return np.abs(w[:, :-1]) > THRESHOLD
 
 
-def classification(
-    training: ClientData,
-    held_out: ClientData,
-    regularizer: Regularizer,
-    weighting: str,
-    truth: Array | None = None,
-) -> Problem:
-    """Regularised logistic regression, validated on subjects that it has not seen."""
-    model, loss = Linear(training.x.shape[1]), Loss.ALL["logistic"]
-    validation = risk_of(held_out, held_out.weights(weighting), model, loss)
-    return Problem(training, model, loss, regularizer, weighting, validation=validation, truth=truth)
+def classification(training: ClientData, held_out: ClientData, truth: Array | None = None) -> TaskData:
+    """Logistic regression, validated on subjects that it has not seen."""
+    return TaskData(training, Linear(training.x.shape[1]), Logistic(), held_out, truth)
 
 
 def to_image(voxels: Array, mask: Nifti1Image) -> Nifti1Image:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,15 @@ from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.models import Linear
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import DataRisk
+from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.problem.risk import scores_of
 from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.base import Task
-from fco_cli.tasks.metrics import area_under_curve, density
+from fco_cli.tasks.metrics import density
 
 HOLDOUTS = ("auto", "split", "clients", "rows", "none")
-
-
-@dataclass(frozen=True)
-class CustomProblem(Problem):
-    """A problem that remembers what its features are."""
-
-    description: LinearModel = field(kw_only=True)
 
 
 @dataclass(kw_only=True)
@@ -40,41 +32,51 @@ class Custom(Task):
 
     path: str
     loss: str
-    standardise: bool  # features to mean 0 and deviation 1, by moments that the clients send
+    huber_delta: float  # of the Huber loss; every number of a loss has its key, <loss>_<number>
+    standardize: bool  # features to mean 0 and deviation 1, by moments that the clients send
     holdout: str  # what validates: the file's split, whole clients, rows of every client, nothing; auto: split or rows
     holdout_fraction: float
 
     main_metric = "objective"
 
     def __post_init__(self) -> None:
-        require(self.loss in Loss.ALL, "task.loss", self.loss, "one of " + ", ".join(Loss.ALL))
+        require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
+        self._loss()  # refuses a number out of range
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
 
     def identity(self) -> dict[str, Any]:
-        return asdict(self) | {"path": fingerprint(Path(self.path))}
+        """Without the numbers of losses that are not the chosen one."""
+        other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
+        idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
+        return {key: value for key, value in super().identity().items() if key not in idle}
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def contents(self) -> dict[str, str]:
+        return {"path": fingerprint(Path(self.path))}
+
+    def _loss(self) -> Loss:
+        kind = all_losses()[self.loss]
+        return kind(**{number.name: getattr(self, f"{self.loss}_{number.name}") for number in fields(kind)})
+
+    def build(self, seed: int, dtype: str) -> TaskData:
         data = read(Path(self.path))
-        outputs = check_labels(data, self.loss)
+        loss = self._loss()
+        outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
         training = data.take(~held_out).as_clients(dtype)
         moments = Moments.identity(data.x.shape[1])
-        if self.standardise:
+        if self.standardize:
             moments = aggregated_moments(training)
-            training = _standardised(training, moments, dtype)
-        model, loss = Linear(data.x.shape[1], outputs), Loss.ALL[self.loss]
-        validation = None
+            training = _standardized(training, moments, dtype)
+        model = Linear(data.x.shape[1], outputs)
+        test = None
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)
-            test = _standardised(test, moments, dtype) if self.standardise else test
-            validation = DataRisk.of(test, test.weights(weighting), model, loss)
+            test = _standardized(test, moments, dtype) if self.standardize else test
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
-        return CustomProblem(
-            training, model, loss, regularizer, weighting, validation=validation, description=description
-        )
+        return TaskData(training, model, loss, test, description=description)
 
     def _held_out(self, data: FederatedData, seed: int) -> Array:
         """A mask over the rows; every client that trains keeps at least one row."""
@@ -93,34 +95,28 @@ class Custom(Task):
             count = min(max(1, round(self.holdout_fraction * len(sizes))), len(sizes) - 1)
             return np.isin(member, random.choice(len(sizes), count, replace=False))
         held_out = np.zeros(len(member), dtype=bool)
-        if holdout == "rows":
-            for m, size in enumerate(sizes.tolist()):
-                rows = np.flatnonzero(member == m)
-                count = min(max(1, round(self.holdout_fraction * size)), size - 1)
-                held_out[random.choice(rows, count, replace=False)] = True
+        if holdout == "rows":  # the first of every client's rows, in random order
+            order = np.lexsort((random.random(len(member)), member))
+            place = np.arange(len(member)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            counts = np.minimum(np.maximum(1, np.round(self.holdout_fraction * sizes)), sizes - 1)
+            held_out[order] = place < np.repeat(counts, sizes)
         return held_out
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        support = w[:, problem.layout.regularised] != 0
+        support = w[:, problem.layout.regularized] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
-        if isinstance(problem.validation, DataRisk) and self.loss != "softmax":
-            metrics |= self._held_out_metrics(problem.validation.data, w)
+        if problem.held_out is not None and problem.model.widths[-1] == 1:
+            scores, y = scores_of(problem.model, problem.held_out, w), problem.held_out.y.astype(float)
+            jobs = [problem.loss.metrics(job[0].astype(float), y) for job in scores]
+            metrics |= {f"validation_{name}": np.array([job[name] for job in jobs]) for name in jobs[0]}
         return metrics
-
-    def _held_out_metrics(self, data: ClientData, w: Array) -> dict[str, Array]:
-        scores = w[:, :-1].astype(float) @ data.x.T.astype(float) + w[:, -1:]  # [J, N]
-        if self.loss == "logistic":
-            return {"validation_auc": np.array([area_under_curve(row, data.y > 0.5) for row in scores])}
-        squared = ((scores - data.y) ** 2).mean(axis=1)
-        return {"validation_rmse": np.sqrt(squared), "validation_r2": 1 - squared / max(data.y.var(), 1e-300)}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
         """model.csv, linear_model.npz and linear_model.json; the local baseline has no single model to export."""
-        assert isinstance(problem, CustomProblem)
         if model.ndim == 1:
-            kernel = problem.layout.view(model[None], "kernel").reshape(problem.model.widths[-1], -1)
-            problem.description.write(folder, kernel.astype(float), model[problem.layout.slices["bias"]].astype(float))
+            weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
+            problem.description.write(folder, weights.astype(float), model[problem.layout.slices["bias"]].astype(float))
 
 
-def _standardised(data: ClientData, moments: Moments, dtype: str) -> ClientData:
-    return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.start)
+def _standardized(data: ClientData, moments: Moments, dtype: str) -> ClientData:
+    return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.offsets)

@@ -9,8 +9,7 @@ import numpy as np
 from fco_cli.errors import UserError, require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.problem import TaskData
 from fco_cli.problem.streams import TRAINING, VALIDATION, generator
 from fco_cli.tasks.images import ImageClassification
 
@@ -37,7 +36,7 @@ class Digits(ImageClassification):
     def clients_available(self) -> int:
         return self.clients
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def build(self, seed: int, dtype: str) -> TaskData:
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
@@ -47,11 +46,9 @@ class Digits(ImageClassification):
         test, rows = order[:held_out], order[held_out:]
         owner = self._deal(y[rows], seed)
         rows = rows[np.argsort(owner, kind="stable")]
-        start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=self.clients))])
-        training = ClientData(x[rows], y[rows], start)
-        return self.problem(
-            training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed, regularizer, weighting
-        )
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=self.clients))])
+        training = ClientData(x[rows], y[rows], offsets)
+        return self.with_model(training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed)
 
     def _deal(self, y: Array, seed: int) -> Array:
         """The owner of every row; drawn again until every client has something to learn from."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from fco_cli.federated_data.format import FederatedData, check_labels, from_arra
 from fco_cli.federated_data.readers import fingerprint, kind_of, read
 from fco_cli.federated_data.tff import read_tff
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.losses import Softmax
+from fco_cli.problem.problem import TaskData
 from fco_cli.problem.streams import TRAINING, generator
 from fco_cli.tasks.images import ImageClassification
 
@@ -35,24 +34,30 @@ class Femnist(ImageClassification):
         require(self.classes in ARCHIVES, "task.classes", self.classes, "10 or 62")
         require(0 < self.client_fraction <= 1, "task.client_fraction", self.client_fraction, "above 0, at most 1")
 
-    def identity(self) -> dict[str, Any]:
-        known = ARCHIVES[self.classes].sha256
-        return asdict(self) | {"data_dir": known if self.data_dir is None else fingerprint(Path(self.data_dir))}
+    def missing_data(self) -> str | None:
+        archive = ARCHIVES[self.classes]
+        if self.data_dir is not None or archive.folder.exists():
+            return None
+        return f"{archive.url} has not been downloaded (to {archive.folder})"
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def contents(self) -> dict[str, str]:
+        known = ARCHIVES[self.classes].sha256
+        return {"data_dir": known if self.data_dir is None else fingerprint(Path(self.data_dir))}
+
+    def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
         if data.split is None or not {"train", "test"} <= set(np.unique(data.split)):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
-        check_labels(data, "softmax")
+        check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
             data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")
         training, test = (data.take(data.split == part).as_clients(dtype) for part in ("train", "test"))
         for part in (training, test):
             ink(part.x, data)
-        return self.problem(training, test, self.classes, seed, regularizer, weighting)
+        return self.with_model(training, test, self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.problem import TaskData
 from fco_cli.tasks.brain import BrainTask, classification
-from fco_cli.tasks.haxby import Prepared, prepare
+from fco_cli.tasks.haxby import Prepared, missing, prepare
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
@@ -34,14 +33,17 @@ class Fmri(BrainTask):
         require(not common, "task.validation_subjects", self.validation_subjects,
                 f"subjects that do not train; {common} do")  # fmt: skip
 
+    def missing_data(self) -> str | None:
+        return missing(self.data_dir, [*self.train_subjects, *self.validation_subjects])
+
     def mask(self) -> Nifti1Image:
         return self._prepared().mask
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def build(self, seed: int, dtype: str) -> TaskData:
         """The data are what they are: the seed only samples clients and orders their scans."""
         prepared = self._prepared()
         training, held_out = (prepared.of(s, dtype) for s in (self.train_subjects, self.validation_subjects))
-        return classification(training, held_out, regularizer, weighting)
+        return classification(training, held_out)
 
     def _prepared(self) -> Prepared:
         return prepare(self.data_dir, [*self.train_subjects, *self.validation_subjects])

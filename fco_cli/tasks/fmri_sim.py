@@ -13,8 +13,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.streams import MEANS, TRAINING, VALIDATION, generator
 from fco_cli.tasks.brain import BrainTask, classification, save_image, support, to_image
 from fco_cli.tasks.metrics import support_recovery
@@ -66,13 +65,13 @@ class FmriSim(BrainTask):
     def mask(self) -> Nifti1Image:
         return brain_mask(self.resolution)
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
+    def build(self, seed: int, dtype: str) -> TaskData:
         pattern = active_pattern(self.mask(), self.region_size)
         require(bool(pattern.any()), "task.region_size", self.region_size, "large enough to hold a voxel")
         training = self._draw(seed, TRAINING, range(self.train_subjects), pattern, dtype)
         unseen = range(self.train_subjects, self.train_subjects + self.validation_subjects)
         held_out = self._draw(seed, VALIDATION, unseen, pattern, dtype)
-        return classification(training, held_out, regularizer, weighting, truth=np.append(pattern, 0.0))
+        return classification(training, held_out, truth=np.append(pattern, 0.0))
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.errors import UserError, one_line
-from fco_cli.files import one_at_a_time
+from fco_cli.files import cache_folder, one_at_a_time
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 
@@ -106,6 +106,18 @@ def fetch(data_dir: str | None, number: int) -> Subject:
             "(about 300 MB a subject, 1.8 GB for all six). task=fmri_sim needs no download"
         ) from problem
     return Subject(number, Path(found.func[0]), Path(found.session_target[0]), Path(found.mask))
+
+
+def missing(data_dir: str | None, subjects: list[int]) -> str | None:
+    """The first file, of those that we read, which is in none of nilearn's folders."""
+    from nilearn.datasets.utils import get_data_dirs
+
+    places = [Path(place) / "haxby2001" for place in get_data_dirs(data_dir)]
+    names = ["mask.nii.gz", *(f"subj{n}/{name}" for n in subjects for name in ("bold.nii.gz", "labels.txt"))]
+    for name in names:
+        if not any((place / name).exists() for place in places):
+            return f"the Haxby 2001 data have not been downloaded: no {name} in {places[0]}"
+    return None
 
 
 def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
@@ -229,4 +241,4 @@ def _digest(files: list[Subject]) -> str:
 
 
 def cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fco" / "fmri"
+    return cache_folder("fmri")

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear, Model
 from fco_cli.problem.network import Network
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import risk_of
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
 
@@ -28,15 +26,12 @@ class ImageClassification(Task):
     def __post_init__(self) -> None:
         require(all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or none")
 
-    def problem(
-        self, training: ClientData, test: ClientData, classes: int, seed: int, regularizer: Regularizer, weighting: str
-    ) -> Problem:
-        features, loss = training.x.shape[1], Loss.ALL["softmax"]
+    def with_model(self, training: ClientData, test: ClientData, classes: int, seed: int) -> TaskData:
+        features = training.x.shape[1]
         model: Model = Linear(features, classes)
         if self.hidden:
             model = Network(features, tuple(self.hidden), classes, seed)
-        validation = risk_of(test, test.weights(weighting), model, loss)
-        return Problem(training, model, loss, regularizer, weighting, validation=validation)
+        return TaskData(training, model, Softmax(), test)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        return {"density": density(w[:, problem.layout.regularised] != 0)}
+        return {"density": density(w[:, problem.layout.regularized] != 0)}

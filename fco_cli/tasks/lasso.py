@@ -29,15 +29,15 @@ class Lasso(SyntheticRegression):
         require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
         require(0 <= self.ones <= self.dimension, "task.ones", self.ones, f"from 0 to the dimension, {self.dimension}")
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         return np.repeat([1.0, 0.0], [self.ones, self.dimension - self.ones])
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None
-        kernel, truth = w[:, :-1], problem.truth[:-1]
-        support = np.abs(kernel) > THRESHOLD
+        weights, truth = w[:, :-1], problem.truth[:-1]
+        support = np.abs(weights) > THRESHOLD
         return {
             **support_recovery(support, truth != 0),
             "density": density(support),
-            "recovery_error": np.linalg.norm(kernel - truth, axis=1),
+            "recovery_error": np.linalg.norm(weights - truth, axis=1),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fco_cli.problem.layout import Array
+from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.nuclear import orthogonal_rows, wide
 
 
@@ -28,16 +29,6 @@ def rank(matrices: Array, threshold: float) -> Array:
     """How many singular values of each matrix [J, r, c] exceed the threshold; all of one that has blown up."""
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
-        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), shape)
-        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, 0.0)) <= threshold)).sum())  # NaN counts
+        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), OneBlock(0, *shape))
+        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, a, 0.0)) <= threshold)).sum())  # NaN counts
     return np.array(ranks)
-
-
-def area_under_curve(scores: Array, positive: Array) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
-    from scipy.stats import rankdata
-
-    ahead, behind = int(positive.sum()), int((~positive).sum())
-    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
-        return 0.5
-    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))

@@ -29,12 +29,12 @@ class Nuclear(SyntheticRegression):
         require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
         require(0 <= self.rank <= self.dimension, "task.rank", self.rank, f"from 0 to the dimension, {self.dimension}")
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         return np.diag(np.repeat([1.0, 0.0], [self.rank, self.dimension - self.rank]))
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None
-        matrices = problem.layout.view(w, "kernel")
+        matrices = problem.layout.view(w, "weights")
         return {
             "rank": rank(matrices, THRESHOLD),
             "recovery_error": np.linalg.norm(w[:, :-1] - problem.truth[:-1], axis=1),

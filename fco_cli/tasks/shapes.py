@@ -32,11 +32,11 @@ class ShapedRegression(SyntheticRegression):
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None
-        kernel, truth = w[:, :-1], problem.truth[:-1]
-        return {"recovery_error": np.linalg.norm(kernel - truth, axis=1)} | self.shape_metrics(kernel, truth)
+        estimate, truth = w[:, :-1], problem.truth[:-1]
+        return {"recovery_error": np.linalg.norm(estimate - truth, axis=1)} | self.shape_metrics(estimate, truth)
 
-    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
-        """What the regularizer is there for, of kernels [J, d]."""
+    def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
+        """What the regularizer is there for, of weights [J, d]."""
         raise NotImplementedError
 
     def _within_dimension(self, key: str, count: int) -> None:
@@ -53,15 +53,15 @@ class Mixture(ShapedRegression):
         super().__post_init__()
         self._within_dimension("active", self.active)
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         weights = np.zeros(self.dimension)
         weights[: self.active] = np.arange(self.active, 0, -1)
         return weights / weights.sum()
 
-    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
+    def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
         return {
-            "total_variation_distance": np.abs(kernel - truth).sum(axis=1) / 2,
-            "infeasibility": np.abs(kernel.sum(axis=1) - 1) + np.maximum(-kernel, 0).sum(axis=1),
+            "total_variation_distance": np.abs(estimate - truth).sum(axis=1) / 2,
+            "infeasibility": np.abs(estimate.sum(axis=1) - 1) + np.maximum(-estimate, 0).sum(axis=1),
         }
 
 
@@ -75,13 +75,13 @@ class Piecewise(ShapedRegression):
         super().__post_init__()
         self._within_dimension("pieces", self.pieces)
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         heights = np.array([0.0, 1.0, -0.5, 0.5, -1.0])
         piece = np.arange(self.dimension) * self.pieces // self.dimension
         return heights[piece % len(heights)]
 
-    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
-        jumps = np.abs(np.diff(kernel, axis=1)) > THRESHOLD
+    def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
+        jumps = np.abs(np.diff(estimate, axis=1)) > THRESHOLD
         found = support_recovery(jumps, np.diff(truth) != 0)
         return {"jumps": jumps.sum(axis=1)} | {f"jump_{name}": values for name, values in found.items()}
 
@@ -90,11 +90,11 @@ class Piecewise(ShapedRegression):
 class MonotoneRegression(ShapedRegression):
     """Weights that never fall: a flat start, a rise, a flat end."""
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         return np.clip(np.linspace(-2, 2, self.dimension), -1, 1)
 
-    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
-        steps = np.diff(kernel, axis=1)
+    def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
+        steps = np.diff(estimate, axis=1)
         return {"falls": (steps < 0).sum(axis=1), "largest_fall": np.maximum(-steps, 0).max(axis=1)}
 
 
@@ -113,12 +113,12 @@ class GroupSparse(ShapedRegression):
         groups = self.dimension // self.group_size
         require(0 <= self.active <= groups, "task.active", self.active, f"from 0 to the number of groups, {groups}")
 
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         ones = self.active * self.group_size
         return np.repeat([1.0, 0.0], [ones, self.dimension - ones])
 
-    def shape_metrics(self, kernel: Array, truth: Array) -> dict[str, Array]:
-        norms = np.linalg.norm(kernel.reshape(len(kernel), -1, self.group_size), axis=2)
+    def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
+        norms = np.linalg.norm(estimate.reshape(len(estimate), -1, self.group_size), axis=2)
         support = norms > THRESHOLD
         found = support_recovery(support, np.linalg.norm(truth.reshape(-1, self.group_size), axis=1) > 0)
         return {f"group_{name}": values for name, values in found.items()} | {"group_density": density(support)}

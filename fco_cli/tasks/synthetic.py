@@ -11,11 +11,9 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.models import Linear
-from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import risk_of
+from fco_cli.problem.problem import TaskData
 from fco_cli.problem.streams import MEANS, TRAINING, TRUTH, VALIDATION, generator
 from fco_cli.tasks.base import Task
 
@@ -26,7 +24,7 @@ class SyntheticRegression(Task):
 
     clients: int  # M
     samples: int  # n of every client
-    heterogeneity: float = 1.0  # scales the clients' means; 1 is the paper's text, see SPEC section 4
+    heterogeneity: float = 1.0  # scales the clients' means; 1 is the paper's text, see docs/method.md, "Findings"
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, "task.clients", self.clients, "a whole number >= 1")
@@ -38,17 +36,16 @@ class SyntheticRegression(Task):
         return self.clients
 
     @abstractmethod
-    def true_kernel(self) -> Array:
+    def true_weights(self) -> Array:
         """w_real, in the shape that the regularizer sees."""
 
-    def build(self, seed: int, dtype: str, regularizer: Regularizer, weighting: str) -> Problem:
-        kernel = self.true_kernel()
-        truth = np.append(kernel.ravel(), generator(seed, TRUTH).standard_normal())
-        model, loss = Linear(kernel.size, kernel_shape=kernel.shape), Loss.ALL["squared"]
+    def build(self, seed: int, dtype: str) -> TaskData:
+        weights = self.true_weights()
+        truth = np.append(weights.ravel(), generator(seed, TRUTH).standard_normal())
+        model = Linear(weights.size, weights_shape=weights.shape)
         held_out = self._draw(seed, VALIDATION, truth, dtype)
-        validation = risk_of(held_out, held_out.weights(weighting), model, loss)
         training = self._draw(seed, TRAINING, truth, dtype)
-        return Problem(training, model, loss, regularizer, weighting, validation=validation, truth=truth)
+        return TaskData(training, model, Squared(), held_out, truth)
 
     def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
         """Both streams share the clients' means: validation is new data of the same clients."""

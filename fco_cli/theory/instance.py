@@ -16,7 +16,7 @@ import numpy as np
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Block, Layout
-from fco_cli.problem.losses import Loss, no_hits
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import LinfBall
@@ -44,22 +44,21 @@ def distances_back(gradient, w, x, rows, widths, slopes):
                 gradient[j, i] += x[rows[b], size + i] * slopes[j, i, b]
 
 
-@kernel
-def half_squares(scores, y, rows):
-    values = np.zeros((scores.shape[0], scores.shape[2]))
-    for j in range(scores.shape[0]):
-        for i in range(scores.shape[1]):
-            for b in range(scores.shape[2]):
-                values[j, b] += scores[j, i, b] ** 2 / 2
-    return values
+class HalfSquares(Loss):
+    """The sum of s^2 / 2 over a row's scores. It has no name: no data of a user's are meant for it."""
 
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        total = 0.0
+        for i in range(scores.shape[0]):
+            total += scores[i] ** 2 / 2
+        return total
 
-@kernel
-def half_squares_slopes(scores, y, rows):
-    """The derivative of s^2 / 2 is s: the scores as they are."""
-
-
-HALF_SQUARES = Loss("half_squares", half_squares, half_squares_slopes, no_hits, quadratic=True)
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        """The derivative of s^2 / 2 is s: the scores as they are."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,9 @@ class Distance:
 
     @property
     def layout(self) -> Layout:
-        return Layout((Block("kernel", (self.size,)),))
+        return Layout((Block("weights", (self.size,)),))
 
-    def start(self) -> Array:
+    def initial(self) -> Array:
         return np.zeros(self.size)
 
 
@@ -175,7 +174,7 @@ class Instance:
         return (self.curvature * (w - self.centre) ** 2).sum(axis=-1) / 2 + psi
 
     def problem(self, rows: int, seed: int) -> Problem:
-        """The data of one realisation of the noise: `rows` moved centres for every client."""
+        """The data of one realization of the noise: `rows` moved centres for every client."""
         size = len(self.curvature)
         random = np.random.default_rng([seed, self.clients])
         noise = random.standard_normal((self.clients, rows, size))
@@ -187,4 +186,4 @@ class Instance:
         x[..., :size] = self.centres[:, None] - noise / self.curvature
         x[..., size:] = np.sqrt(self.curvature)
         data = ClientData.of_equal_clients(x, np.zeros(x.shape[:2]))
-        return Problem(data, Distance(size), HALF_SQUARES, self.regularizer)
+        return Problem(data, Distance(size), HalfSquares(), self.regularizer)

@@ -14,7 +14,7 @@ from fco_cli.problem.compiled import set_threads
 from fco_cli.simulation.record import Record, write_atomically
 from fco_cli.theory.figure import draw
 from fco_cli.theory.statements import Grid, check
-from fco_cli.theory.summary import cells_csv, summarise, summary_markdown, summary_rows
+from fco_cli.theory.summary import cells_csv, summarize, summary_markdown, summary_rows
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
         set_threads(1)  # a step here is microseconds: threads would only wait for each other
         started = time.monotonic()
         findings = check(grid, log.info)
-        rows = summarise(findings.cells, grid)
+        rows = summarize(findings.cells, grid)
         header, body = summary_rows(rows)
         record.save_config(config)
         files = {"cells.csv": cells_csv(findings.cells).encode(), "theory.md": summary_markdown(rows).encode()}

@@ -34,7 +34,7 @@ class Row:
     slopes: dict[str, tuple[float, float]]  # axis -> (measured, of the bound)
 
 
-def summarise(cells: list[Cell], grid: Grid) -> list[Row]:
+def summarize(cells: list[Cell], grid: Grid) -> list[Row]:
     rows = []
     for statement in STATEMENTS:
         own = [cell for cell in cells if cell.statement == statement]

@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Cohort
+from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.problem.data import ClientData
+from fco_cli.simulation.memory import ProcessMemory
 
 
 def gradient(w, x, y):
@@ -36,14 +37,15 @@ def run(
 ) -> list[np.ndarray]:
     """The outputs after every round, by the table of algorithms in the paper (one row of it per branch)."""
     s = np.zeros(data.x.shape[1] + 1)
-    owed, outputs = 0.0, []
+    elapsed, outputs = 0.0, []
     for cohort in cohorts:
         finals, steps = [], []
         for i in range(len(cohort.clients)):
             v = s.copy()
             edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
             for k, (low, high) in enumerate(pairwise(edges)):
-                x, y = data.x[cohort.order[low:high]], data.y[cohort.order[low:high]]
+                rows = data.offsets[cohort.clients[i]] + cohort.order[low:high]
+                x, y = data.x[rows], data.y[rows]
                 if name in ("fedavg", "fedmid_osp", "feddualavg_osp"):
                     v = v - eta_c * gradient(v, x, y)
                 elif name == "fedavg_subgrad":
@@ -51,16 +53,20 @@ def run(
                 elif name == "fedmid":
                     v = prox(v - eta_c * gradient(v, x, y), eta_c)
                 elif name == "feddualavg":
-                    v = v - eta_c * gradient(prox(v, owed + eta_c * k), x, y)
+                    v = v - eta_c * gradient(prox(v, elapsed + eta_c * k), x, y)
             finals.append(v)
             steps.append(len(edges) - 1)
         share = cohort.weights / cohort.weights.sum()
-        delta, mean_steps = share @ (np.array(finals) - s), share @ np.array(steps)
+        changes, mean_steps = np.array(finals) - s, share @ np.array(steps)
+        if cohort.normalize:
+            mean_steps = cohort.mean_steps
+            changes *= mean_steps / np.array(steps)[:, None]
+        delta = share @ changes
         s = s + eta_s * delta
-        owed += eta_s * eta_c * mean_steps
+        elapsed += eta_s * eta_c * mean_steps
         if name in ("fedmid", "fedmid_osp"):
             s = prox(s, eta_s * eta_c * mean_steps)
-        outputs.append(prox(s, owed) if name.startswith("feddualavg") else s.copy())
+        outputs.append(prox(s, elapsed) if name.startswith("feddualavg") else s.copy())
     return outputs
 
 
@@ -72,3 +78,23 @@ def reference():
 @pytest.fixture(scope="session")
 def l1_prox():
     return lambda strength: lambda z, t: soft_threshold(z, t * strength)
+
+
+@pytest.fixture(scope="session")
+def drive():
+    """Rounds of a bound algorithm, with its clients' memory: the models after each, the last state, the memory."""
+
+    def run(algorithm: Algorithm, cohorts: list[Cohort], state: State | None = None, memory=None):
+        w = np.zeros((len(algorithm.varying), algorithm.problem.layout.size), algorithm.problem.dtype)
+        state = algorithm.initial_state(w) if state is None else state
+        memory = memory or ProcessMemory(algorithm.initial_memory(w))
+        models = []
+        for cohort in cohorts:
+            made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.remembered else None)
+            if algorithm.remembered:
+                memory.write(cohort.clients, made.memory, made.arrived)
+            state = made.state
+            models.append(algorithm.output(state).copy())
+        return models, state, memory
+
+    return run

@@ -3,24 +3,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying
+from fco_cli.algorithms.baselines import Optimum
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
 
 
 def solve(problem, **options):
-    parameters = problem.regularizer.parameters[None]
-    optimum = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), parameters), **options)
-    w = optimum.output(optimum.round(optimum.start(np.zeros((1, problem.layout.size))), None))
-    residual = problem.kkt_residual(w, problem.risk(w).gradient, parameters)[0]
+    psi = problem.regularizer.numbers
+    solver = Optimum(**options)
+    optimum = solver.bind(problem, Varying(np.ones(1), np.ones(1), psi, solver.numbers))
+    w = optimum.output(optimum.round(optimum.initial_state(np.zeros((1, problem.layout.size)))).state)
+    residual = problem.kkt_residual(w, problem.risk(w).gradient, psi)[0]
     return w[0], residual
 
 
 @pytest.mark.parametrize("strength", [0.05, 0.5])
 @pytest.mark.parametrize("features", [6, 40])
 def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, features):
-    """scikit-learn minimises |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
+    """scikit-learn minimizes |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
 
     With weighting by examples F is the mean over all rows, as theirs. 40 features on 20 rows: F has no single minimum
     without psi.
@@ -38,7 +41,7 @@ def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, fea
 def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
     import cvxpy as cp
 
-    problem = make_problem(regularizer("nuclear", strength=0.4), features=12, kernel_shape=(3, 4))
+    problem = make_problem(regularizer("nuclear", strength=0.4), features=12, weights_shape=(3, 4))
     w, residual = solve(problem)
     kernel, bias = cp.Variable((3, 4)), cp.Variable()
     risk = 0
@@ -47,7 +50,7 @@ def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
         risk += weight * cp.sum_squares(data.x @ cp.vec(kernel, order="C") + bias - data.y) / len(data.y)
     cp.Problem(cp.Minimize(risk + 0.4 * cp.normNuc(kernel))).solve()
     np.testing.assert_allclose(w[:-1].reshape(3, 4), kernel.value, atol=1e-4)
-    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], np.array([[0.4]]))[0]
+    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], problem.regularizer.numbers)[0]
     assert ours <= risk.value + 0.4 * np.linalg.norm(kernel.value, "nuc") + 1e-9
     assert residual < 1e-8
 
@@ -58,7 +61,7 @@ def test_optimum_reaches_its_certificate(make_problem, regularizer, psi):
 
 
 def test_optimum_of_a_logistic_problem(make_problem, regularizer):
-    """Against scikit-learn, which minimises the sum of the losses + |w|_1 / C."""
+    """Against scikit-learn, which minimizes the sum of the losses + |w|_1 / C."""
     from sklearn.linear_model import LogisticRegression
 
     problem = make_problem(regularizer("l1", strength=0.05), loss="logistic", weighting="examples")
@@ -75,7 +78,7 @@ def test_optimum_where_the_value_of_f_has_few_digits(make_problem, regularizer):
     """Labels around 1e6 leave F no digits to compare near the optimum; the gradients must tell."""
     problem = make_problem(regularizer("l1", strength=0.5))
     data = problem.data
-    far = ClientData(data.x, 1e3 * data.y + 1e6, data.start)
+    far = ClientData(data.x, 1e3 * data.y + 1e6, data.offsets)
     residual = solve(Problem(far, problem.model, problem.loss, problem.regularizer), max_iterations=2000)[1]
     assert residual < 1e-3  # 1e-10 of the gradient at the start
 
@@ -87,21 +90,22 @@ def test_optimum_fails_loudly(make_problem, regularizer):
 
 def test_optimum_solves_every_job_for_its_own_strength(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
-    strengths = np.array([[0.05], [0.5], [50.0]])
-    optimum = ALGORITHMS["optimum"](problem, Jobs(np.ones(3), np.ones(3), strengths))
-    models = optimum.output(optimum.round(optimum.start(np.zeros((3, problem.layout.size))), None))
+    strengths = [0.05, 0.5, 50.0]
+    psi = stack_numbers(regularizer("l1", strength=strength) for strength in strengths)
+    optimum = Optimum().bind(problem, Varying(np.ones(3), np.ones(3), psi, stack_numbers([Optimum()] * 3)))
+    models = optimum.output(optimum.round(optimum.initial_state(np.zeros((3, problem.layout.size)))).state)
     assert np.count_nonzero(models[2][:-1]) == 0
     for model, strength in zip(models, strengths, strict=True):
-        alone = solve(make_problem(regularizer("l1", strength=float(strength[0]))))[0]
+        alone = solve(make_problem(regularizer("l1", strength=strength)))[0]
         np.testing.assert_array_equal(model, alone)
 
 
 def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regularizer, l1_prox):
     problem = make_problem(regularizer("l1", strength=0.3))
     algorithm = make_algorithm("centralized", problem, 0.1)
-    state, w = algorithm.start(np.zeros((1, problem.layout.size))), np.zeros(problem.layout.size)
+    state, w = algorithm.initial_state(np.zeros((1, problem.layout.size))), np.zeros(problem.layout.size)
     for _ in range(5):
-        state = algorithm.round(state, None)
+        state = algorithm.round(state).state
         w = l1_prox(0.3)(w - 0.1 * problem.risk(w[None]).gradient[0], 0.1)
         np.testing.assert_allclose(algorithm.output(state)[0], w, rtol=1e-13)
 
@@ -109,14 +113,14 @@ def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regulari
 def test_local_is_centralized_on_every_client(make_problem, make_algorithm, regularizer):
     problem = make_problem(regularizer("l1", strength=0.3))
     local = make_algorithm("local", problem, [0.1, 0.02])
-    state = local.start(np.zeros((2, problem.layout.size)))
+    state = local.initial_state(np.zeros((2, problem.layout.size)))
     for _ in range(3):
-        state = local.round(state, None)
+        state = local.round(state).state
     assert local.output(state).shape == (2, 3, problem.layout.size)
     for m in range(3):
         own = Problem(problem.data.client(m), problem.model, problem.loss, problem.regularizer)
         centralized = make_algorithm("centralized", own, [0.1, 0.02])
-        alone = centralized.start(np.zeros((2, problem.layout.size)))
+        alone = centralized.initial_state(np.zeros((2, problem.layout.size)))
         for _ in range(3):
-            alone = centralized.round(alone, None)
+            alone = centralized.round(alone).state
         np.testing.assert_allclose(local.output(state)[:, m], centralized.output(alone), rtol=1e-12)

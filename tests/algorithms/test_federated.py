@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Cohort
-from fco_cli.algorithms.base import mean_change
+from fco_cli.algorithms import Cohort
+from fco_cli.algorithms.aggregate import aggregate
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.sampling import sample_cohort
 
-SIX = [name for name, kind in ALGORITHMS.items() if kind.federated]
+SIX = ["fedavg", "fedavg_subgrad", "fedmid", "fedmid_osp", "feddualavg", "feddualavg_osp"]  # of the paper
 ROUNDS = 4
 
 
@@ -22,31 +21,26 @@ def outputs(algorithm, cohorts, start=None):
     """The models of job 0 after every round."""
     size = algorithm.problem.layout.size
     first = np.zeros(size) if start is None else start
-    state = algorithm.start(np.repeat(first[None], len(algorithm.jobs), axis=0))
+    state = algorithm.initial_state(np.repeat(first[None], len(algorithm.varying), axis=0))
     models = []
     for cohort in cohorts:
-        state = algorithm.round(state, cohort)
+        state = algorithm.round(state, cohort).state
         models.append(algorithm.output(state)[0].copy())
     return models
 
 
-def sampled(problem, settings, rounds=ROUNDS):
-    return [sample_cohort(problem.data, settings, 0, r) for r in range(rounds)]
-
-
-def test_there_are_six():
-    assert len(SIX) == 6
-
-
+@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("name", SIX)
 def test_against_plain_loops(
-    name, weighting, make_problem, make_algorithm, make_settings, regularizer, reference, l1_prox
+    name, weighting, normalize, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, reference, l1_prox
 ):
     """Unequal clients (so K differs), partial batches, two epochs, both weightings."""
     problem = make_problem(regularizer("l1", strength=0.3), weighting=weighting, sizes=(7, 4, 9, 1, 12))
-    settings = make_settings(clients_per_round=3, batch_size=4, local_epochs=2, weighting=weighting)
-    cohorts = sampled(problem, settings)
+    hparams = make_hparams(
+        clients_per_round=3, batch_size=4, local_epochs=2, weighting=weighting, normalize_steps=normalize
+    )
+    cohorts = cohorts_of(problem, hparams)
     models = outputs(make_algorithm(name, problem, 0.05, 0.7), cohorts)
     expected = reference(name, problem.data, cohorts, 0.05, 0.7, l1_prox(0.3), 0.3)
     for model, right in zip(models, expected, strict=True):
@@ -114,10 +108,10 @@ def test_identical_clients_behave_as_one(make_problem, make_algorithm, regulariz
 
 
 @pytest.mark.parametrize("name", [name for name in SIX if name != "fedavg"])
-def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_settings, regularizer, name):
+def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name):
     """With eta_s = 1 and strength 0: the same kernels as with psi, which then does nothing."""
     problem = make_problem(regularizer("l1", strength=0.0))
-    cohorts = sampled(problem, make_settings())
+    cohorts = cohorts_of(problem, make_hparams())
     fedavg = outputs(make_algorithm("fedavg", problem), cohorts)
     for model, right in zip(outputs(make_algorithm(name, problem), cohorts), fedavg, strict=True):
         np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-14)
@@ -125,24 +119,24 @@ def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_settings,
 
 @pytest.mark.parametrize("parent", ["fedmid", "feddualavg"])
 def test_osp_variants_coincide_with_their_parents_without_psi(
-    make_problem, make_algorithm, make_settings, regularizer, parent
+    make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, parent
 ):
     """Whatever eta_s is; and with psi they do not."""
     cohorts = None
     for strength, same in ((0.0, True), (0.3, False)):
         problem = make_problem(regularizer("l1", strength=strength))
-        cohorts = cohorts or sampled(problem, make_settings())
+        cohorts = cohorts or cohorts_of(problem, make_hparams())
         models = [outputs(make_algorithm(name, problem, 0.05, 0.4), cohorts)[-1] for name in (parent, f"{parent}_osp")]
         assert np.allclose(*models, rtol=1e-12, atol=1e-14) == same
 
 
 @pytest.mark.parametrize("ball", ["l1_ball", "l2_ball"])
 def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
-    make_problem, make_algorithm, make_settings, regularizer, ball
+    make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, ball
 ):
     radius, eta_c = 0.4, 0.05
     problem = make_problem(regularizer(ball, radius=radius))
-    data, cohorts = problem.data, sampled(problem, make_settings())
+    data, cohorts = problem.data, cohorts_of(problem, make_hparams(normalize_steps=False))
 
     def project(w):
         """By the definition: the l1 projection's threshold by bisection."""
@@ -163,7 +157,7 @@ def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
         for i in range(len(cohort.clients)):
             v = w.copy()
             for k in range(cohort.first[i], cohort.first[i + 1]):
-                rows = cohort.order[cohort.edges[k] : cohort.edges[k + 1]]
+                rows = data.offsets[cohort.clients[i]] + cohort.order[cohort.edges[k] : cohort.edges[k + 1]]
                 error = data.x[rows] @ v[:-1] + v[-1] - data.y[rows]
                 v = project(v - eta_c * 2 / len(rows) * np.append(data.x[rows].T @ error, error.sum()))
             finals.append(v)
@@ -180,10 +174,10 @@ def two_rows(regularizer):
     """In both examples the bias would add terms to every line: the third column of x is it, and it is 0 throughout,
     for the two clients' gradients by the bias are opposite."""
     data = ClientData(np.eye(2), np.array([4.0, -4.0]), np.array([0, 1, 2]))
-    return Problem(data, Linear(2), Loss.ALL["squared"], regularizer("l1", strength=1.0))
+    return Problem(data, Linear(2), Squared(), regularizer("l1", strength=1.0))
 
 
-BOTH = Cohort(np.arange(2), np.array([0, 0, 1, 1]), np.arange(5), np.array([0, 2, 4]), np.ones(2))  # K = 2 steps each
+BOTH = Cohort(np.arange(2), np.zeros(4, int), np.arange(5), np.array([0, 2, 4]), np.ones(2), 2.0, 2.0)  # K = 2 each
 
 
 def test_two_rounds_of_fedmid_by_hand(make_algorithm, regularizer):
@@ -238,14 +232,14 @@ def test_two_rounds_of_feddualavg_by_hand(make_algorithm, regularizer):
 @pytest.mark.parametrize("name", ["fedmid", "feddualavg"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm, regularizer, full_cohort, name, bad):
-    """Nor does it count in the mean number of steps, the time that psi is owed."""
+    """Nor does it count in the mean number of steps."""
     problem = make_problem(regularizer("l1", strength=0.3))
     data = problem.data
     x = data.x.copy()
-    x[data.start[1]] = bad  # a row of client 1
-    ill = Problem(ClientData(x, data.y, data.start), problem.model, problem.loss, problem.regularizer)
-    rows = np.concatenate([np.arange(7), np.arange(11, 20)])
-    healthy = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2))
+    x[data.offsets[1]] = bad  # a row of client 1
+    ill = Problem(ClientData(x, data.y, data.offsets), problem.model, problem.loss, problem.regularizer)
+    rows = np.concatenate([np.arange(7), np.arange(9)])
+    healthy = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2), 3.0, 1.0)
     with_it = outputs(make_algorithm(name, ill), [full_cohort(ill)] * 2)
     without = outputs(make_algorithm(name, problem), [healthy] * 2)
     for model, right in zip(with_it, without, strict=True):
@@ -254,28 +248,34 @@ def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("size", [1, 2, 5, 64])
-def test_mean_change(dtype, size):
-    """Two jobs, three clients that weigh 1, 2 and 5; in job 1 the last is not finite, in job 2 none is."""
-    messages = np.ones((3, 3, size), dtype) * np.array([3.0, 6.0, 9.0], dtype)[:, None, None]
-    messages[2, 1, -1] = np.inf
-    messages[:, 2, 0] = np.nan, np.inf, -np.inf
-    delta, steps = np.empty((3, size), dtype), np.empty(3)
-    mean_change(messages, np.ones((3, size), dtype), np.array([1.0, 2.0, 5.0]), np.array([1, 2, 3]), delta, steps)
-    np.testing.assert_allclose(delta[0], (2 + 2 * 5 + 5 * 8) / 8)
-    np.testing.assert_allclose(delta[1], (2 + 2 * 5) / 3, rtol=1e-6)
-    assert np.isnan(delta[2]).all()
-    np.testing.assert_allclose(steps[:2], [20 / 8, 5 / 3])
+@pytest.mark.parametrize("mean_steps", [None, 6.0])
+def test_aggregates(dtype, size, mean_steps):
+    """Three jobs, three clients that weigh 1, 2 and 5 of 10; in job 1 the last is not finite, in job 2 none is."""
+    messages = np.ones((3, 2, 3, size), dtype) * np.array([2.0, 5.0, 8.0], dtype)[:, None, None, None]
+    messages[2, 1, 1, -1] = np.inf
+    messages[:, 0, 2, 0] = np.nan, np.inf, -np.inf
+    steps = np.array([1, 2, 3])
+    both, arrived = aggregate(messages, ("w", "c"), np.array([1.0, 2.0, 5.0]), steps, 10.0, mean_steps)
+    factors = np.ones(3) if mean_steps is None else mean_steps / steps
+    for name in ("w", "c"):
+        np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)
+        np.testing.assert_allclose(both.mean[name][1], (2 * factors[0] + 10 * factors[1]) / 3, rtol=1e-6)
+        np.testing.assert_allclose(both.sum(name)[1], (2 * factors[0] + 10 * factors[1]) / 10, rtol=1e-6)
+        assert np.isnan(both.mean[name][2]).all()
+    np.testing.assert_allclose(both.steps[:2], [20 / 8, 5 / 3] if mean_steps is None else 6.0)
+    np.testing.assert_allclose(both.share, [0.8, 0.3, 0])
+    assert arrived.tolist() == [[True, True, False], [True, True, False], [True, False, False]]
 
 
-def test_prox_calls_are_counted(make_problem, make_algorithm, make_settings, regularizer):
+def test_prox_calls_are_counted(make_problem, make_algorithm, make_hparams, cohorts_of, regularizer):
     problem = make_problem(regularizer("l1"))
-    cohort = sampled(problem, make_settings(clients_per_round=3, batch_size=4), 1)[0]
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3, batch_size=4), 1)
     steps = 2 + 1 + 3  # 7, 4 and 9 rows in batches of 4
     expected = {
         "fedavg": 0, "fedavg_subgrad": 0, "fedmid": steps + 1, "fedmid_osp": 1,
         "feddualavg": steps + 1, "feddualavg_osp": 1, "centralized": 1, "local": 3,
     }  # fmt: skip
-    assert {name: make_algorithm(name, problem).prox_calls(cohort) for name in expected} == expected
+    assert {name: make_algorithm(name, problem).costs(cohort).prox_calls for name in expected} == expected
 
 
 def test_subgradients_of_a_constraint_are_refused_by_name(make_problem, make_algorithm, regularizer):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.studies import collect
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -42,7 +42,7 @@ def url(tmp_path_factory) -> str:
     for client_lr in (0.001, 0.01, 0.1):
         records.add("feddualavg", client_lr, f1=(0, 0.5, 0.9, 0.8 + client_lr))
         records.add("fedmid", client_lr, f1=(0, 0.3, 0.4, 0.5 - client_lr), diverged=3 if client_lr == 0.1 else None)
-    records.add("optimum", f1=(0, 1))
+    records.add("optimum", f1=(0, 1), objective=(9, 1))
     (records.add("fedmid_osp") / "metrics.csv").write_text("<script>alert(1)</script>")
     return make_report(collect([records.root]), folder / "page").page.as_uri()
 
@@ -103,6 +103,12 @@ def test_the_table_sorts_numbers_as_numbers(page):
     scores = [float(text) for text in column(page, 8) if text != "–"]
     assert scores == sorted(scores, reverse=True)
     assert find(page, "th[data-key=score]")[0].get_attribute("aria-sort") == "descending"
+
+
+def test_the_gap_to_the_optimum_is_in_the_table(page):
+    gaps = dict(zip(column(page, 2), column(page, 9), strict=True))
+    assert gaps["optimum"] == "0"
+    assert float(gaps["FedDualAvg"]) == 2  # the objectives end at 3 and 1
 
 
 def test_filters_filter(page):

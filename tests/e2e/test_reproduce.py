@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from fco_cli.commands import reproduce as command
+
 REPRODUCE = Path(sys.executable).with_name("fco-reproduce")
 
 
@@ -28,3 +32,70 @@ def test_a_wrong_name_is_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("fco-reproduce: lasso_v: no such experiment; the experiments are ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def without_data(tmp_path, monkeypatch):
+    """A machine on which nothing has been downloaded, and an fco-run that says what was started and ends as told."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NILEARN_DATA", str(tmp_path / "nilearn"))
+    monkeypatch.setenv("NILEARN_SHARED_DATA", str(tmp_path / "nilearn"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
+    started, ends = [], {}
+
+    def run_experiment(name, profile):
+        started.append(name)
+        return ends.get(name, (0, ""))
+
+    monkeypatch.setattr(command, "run_experiment", run_experiment)
+    return started, ends
+
+
+def end_of(*arguments):
+    with pytest.raises(SystemExit) as end:
+        command.main(list(arguments))
+    return end.value.code
+
+
+def test_experiments_whose_data_are_not_here_are_skipped_before_anything_starts(without_data, capsys):
+    started, _ = without_data
+    assert end_of("--profile", "smoke") == 0
+    skipped = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("skipped ")]
+    assert skipped == ["skipped femnist10_l1", "skipped femnist10_l2", "skipped femnist62_mlp", "skipped fmri"]
+    assert "fmri_sim" in started
+    assert not {"femnist10_l1", "femnist10_l2", "femnist62_mlp", "fmri"} & set(started)
+
+
+def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):
+    started, _ = without_data
+    (tmp_path / "cache" / "fco" / "data" / "fed_emnist_digitsonly").mkdir(parents=True)
+    for name in ("mask.nii.gz", *(f"subj{n}/{name}" for n in range(1, 7) for name in ("bold.nii.gz", "labels.txt"))):
+        path = tmp_path / "nilearn" / "haxby2001" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    assert end_of("femnist10_l1", "fmri", "femnist62_mlp") == 0
+    assert started == ["femnist10_l1", "fmri"]
+    assert "skipped femnist62_mlp: https://" in capsys.readouterr().out
+    assert end_of("--download", "femnist62_mlp") == 0
+    assert started[2:] == ["femnist62_mlp"]
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_whatever_else_ends_badly_has_failed(without_data, capsys, code):
+    """A full disk, say, which fco-run tells with exit code 2."""
+    started, ends = without_data
+    ends["lasso_i"] = code, "fco-run: outputs/x: cannot be written: No space left on device"
+    assert end_of("lasso_i", "nuclear_i") == 1
+    assert started == ["lasso_i", "nuclear_i"]
+    said = capsys.readouterr()
+    assert "fco-reproduce: failed: lasso_i: outputs/x: cannot be written: No space left on device" in said.err
+    assert "skipped" not in said.out
+
+
+def test_a_signal_ends_all(without_data):
+    started, ends = without_data
+    ends["lasso_i"] = 130, "fco-run: stopped"
+    assert end_of("lasso_i", "nuclear_i") == 130
+    assert started == ["lasso_i"]

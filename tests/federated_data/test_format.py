@@ -12,6 +12,7 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.federated_data import load, save
 from fco_cli.federated_data.format import check_labels, from_arrays
+from fco_cli.problem.losses import Softmax, Squared, all_losses
 
 
 def good() -> dict[str, np.ndarray]:
@@ -42,7 +43,7 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
     clients = from_arrays("here", good()).as_clients("float32")
-    assert clients.start.tolist() == [0, 2, 4, 6]
+    assert clients.offsets.tolist() == [0, 2, 4, 6]
     assert clients.x[:, 0].tolist() == [2, 6, 0, 4, 8, 10]
     assert clients.y.tolist() == [1, 1, 0, 0, 2, 2]
     assert clients.x.dtype == np.float32
@@ -151,11 +152,11 @@ def test_a_missing_file_is_named(tmp_path):
 def test_labels_that_do_not_fit_the_loss_are_named(loss, y, classes, says):
     arrays = good() | {"y": np.array(y)} | ({} if classes is None else {"classes": np.array(classes)})
     with pytest.raises(UserError) as problem:
-        check_labels(from_arrays("here", arrays), loss)
+        check_labels(from_arrays("here", arrays), all_losses()[loss]())
     assert says in str(problem.value)
 
 
 def test_labels_tell_how_many_scores_a_model_needs():
     data = from_arrays("here", good())
-    assert check_labels(data, "squared") == 1
-    assert check_labels(data, "softmax") == 3
+    assert check_labels(data, Squared()) == 1
+    assert check_labels(data, Softmax()) == 3

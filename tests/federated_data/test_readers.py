@@ -221,7 +221,7 @@ def test_a_folder_of_arrays_stays_on_disk(tmp_path):
     clients = data.take(np.ones(4, dtype=bool)).as_clients("float64")
     assert isinstance(data.x, np.memmap)
     assert np.shares_memory(clients.x, data.x)
-    assert clients.start.tolist() == [0, 2, 4]
+    assert clients.offsets.tolist() == [0, 2, 4]
 
 
 def test_bad_folders_of_arrays(tmp_path):

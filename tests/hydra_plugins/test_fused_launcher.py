@@ -1,5 +1,6 @@
 """Hydra's own test suites for launchers, and what is special about ours."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,15 @@ def test_hydra_knows_the_plugins():
     assert GridSweeper in Plugins.instance().discover(Sweeper)
 
 
+@pytest.fixture
+def scripts_run_on_314(tmp_path_factory, monkeypatch):
+    """Hydra's suites start scripts that know nothing of us; every Python below this one begins with our guard."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text("from fco_cli import hydra_on_314\n\nhydra_on_314.mend()\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("scripts_run_on_314")
 @pytest.mark.filterwarnings("ignore:Future Hydra versions", "ignore::hydra.errors.Hydra14MigrationWarning")
 @pytest.mark.parametrize(("launcher_name", "overrides"), [("fused", [])])
 class TestFusedLauncher(LauncherTestSuite):
@@ -38,6 +48,7 @@ class TestFusedLauncher(LauncherTestSuite):
         register()  # that search misses ours in an editable install
 
 
+@pytest.mark.usefixtures("scripts_run_on_314")
 @pytest.mark.parametrize(("task_launcher_cfg", "extra_flags"), [({}, ["-m", "hydra/launcher=basic"])])
 class TestBasicStillWorks(IntegrationTestSuite):
     """Registering our plugins must not disturb Hydra's own."""

@@ -17,6 +17,6 @@ def test_a_client_alone_has_its_rows(make_problem):
 def test_equal_clients_are_laid_out_one_after_another():
     x, y = np.arange(24.0).reshape(3, 4, 2), np.arange(12.0).reshape(3, 4)
     data = ClientData.of_equal_clients(x, y)
-    np.testing.assert_array_equal(data.start, [0, 4, 8, 12])
+    np.testing.assert_array_equal(data.offsets, [0, 4, 8, 12])
     np.testing.assert_array_equal(data.client(2).x, x[2])
     np.testing.assert_array_equal(data.client(2).y, y[2])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialise
+from fco_cli.problem.compiled import specialize
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror import Geometry, to_primal
+from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
@@ -19,9 +20,11 @@ COUNT, SIZE = 125_000, 7
 def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
     """Every row of z onto the ball of its own radius."""
     out = np.empty_like(z)
-    one_block = np.array([[0, z.shape[1], z.shape[1], 1, 1]])
-    geometry = Geometry(radius[:, None], one_block, np.array([[0, 1]]))
-    specialise(to_primal, primal=kind.prox)(z, np.zeros(len(z)), geometry, out)
+    psi, one_block = kind(radius=1.0), np.array([[0, z.shape[1], z.shape[1], 1, 1, 0]])
+    numbers = np.repeat(psi.numbers, len(z))
+    numbers.radius = radius
+    geometry = Geometry(numbers, Euclidean().numbers, one_block)
+    specialize(to_primal, primal=Euclidean().primal(psi))(z, np.zeros(len(z)), geometry, out)
     return out
 
 
@@ -123,6 +126,8 @@ def test_what_is_not_finite_stays_so_and_ends(bad):
 
 def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
-    problem = Problem(data, Linear(2), Loss.ALL["squared"], L2Ball(radius=5.0))
+    problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
     w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, 1e9]])  # the last of each is the bias: free
-    np.testing.assert_allclose(problem.constraint_violation(w, np.full((3, 1), 5.0)), [0, 0.5, 0], atol=1e-15)
+    np.testing.assert_allclose(
+        problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 3)), [0, 0.5, 0], atol=1e-15
+    )

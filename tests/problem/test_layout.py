@@ -4,12 +4,12 @@ import numpy as np
 
 from fco_cli.problem.layout import Block, Layout
 
-LAYOUT = Layout((Block("kernel", (2, 3)), Block("bias", (2,), regularised=False), Block("last", (4,))))
+LAYOUT = Layout((Block("weights", (2, 3)), Block("bias", (2,), regularized=False), Block("last", (4,))))
 
 
 def test_blocks_follow_one_another():
     assert LAYOUT.size == 12
-    assert LAYOUT.slices == {"kernel": slice(0, 6), "bias": slice(6, 8), "last": slice(8, 12)}
+    assert LAYOUT.slices == {"weights": slice(0, 6), "bias": slice(6, 8), "last": slice(8, 12)}
 
 
 def test_table_says_the_same_to_the_kernels():
@@ -17,12 +17,12 @@ def test_table_says_the_same_to_the_kernels():
 
 
 def test_regularised_is_all_but_the_bias():
-    np.testing.assert_array_equal(np.flatnonzero(~LAYOUT.regularised), [6, 7])
+    np.testing.assert_array_equal(np.flatnonzero(~LAYOUT.regularized), [6, 7])
 
 
 def test_view_is_a_window_into_every_job():
     vectors = np.arange(24.0).reshape(2, 12)
-    kernel = LAYOUT.view(vectors, "kernel")
+    kernel = LAYOUT.view(vectors, "weights")
     assert kernel.shape == (2, 2, 3)
     kernel[1, 0, 2] = -1
     assert vectors[1, 2] == -1

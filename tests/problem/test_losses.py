@@ -1,108 +1,166 @@
-"""Losses by their formulas, their slopes by finite differences, and the step `descend` takes along them."""
+"""Losses by their formulas, their slopes by finite differences, and the labels that they take."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from scipy.special import xlogy
+from sklearn import metrics
 
-from fco_cli.problem.losses import Loss
-
-OUTPUTS = {"squared": 1, "logistic": 1, "softmax": 3}
-
-
-def plain_value(loss, scores, label):
-    """The textbook formula for one row with scores [C]."""
-    if loss == "squared":
-        return (scores[0] - label) ** 2
-    if loss == "logistic":
-        return np.log(1 + np.exp(scores[0])) - label * scores[0]
-    return np.log(np.exp(scores).sum()) - scores[int(label)]
+from fco_cli.errors import UserError
+from fco_cli.problem.losses import Huber, Loss, all_losses
 
 
-@pytest.fixture(params=sorted(OUTPUTS))
-def loss(request):
-    return Loss.ALL[request.param]
+@dataclass(frozen=True)
+class Case:
+    """What a loss must be: the formula for one row's scores [C], labels for [N] rows, labels that it must refuse."""
+
+    formula: object
+    labels: object
+    refused: tuple
+    outputs: int = 1
+
+
+CASES = {
+    "squared": Case(lambda s, y: (s[0] - y) ** 2, lambda random, n: random.standard_normal(n), (np.nan, np.inf)),
+    "huber": Case(
+        lambda s, y: min(abs(s[0] - y), 1) * (2 * abs(s[0] - y) - min(abs(s[0] - y), 1)),
+        lambda random, n: random.standard_normal(n),
+        (np.nan, np.inf),
+    ),
+    "poisson": Case(
+        lambda s, y: np.exp(s[0]) - y - y * s[0] + xlogy(y, y),
+        lambda random, n: random.poisson(2, n),
+        (-1, 0.5, np.inf),
+    ),
+    "logistic": Case(
+        lambda s, y: np.log(1 + np.exp(s[0])) - y * s[0],
+        lambda random, n: random.integers(2, size=n),
+        (-1, 0.5, 2, np.nan),
+    ),
+    "softmax": Case(
+        lambda s, y: np.log(np.exp(s).sum()) - s[int(y)],
+        lambda random, n: np.append(2, random.integers(3, size=n - 1)),
+        (-1, 0.5, 10**4, np.nan),
+        outputs=3,
+    ),
+}
+
+
+def test_every_loss_has_its_case():
+    assert set(CASES) == {name for name, kind in all_losses().items() if kind.__module__.startswith("fco_cli.")}
+
+
+@pytest.fixture(params=sorted(CASES))
+def loss(request) -> Loss:
+    return all_losses()[request.param]()
 
 
 @pytest.fixture
-def scores_and_labels(loss):
-    random, outputs = np.random.default_rng(1), OUTPUTS[loss.name]
-    scores = 3 * random.standard_normal((2, outputs, 5))  # [J, C, B]
-    labels = random.standard_normal(9) if loss.name == "squared" else random.integers(max(outputs, 2), size=9)
-    return scores, labels.astype(float), np.array([8, 0, 3, 3, 5])
+def case(loss) -> Case:
+    return CASES[loss.name]
 
 
-def test_values_are_the_formulas(loss, scores_and_labels):
-    scores, y, rows = scores_and_labels
-    expected = [[plain_value(loss.name, scores[j, :, i], y[row]) for i, row in enumerate(rows)] for j in range(2)]
-    np.testing.assert_allclose(loss.values(scores, y, rows), expected, rtol=1e-13)
+@pytest.fixture
+def rows(case):
+    """Scores and label of some rows."""
+    random = np.random.default_rng(1)
+    labels = case.labels(random, 20).astype(float)
+    return [(3 * random.standard_normal(case.outputs), y) for y in labels]
 
 
-def test_slopes_are_the_derivatives(loss, scores_and_labels):
-    scores, y, rows = scores_and_labels
-    slopes, step = scores.copy(), 1e-6
-    loss.slopes(slopes, y, rows)
-    for j, c, i in np.ndindex(scores.shape):
-        nudge = np.zeros(scores.shape[1])
-        nudge[c] = step
-        values = [plain_value(loss.name, scores[j, :, i] + sign * nudge, y[rows[i]]) for sign in (1, -1)]
-        np.testing.assert_allclose(slopes[j, c, i], (values[0] - values[1]) / (2 * step), rtol=1e-7, atol=1e-8)
+def slope(loss: Loss, scores, y):
+    slopes = scores.copy()
+    loss.bound("slope")(slopes, y)
+    return slopes
+
+
+def test_the_value_is_the_formula(loss, case, rows):
+    for scores, y in rows:
+        np.testing.assert_allclose(loss.bound("value")(scores, y), case.formula(scores, y), rtol=1e-11, atol=1e-13)
+
+
+def test_the_slope_is_the_derivative(loss, case, rows):
+    for scores, y in rows:
+        nudges = 1e-6 * np.eye(case.outputs)
+        expected = [(case.formula(scores + n, y) - case.formula(scores - n, y)) / 2e-6 for n in nudges]
+        np.testing.assert_allclose(slope(loss, scores, y), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_extreme_scores_are_stable(name, dtype):
     """A wrong answer with score 1e4 costs 1e4 and has slope +-1; a right one costs nothing."""
-    loss, size = Loss.ALL[name], dtype(1e4)
-    zero = dtype(0)
+    loss, size, zero = all_losses()[name](), dtype(1e4), dtype(0)
     if name == "logistic":
-        scores, y = np.array([[[size, -size, size, -size]]]), np.array([1.0, 0, 0, 1], dtype)
+        rows = [([size], 1, 0, [0]), ([-size], 0, 0, [0]), ([size], 0, size, [1]), ([-size], 1, size, [-1])]
     else:
-        columns = [[size, zero, -size], [zero, size, -size], [zero, size, -size], [size, zero, -size]]
-        scores, y = np.array(columns).T[None], np.array([0.0, 1, 0, 1], dtype)
-    values = loss.values(scores, y, np.arange(4))
-    np.testing.assert_allclose(values, [[0, 0, size, size]])
-    slopes = np.ascontiguousarray(scores)
-    loss.slopes(slopes, y, np.arange(4))
-    expected = [[[0, 0, 1, -1]]] if name == "logistic" else [[[0, 0, -1, 1], [0, 0, 1, -1], [0, 0, 0, 0]]]
-    np.testing.assert_allclose(slopes, expected)
+        rows = [([size, zero, -size], 0, 0, [0, 0, 0]), ([zero, size, -size], 0, size, [-1, 1, 0])]
+    for scores, y, value, slopes in rows:
+        scores, y = np.array(scores), dtype(y)
+        assert scores.dtype == dtype
+        np.testing.assert_allclose(loss.bound("value")(scores, y), value)
+        np.testing.assert_allclose(slope(loss, scores, y), slopes)
 
 
-def test_hits_count_the_right_answers():
-    rows = np.arange(3)
-    scores = np.array([[[2.0, -1, 0.5]], [[-2.0, -1, -3]]])
-    np.testing.assert_array_equal(Loss.ALL["logistic"].hits(scores, np.array([1.0, 0, 0]), rows), [2, 2])
-    scores = np.array([[[2.0, -1, 0.5], [0, 3, 9], [1, 1, 1]]])
-    np.testing.assert_array_equal(Loss.ALL["softmax"].hits(scores, np.array([0.0, 1, 2]), rows), [2])
+def test_hits_are_the_right_answers():
+    logistic, softmax = (all_losses()[name]().bound("hit") for name in ("logistic", "softmax"))
+    assert [logistic(np.array([s]), y) for s in (2.0, -1.0) for y in (0.0, 1.0)] == [False, True, True, False]
+    scores = np.array([1.0, 9.0, 9.0])  # of equal scores the first counts
+    assert [softmax(scores, y) for y in (0.0, 1.0, 2.0)] == [False, True, False]
 
 
-def test_descend_follows_the_gradient(loss, make_problem):
-    """Per job and from any query point, against finite differences of the mean loss of the batch."""
-    outputs = OUTPUTS[loss.name]
-    problem = make_problem(loss=loss.name, outputs=outputs, features=4)
-    random, rows = np.random.default_rng(2), np.array([3, 0, 11, 7, 19, 4, 2])
-    query, state = random.standard_normal((2, 2, problem.layout.size))
-    x, y = problem.data.x[rows], problem.data.y[rows]
-
-    def mean_loss(w):
-        kernel, bias = w[:-outputs].reshape(outputs, -1), w[-outputs:]
-        scores = x @ kernel.T + bias
-        return np.mean([plain_value(loss.name, s, label) for s, label in zip(scores, y, strict=True)])
-
-    rate, step = np.array([0.1, 0.7]), 1e-6
-    before = state.copy()
-    problem.descend(state, query, problem.data.x, problem.data.y, rows, problem.model.widths, rate)
-    for j in range(2):
-        nudges = step * np.eye(problem.layout.size)
-        gradient = np.array([mean_loss(query[j] + n) - mean_loss(query[j] - n) for n in nudges]) / (2 * step)
-        np.testing.assert_allclose(state[j], before[j] - rate[j] * gradient, rtol=1e-6, atol=1e-8)
+def test_what_is_no_classification_has_no_hits(loss):
+    assert loss.classification == (loss.name in ("logistic", "softmax"))
 
 
-def test_descend_may_update_its_own_query(loss, make_problem):
-    problem = make_problem(loss=loss.name, outputs=OUTPUTS[loss.name], features=4)
-    w = np.random.default_rng(3).standard_normal((3, problem.layout.size))
-    data, rows, rate = problem.data, np.arange(8), np.array([0.1, 0.2, 0.3])
-    apart, together = w.copy(), w.copy()
-    problem.descend(apart, w, data.x, data.y, rows, problem.model.widths, rate)
-    problem.descend(together, together, data.x, data.y, rows, problem.model.widths, rate)
-    np.testing.assert_array_equal(together, apart)
+def test_labels(loss, case):
+    y = case.labels(np.random.default_rng(0), 50)
+    assert loss.takes(y).all()
+    assert loss.outputs(y) == case.outputs
+    for wrong in case.refused:
+        np.testing.assert_array_equal(loss.takes(np.append(y, wrong)), [True] * 50 + [False])
+    assert loss.allowed()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_is_not_a_number_stays_so(loss, case, dtype):
+    """Divergence is detected by it."""
+    scores = np.full(case.outputs, np.nan, dtype)
+    assert not np.isfinite(loss.bound("value")(scores, dtype(1)))
+    assert not np.isfinite(slope(loss, scores, dtype(1))).any()
+
+
+def test_huber_is_squared_below_delta_and_linear_above():
+    squared, huber = all_losses()["squared"]().bound("value"), Huber(delta=2.5)
+    value = huber.bound("value")
+    assert value(np.array([2.4]), 0.0) == squared(np.array([2.4]), 0.0)
+    rise = value(np.array([12.0]), 0.0) - value(np.array([11.0]), 0.0)
+    assert rise == 2 * 2.5
+    assert slope(huber, np.array([-7.0]), 0.0) == -2 * 2.5
+    for wrong in (0, -1, np.inf, np.nan):
+        with pytest.raises(UserError, match="huber_delta"):
+            Huber(delta=wrong)
+
+
+def test_metrics_are_scikit_learns(loss):
+    random = np.random.default_rng(5)
+    y, scores = CASES[loss.name].labels(random, 200).astype(float), random.standard_normal(200)
+    expected = {
+        "squared": lambda: {"rmse": metrics.root_mean_squared_error(y, scores), "r2": metrics.r2_score(y, scores)},
+        "huber": lambda: {"mae": metrics.mean_absolute_error(y, scores)},
+        "poisson": lambda: {"d2": metrics.d2_tweedie_score(y, np.exp(scores), power=1)},
+        "logistic": lambda: {"auc": metrics.roc_auc_score(y, scores)},
+        "softmax": dict,
+    }[loss.name]
+    assert loss.metrics(scores, y) == pytest.approx(expected(), rel=1e-10)
+
+
+def test_named_classes_bound_the_labels_of_softmax():
+    softmax, y = all_losses()["softmax"](), np.array([0, 1, 1])
+    assert softmax.outputs(y, classes=5) == 5
+    np.testing.assert_array_equal(softmax.takes(np.array([0, 1, 2]), classes=2), [True, True, False])
+    assert not softmax.takes(np.zeros(3)).any()  # one class is nothing to learn
+    assert softmax.takes(np.zeros(3), classes=2).all()

@@ -5,30 +5,33 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialise
+from fco_cli.problem.compiled import specialize
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror_maps import Euclidean
+from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 
-LAYOUT = Layout((Block("first", (2, 2)), Block("bias", (1,), regularised=False), Block("second", (3,))))
+LAYOUT = Layout((Block("first", (2, 2)), Block("bias", (1,), regularized=False), Block("second", (3,))))
+TWO_JOBS = [L1(strength=0.5), L1(strength=2.0)]
 
 
 @pytest.fixture
 def geometry():
-    return Geometry(np.array([[0.5], [2.0]]), LAYOUT.table, np.array([[0, 1], [0, 0], [0, 1]]))
+    return Geometry(stack_numbers(TWO_JOBS), Euclidean().numbers, TWO_JOBS[0].table(LAYOUT))
 
 
 def test_euclidean_dual_is_the_primal(make_problem):
     problem = make_problem(features=3)
     w, dual = np.random.default_rng(0).standard_normal((2, 4)), np.empty((2, 4))
-    problem.to_dual(w, problem.geometry(np.zeros((2, 0))), dual)
+    problem.to_dual(w, problem.geometry(np.repeat(problem.regularizer.numbers, 2)), dual)
     np.testing.assert_array_equal(dual, w)
 
 
 def test_free_primal_leaves_psi_out(make_problem, regularizer):
-    problem = make_problem(regularizer("l1"), features=3)
+    problem = make_problem(regularizer("l1", strength=5.0), features=3)
     z, w = np.random.default_rng(0).standard_normal((2, 4)), np.empty((2, 4))
-    problem.free_primal(z, np.ones(2), problem.geometry(np.full((2, 1), 5.0)), w)
+    problem.free_primal(z, np.ones(2), problem.geometry(np.repeat(problem.regularizer.numbers, 2)), w)
     np.testing.assert_array_equal(w, z)
 
 
@@ -36,15 +39,15 @@ def test_every_regularised_block_and_job_has_its_own_turn(geometry):
     """Thresholds t * strength of 1 and 4: block by block, the bias left alone."""
     z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
     out = np.empty_like(z)
-    specialise(to_primal, primal=L1.prox)(z, np.array([2.0, 2.0]), geometry, out)
+    specialize(to_primal, primal=Euclidean().primal(TWO_JOBS[0]))(z, np.array([2.0, 2.0]), geometry, out)
     np.testing.assert_array_equal(out, [[2, -0.5, 0, 4, 3, -2, 3.5, 0], [0, 0, 0, 1, 3, 0, 0.5, 0]])
 
 
 def test_psi_sums_over_the_regularised_blocks(geometry):
     w = np.array([[1.0, 2, 0, 0, 100, -3, 0, 0], [0, 0, 0, 1, 100, 0, 0, 2]])
     total, subgradient = np.zeros(2), np.zeros_like(w)
-    specialise(psi_value, value=L1.value)(w, geometry, total)
-    specialise(psi_subgradient, subgradient=L1.subgradient)(w, geometry, subgradient)
+    specialize(psi_value, value=L1.value)(w, geometry, total)
+    specialize(psi_subgradient, subgradient=L1.subgradient)(w, geometry, subgradient)
     np.testing.assert_array_equal(total, [0.5 * 6, 2 * 3])
     np.testing.assert_array_equal(subgradient, [[0.5, 0.5, 0, 0, 0, -0.5, 0, 0], [0, 0, 0, 2, 0, 0, 0, 2]])
 
@@ -52,9 +55,9 @@ def test_psi_sums_over_the_regularised_blocks(geometry):
 def test_the_maps_also_run_as_plain_python(geometry):
     """A mirror map that is an ordinary function needs no compiler."""
 
-    def dual(w, p, out):
+    def dual(w, h, out):
         out[:] = np.exp(w)
 
     w, out = np.zeros((2, 8)), np.empty((2, 8))
-    specialise(to_dual, dual=dual)(w, geometry, out)
+    specialize(to_dual, dual=dual)(w, geometry, out)
     np.testing.assert_array_equal(out, np.tile([1.0, 1, 1, 1, 0, 1, 1, 1], (2, 1)))

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror_maps import MIRRORS, Entropy, Euclidean, Mirror, PNorm
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
@@ -19,8 +18,8 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball
 from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
 from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
-from fco_cli.simulation.sampling import sample_cohort
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.sampling import Sampler
 
 SIZE, JOBS = 6, 5
 PAIRS = [
@@ -41,7 +40,7 @@ def problem_with(mirror: Mirror, regularizer: Regularizer) -> Problem:
     random = np.random.default_rng(0)
     x, y = random.standard_normal((4, 10, SIZE)), random.standard_normal((4, 10))
     data = ClientData.of_equal_clients(x, y + x[..., 0])
-    return Problem(data, Linear(SIZE), Loss.ALL["squared"], regularizer, mirror=mirror)
+    return Problem(data, Linear(SIZE), Squared(), regularizer, mirror=mirror)
 
 
 def h(mirror: Mirror, w: np.ndarray) -> float:
@@ -53,7 +52,7 @@ def h(mirror: Mirror, w: np.ndarray) -> float:
 def maps(mirror: Mirror, regularizer: Regularizer, jobs: int = JOBS):
     """to_dual and to_primal of kernels [J, SIZE]; the bias, always Euclidean, is checked on the way."""
     problem = problem_with(mirror, regularizer)
-    geometry = problem.geometry(np.tile(regularizer.parameters, (jobs, 1)))
+    geometry = problem.geometry(np.repeat(regularizer.numbers, jobs))
 
     def with_bias(v, call):
         padded, out = np.hstack([v, np.full((jobs, 1), -3.0)]), np.empty((jobs, SIZE + 1))
@@ -106,12 +105,12 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
     """(h + t psi)*(z) = <z, w> - h(w) - t psi(w) at w = to_primal(z, t); its finite differences give w back."""
     _, to_primal = maps(mirror, regularizer)
     problem = problem_with(mirror, regularizer)
-    parameters = np.tile(regularizer.parameters, (JOBS, 1))
+    numbers = np.repeat(regularizer.numbers, JOBS)
     z, step = np.random.default_rng(2).standard_normal((JOBS, SIZE)), 1e-5
 
     def conjugate(z):
         w = to_primal(z, t)
-        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), parameters)
+        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), numbers)
         return (z * w).sum(axis=1) - [h(mirror, row) for row in w] - t * psi
 
     w, numeric = to_primal(z, t), np.empty_like(z)
@@ -122,7 +121,7 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
 
 
 @pytest.mark.parametrize(("mirror", "regularizer"), [pair for pair in PAIRS if pair[0].name != "euclidean"], ids=str)
-def test_primal_minimises(mirror, regularizer):
+def test_primal_minimizes(mirror, regularizer):
     """Against a general solver on h + t psi - <z, .>, which knows nothing of closed forms."""
     t, (_, to_primal) = 0.7, maps(mirror, regularizer)
     z = np.random.default_rng(3).standard_normal((JOBS, SIZE))
@@ -156,18 +155,17 @@ def test_divergence_is_bregman(mirror):
     assert mirror.divergence(w, w) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ["feddualavg", "fedmid"])
+@pytest.mark.parametrize("algorithm", ["feddualavg", pytest.param("fedmid", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name
 )
-def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
+def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer, make_algorithm):
     """The algorithms' own text, with the entropy map: positive weights, the sum kept, the objective lower."""
     problem = problem_with(Entropy(), regularizer)
-    settings = Settings(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
-    parameters = regularizer.parameters[None]
-    method = ALGORITHMS[algorithm](problem, Jobs(np.array([0.02]), np.array([1.0]), parameters))
-    start = problem.start(parameters)
-    state, objectives = method.start(start), []
+    hparams = Hparams(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
+    numbers = regularizer.numbers
+    method, sampler = make_algorithm(algorithm, problem, 0.02), Sampler(problem.data.sizes, hparams, 0)
+    state, objectives = method.initial_state(problem.initial_models(numbers)), []
     for round_index in range(30):
         w = method.output(state)
         kernel = w[0, :SIZE]
@@ -176,33 +174,35 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer):
             assert kernel.sum() == pytest.approx(1.5)
         if regularizer.name == "l1_ball":
             assert kernel.sum() <= 1.5 + 1e-12
-        objectives.append(float((problem.risk(w).value + problem.psi(w, parameters))[0]))
-        state = method.round(state, sample_cohort(problem.data, settings, 0, round_index))
+        objectives.append(float((problem.risk(w).value + problem.psi(w, numbers))[0]))
+        state = method.round(state, sampler.cohort(round_index)).state
     assert objectives[-1] < objectives[0] - 0.1
 
 
 def test_start_is_in_the_domain():
     """0 becomes the uniform weights; a feasible start is left alone to the last bit."""
     for regularizer, expected in ((Simplex(total=1.5), 0.25), (L1(strength=1.0), 1 / SIZE), (L1Ball(radius=0.6), 0.1)):
-        start = problem_with(Entropy(), regularizer).start(regularizer.parameters[None])
+        start = problem_with(Entropy(), regularizer).initial_models(regularizer.numbers)
         np.testing.assert_allclose(start, [[expected] * SIZE + [0]])
-    assert (problem_with(Euclidean(), L1(strength=1.0)).start(np.ones((2, 1))) == 0).all()
-    np.testing.assert_allclose(problem_with(Euclidean(), Simplex(total=1.5)).start(np.full((1, 1), 1.5))[:, :-1], 0.25)
+    l1, simplex = L1(strength=1.0), Simplex(total=1.5)
+    assert (problem_with(Euclidean(), l1).initial_models(np.repeat(l1.numbers, 2)) == 0).all()
+    np.testing.assert_allclose(problem_with(Euclidean(), simplex).initial_models(simplex.numbers)[:, :-1], 0.25)
 
 
-def test_certificates_know_the_domain_of_h():
+def test_certificates_know_the_domain_of_h(make_algorithm):
     """With the entropy map l1 means l1 on the orthant: its optimum is certified there, where plain l1's is not."""
     random = np.random.default_rng(5)
     x = random.standard_normal((4, 10, SIZE))
     y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight that the orthant forbids
-    problem = replace(problem_with(Entropy(), L1(strength=0.1)), data=ClientData.of_equal_clients(x, y))
-    solver = ALGORITHMS["optimum"](problem, Jobs(np.ones(1), np.ones(1), np.array([[0.1]])))
-    w = solver.output(solver.round(solver.start(problem.start(np.array([[0.1]]))), None))
+    psi = L1(strength=0.1)
+    problem = replace(problem_with(Entropy(), psi), data=ClientData.of_equal_clients(x, y))
+    solver = make_algorithm("optimum", problem)
+    w = solver.output(solver.round(solver.initial_state(problem.initial_models(psi.numbers))).state)
     assert w[0, 1] == 0
     assert (w[0, :SIZE] >= 0).all()
     gradient = problem.risk(w).gradient
-    assert problem.kkt_residual(w, gradient, np.array([[0.1]]))[0] < 1e-8
-    assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, np.array([[0.1]]))[0] > 0.1
+    assert problem.kkt_residual(w, gradient, psi.numbers)[0] < 1e-8
+    assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, psi.numbers)[0] > 0.1
 
 
 def test_a_pair_without_a_closed_form_is_refused_by_name():
@@ -217,6 +217,23 @@ def test_a_pair_without_a_closed_form_is_refused_by_name():
     assert refused > 20
     with pytest.raises(UserError, match="mirror=entropy"):
         problem_with(Entropy(), all_regularizers()["l2_ball"](radius=1.0))
+
+
+@every_pair
+@pytest.mark.parametrize("t", [0.0, 0.7])
+def test_divergence_stays_visible(mirror, regularizer, t):
+    """What is not finite stays so; but -inf is the entropy map's dual of 0, and comes back as that."""
+    _, to_primal = maps(mirror, regularizer)
+    for bad in (np.nan, np.inf, -np.inf):
+        z = np.random.default_rng(6).standard_normal((JOBS, SIZE))
+        for j in range(JOBS):
+            z[j, : j + 1] = bad
+        w = to_primal(z, t)
+        if isinstance(mirror, Entropy) and bad == -np.inf:
+            assert (w[z == bad] == 0).all()
+            assert (w[z != bad] > 0).all()
+        else:
+            assert not np.isfinite(w).all(axis=1).any()
 
 
 def test_power_is_checked():

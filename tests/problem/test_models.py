@@ -15,30 +15,35 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     random, model = np.random.default_rng(0), Linear(features, outputs)
     x, rows = random.standard_normal((15, features)), random.permutation(15)[:count]
     w = random.standard_normal((2, model.layout.size))
-    kernel, bias = model.layout.view(w, "kernel").reshape(2, outputs, features), model.layout.view(w, "bias")
+    weights, bias = model.layout.view(w, "weights").reshape(2, outputs, features), model.layout.view(w, "bias")
 
     scores = model.forward(w, x, rows, model.widths)
-    np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", kernel, x[rows]) + bias[:, :, None], atol=1e-11)
+    np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", weights, x[rows]) + bias[:, :, None], atol=1e-11)
 
     slopes = random.standard_normal(scores.shape)
     start = random.standard_normal(w.shape)
     gradient = start.copy()
     model.backward(gradient, w, x, rows, model.widths, slopes)
-    by_kernel = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
-    np.testing.assert_allclose(gradient - start, np.hstack([by_kernel, slopes.sum(axis=2)]), atol=1e-11)
+    by_weights = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
+    np.testing.assert_allclose(gradient - start, np.hstack([by_weights, slopes.sum(axis=2)]), atol=1e-11)
 
 
 def test_bits_do_not_depend_on_the_stack():
     random, model = np.random.default_rng(0), Linear(CHUNK + 9)
     x, rows, w = random.standard_normal((15, CHUNK + 9)), np.arange(13), random.standard_normal((4, model.layout.size))
-    scores = model.forward(w, x, rows, model.widths)
+    scores, gradient = model.forward(w, x, rows, model.widths), np.zeros_like(w)
+    model.backward(gradient, w, x, rows, model.widths, scores)
     for j in range(4):
-        np.testing.assert_array_equal(scores[j : j + 1], model.forward(w[j : j + 1], x, rows, model.widths))
+        job = w[j : j + 1]
+        alone, own = model.forward(job, x, rows, model.widths), np.zeros_like(job)
+        model.backward(own, job, x, rows, model.widths, alone)
+        np.testing.assert_array_equal(scores[j : j + 1], alone)
+        np.testing.assert_array_equal(gradient[j : j + 1], own)
 
 
 def test_layout_and_start():
-    model = Linear(6, kernel_shape=(2, 3))
+    model = Linear(6, weights_shape=(2, 3))
     assert [block.shape for block in model.layout.blocks] == [(2, 3), (1,)]
-    assert [block.regularised for block in model.layout.blocks] == [True, False]
+    assert [block.regularized for block in model.layout.blocks] == [True, False]
     assert [block.shape for block in Linear(6, outputs=4).layout.blocks] == [(4, 6), (4,)]
-    np.testing.assert_array_equal(model.start(), np.zeros(7))
+    np.testing.assert_array_equal(model.initial(), np.zeros(7))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialise
-from fco_cli.problem.losses import Loss, descend
+from fco_cli.problem.data import Batches
+from fco_cli.problem.descent import descent
+from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear
 from fco_cli.problem.network import Network
 
@@ -23,7 +24,7 @@ def data():
 @pytest.fixture(scope="module")
 def models() -> np.ndarray:
     """Three jobs, with biases that are not 0."""
-    w = np.repeat(MODEL.start()[None], 3, axis=0)
+    w = np.repeat(MODEL.initial()[None], 3, axis=0)
     return w + 0.3 * np.random.default_rng(2).standard_normal(w.shape)
 
 
@@ -31,8 +32,8 @@ def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[B, C], by NumPy."""
     blocks = {block.name: MODEL.layout.view(w[None], block.name)[0] for block in MODEL.layout.blocks}
     for layer in (1, 2):
-        x = np.maximum(x @ blocks[f"kernel{layer}"].T + blocks[f"bias{layer}"], 0)
-    return x @ blocks["kernel3"].T + blocks["bias3"]
+        x = np.maximum(x @ blocks[f"weights{layer}"].T + blocks[f"bias{layer}"], 0)
+    return x @ blocks["weights3"].T + blocks["bias3"]
 
 
 def test_scores(data, models):
@@ -43,9 +44,9 @@ def test_scores(data, models):
 
 def gradient(w, x, y) -> np.ndarray:
     """Of the mean loss: what `descend` adds with rate -1."""
-    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    step = descent(MODEL, Softmax())
     out = np.zeros_like(w)
-    step(out, w, x, y, ROWS, MODEL.widths, -np.ones(len(w)))
+    step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, -np.ones(len(w)))
     return out
 
 
@@ -71,28 +72,29 @@ def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
 
 def test_the_state_may_be_the_query(data, models):
     """As in FedAvg: every layer must see the weights from before the step."""
-    step = specialise(descend, forward=MODEL.forward, backward=MODEL.backward, slopes_of=Loss.ALL["softmax"].slopes)
+    step = descent(MODEL, Softmax())
     w = models.copy()
-    step(w, w, *data, ROWS, MODEL.widths, np.full(3, 0.5))
+    step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)
 
 
 def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
     model = Network(300, (200,), 62, seed=3)
-    w = model.start()[None]
-    for name, shape in (("kernel1", (200, 300)), ("kernel2", (62, 200))):
-        kernel, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
-        assert kernel.shape == shape
-        assert limit * 0.99 < np.abs(kernel).max() <= limit
-        assert abs(kernel.std() / (limit / np.sqrt(3)) - 1) < 0.02
+    w = model.initial()[None]
+    for name, shape in (("weights1", (200, 300)), ("weights2", (62, 200))):
+        weights, limit = model.layout.view(w, name)[0], np.sqrt(6 / sum(shape))
+        assert weights.shape == shape
+        assert limit * 0.99 < np.abs(weights).max() <= limit
+        assert abs(weights.std() / (limit / np.sqrt(3)) - 1) < 0.02
     assert (model.layout.view(w, "bias1") == 0).all()
-    assert (w == Network(300, (200,), 62, seed=3).start()).all()
-    assert (w != Network(300, (200,), 62, seed=4).start()).any()
+    assert (w == Network(300, (200,), 62, seed=3).initial()).all()
+    assert (w != Network(300, (200,), 62, seed=4).initial()).any()
 
 
-def test_kernels_are_regularised_and_biases_are_not():
-    assert [(block.name, block.regularised) for block in MODEL.layout.blocks] == [
-        ("kernel1", True), ("bias1", False), ("kernel2", True), ("bias2", False), ("kernel3", True), ("bias3", False),
+def test_weights_are_regularized_and_biases_are_not():
+    assert [(block.name, block.regularized) for block in MODEL.layout.blocks] == [
+        ("weights1", True), ("bias1", False), ("weights2", True), ("bias2", False),
+        ("weights3", True), ("bias3", False),
     ]  # fmt: skip
 
 

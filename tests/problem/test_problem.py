@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.problem.numbers import stack_numbers
+
 
 def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regularizer):
     """One feature, no noise from the bias: min (x w + b - y)^2 + lambda |w| has its optimum in closed form."""
@@ -12,9 +14,9 @@ def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regu
     covariance = np.mean((x - x.mean()) * (y - y.mean()))
     slope = np.sign(covariance) * max(abs(covariance) - 0.3, 0) / x.var()
     w = np.array([[slope, y.mean() - slope * x.mean()]])
-    parameters = np.array([[0.6]])
+    numbers = problem.regularizer.numbers
     places = w + np.array([[[0, 0]], [[0.1, 0]], [[0, 0.1]]])
-    at = [problem.kkt_residual(v, problem.risk(v).gradient, parameters)[0] for v in places]
+    at = [problem.kkt_residual(v, problem.risk(v).gradient, numbers)[0] for v in places]
     assert at[0] < 1e-14
     assert min(at[1:]) > 1e-3
 
@@ -24,7 +26,9 @@ def test_kkt_residual_without_psi_is_the_gradient(make_problem):
     w = np.random.default_rng(0).standard_normal((3, problem.layout.size))
     gradient = problem.risk(w).gradient
     np.testing.assert_allclose(
-        problem.kkt_residual(w, gradient, np.zeros((3, 0))), np.linalg.norm(gradient, axis=1), rtol=1e-12
+        problem.kkt_residual(w, gradient, np.repeat(problem.regularizer.numbers, 3)),
+        np.linalg.norm(gradient, axis=1),
+        rtol=1e-12,
     )
 
 
@@ -36,4 +40,5 @@ def test_weights(make_problem, weighting, expected):
 def test_psi_has_a_strength_per_job(make_problem, regularizer):
     problem = make_problem(regularizer("l1"), features=2)
     w = np.array([[1.0, -2, 50], [1.0, -2, 50]])
-    np.testing.assert_allclose(problem.psi(w, np.array([[1.0], [0.5]])), [3, 1.5])
+    numbers = stack_numbers([regularizer("l1", strength=1.0), regularizer("l1", strength=0.5)])
+    np.testing.assert_allclose(problem.psi(w, numbers), [3, 1.5])

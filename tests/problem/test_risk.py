@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.losses import Squared
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
 
 
@@ -27,7 +31,7 @@ def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
     problem = make_problem(weighting=weighting, dtype=dtype, sizes=(7, 4, 9, 1, 12, 3, 2, 5, 6, 8))
     w = np.random.default_rng(1).standard_normal((3, problem.layout.size)).astype(dtype)
     quadratic = QuadraticRisk.of(problem.data, problem.weights, rows_at_once=5)(w)
-    passing = DataRisk.of(problem.data, problem.weights, problem.model, problem.loss)(w)
+    passing = DataRisk(problem.data, problem.weights, problem.model, problem.loss)(w)
     tolerance = 1e-12 if dtype == "float64" else 1e-5
     for j in range(3):
         value, gradient = by_formula(problem, w[j].astype(float))
@@ -40,17 +44,43 @@ def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
     assert passing.gradient.dtype == quadratic.gradient.dtype == np.float64
 
 
-@pytest.mark.parametrize("make", [QuadraticRisk, DataRisk])
+def quadratic(problem) -> QuadraticRisk:
+    return QuadraticRisk.of(problem.data, problem.weights)
+
+
+def passing(problem) -> DataRisk:
+    return DataRisk(problem.data, problem.weights, problem.model, problem.loss)
+
+
+@pytest.mark.parametrize("make", [quadratic, passing])
 def test_bits_do_not_depend_on_the_stack(make_problem, make):
     problem = make_problem(features=37, sizes=(30, 20, 40))
     w = np.random.default_rng(1).standard_normal((5, problem.layout.size))
-    arguments = (problem.model, problem.loss) if make is DataRisk else ()
-    risk = make.of(problem.data, problem.weights, *arguments)
+    risk = make(problem)
     stacked = risk(w)
     for j in range(5):
         alone = risk(w[j : j + 1])
         assert alone.value[0] == stacked.value[j]
         np.testing.assert_array_equal(alone.gradient[0], stacked.gradient[j])
+
+
+class Watched(np.ndarray):
+    """Notes the number of BLAS threads whenever rows are taken from it."""
+
+    threads: ClassVar[list[int]] = []
+
+    def __getitem__(self, key):
+        self.threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return super().__getitem__(key)
+
+
+def test_one_thread_multiplies(make_problem):
+    """The sum of a product's parts depends on their number; on some processors that shows in the last bits."""
+    problem = make_problem()
+    data = ClientData(problem.data.x.view(Watched), problem.data.y, problem.data.offsets)
+    with threadpool_limits(2, user_api="blas"):
+        QuadraticRisk.of(data, problem.weights, rows_at_once=5)
+    assert set(Watched.threads) == {1}
 
 
 def test_accuracy_is_the_share_of_rows(make_problem):
@@ -66,4 +96,4 @@ def test_the_cheaper_way_is_taken(make_problem):
     tall, wide, logistic = make_problem(features=6), make_problem(features=60), make_problem(loss="logistic")
     kinds = [type(risk_of(p.data, p.weights, p.model, p.loss)) for p in (tall, wide, logistic)]
     assert kinds == [QuadraticRisk, DataRisk, DataRisk]
-    assert Loss.ALL["squared"].quadratic
+    assert Squared.quadratic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 import yaml
 
+from fco_cli.reporting import figures
+
+USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"], "optimum": ["weighting"]}
 SELECT = {"metric": "f1", "mode": "max", "last": 2}
+
+
+def digest(*words: object) -> str:
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class Records:
@@ -34,6 +42,9 @@ class Records:
         diverged: int | None = None,
         task: dict[str, Any] | None = None,
         hparams: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+        data: str = "",
+        finished_at: str = "2026-03-01T12:00:00+01:00",
         smoothness: float | None = None,
         rounds: Sequence[int] | None = None,
         **curves: Sequence[float],
@@ -41,7 +52,7 @@ class Records:
         curves = {"f1": (0.0, 0.5, 0.6, 0.7), **curves}
         length = len(curves["f1"])
         rounds = list(range(length)) if rounds is None else list(rounds)
-        cost = np.zeros(length) if algo in ("centralized", "local", "optimum") else 1e6 * np.array(rounds)
+        cost = np.zeros(length) if algo in USES else 1e6 * np.array(rounds)
         columns = {
             "round": rounds,
             "objective": np.linspace(9, 3, length),
@@ -54,8 +65,9 @@ class Records:
         scale = {"paper": 1.0, "quick": 0.2}[profile]
         config = {
             "task": {"name": "lasso", "clients": 8, **(task or {})},
-            "algo": {"name": algo},
+            "algo": {"name": algo, **(options or {})},
             "regularizer": {"name": "l1", "strength": 0.5},
+            "mirror": {"name": "euclidean"},
             "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
             | (hparams or {}),
             "seed": seed,
@@ -64,8 +76,8 @@ class Records:
             },
             "profile": {"name": profile, "scale": scale},
         }  # fmt: skip
-        words = (experiment, profile, algo, client_lr, server_lr, seed, task, hparams)
-        run_id = "-".join(str(word) for word in words).replace("/", "_").replace(" ", "")
+        family = digest(config["task"], config["regularizer"], config["hparams"]["weighting"], data)
+        run_id = digest(family, algo, options, client_lr, server_lr, seed, hparams, experiment, profile)
         folder = self.root / (experiment or "alone") / "lasso" / algo / run_id
         folder.mkdir(parents=True)
         result = {
@@ -75,9 +87,17 @@ class Records:
             "final": {name: float(values[-1]) for name, values in columns.items() if np.isfinite(values[-1])},
             "seconds": 1.5,
             "run_id": run_id,
+            "identity": {"family": family, "problem": digest(family, seed), "stack": digest(algo), "run": run_id},
+            "federated": algo not in USES,
+            "uses": USES.get(algo, ["client_lr", "server_lr", "rounds", "weighting"]),
+            "task": "lasso",
+            "algo": algo,
+            "seed": seed,
             "main_metric": "f1",
             "smoothness": smoothness,
-            "versions": {"fco": "0.1.0"},
+            "versions": {"fco-cli": "0.1.0"},
+            "python": "3.13.5",
+            "finished_at": finished_at,
             "git_revision": "0123456789abcdef",
         }
         lines = [
@@ -88,6 +108,18 @@ class Records:
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         (folder / "result.json").write_text(json.dumps(result))
         return folder
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn in full but written small and once: for tests of what else a report holds."""
+
+    def save(figure: Any, path: Path) -> list[Path]:
+        small = path.with_name(path.name + ".png")
+        figure.savefig(small, dpi=20)
+        return [small, small]
+
+    monkeypatch.setattr(figures, "save", figures.styled(save))
 
 
 @pytest.fixture

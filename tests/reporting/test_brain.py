@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import gzip
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.errors import UserError
 from fco_cli.reporting.brain import brain_maps, clusters, read_weights
+from fco_cli.reporting.gate import BadRecord
 
 mpl.use("Agg")
 
@@ -29,20 +29,12 @@ def sparse() -> np.ndarray:
     return weights
 
 
-def write_record(folder: Path, weights: np.ndarray, task: str = "fmri") -> Path:
-    folder.mkdir()
-    (folder / "result.json").write_text(json.dumps({"task": task}))
-    nibabel.save(nibabel.Nifti1Image(weights, AFFINE), folder / "weights.nii.gz")
-    return folder
+def image(weights: np.ndarray) -> nibabel.Nifti1Image:
+    return nibabel.Nifti1Image(weights, AFFINE)
 
 
-@pytest.fixture
-def dense(tmp_path: Path) -> Path:
-    return write_record(tmp_path / "dense", np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32))
-
-
-def test_clusters_have_their_peak_weight_and_size(tmp_path: Path) -> None:
-    table = clusters({"a": read_weights(write_record(tmp_path / "a", sparse()))})
+def test_clusters_have_their_peak_weight_and_size() -> None:
+    table = clusters({"a": image(sparse())})
     assert table["run"].tolist() == ["a", "a"]
     found = table.sort_values("peak_weight").reset_index(drop=True)
     np.testing.assert_allclose(found["peak_weight"].astype(float), [-2, 3])
@@ -53,46 +45,60 @@ def test_clusters_have_their_peak_weight_and_size(tmp_path: Path) -> None:
     )
 
 
-def test_maps_of_several_runs(tmp_path: Path, dense: Path) -> None:
-    records = {"FedDualAvg": write_record(tmp_path / "sparse", sparse()), "FedAvg(∂)": dense}
-    written = brain_maps(records, tmp_path / "report" / "brain")
+def test_maps_of_several_runs(tmp_path: Path) -> None:
+    """Sparse, and nothing at all: a map of zeros is no mishap."""
+    images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
+    written = brain_maps(images, tmp_path / "report" / "brain")
     names = ["brain_glass.png", "brain_slices.png", "brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
     assert [path.name for path in written] == names
     assert all(path.parent == tmp_path / "report" / "brain" for path in written)
     for path in written[:2]:
         assert path.read_bytes().startswith(b"\x89PNG")
-    table = pd.read_csv(written[2])
-    assert (table["run"] == "FedDualAvg").sum() == 2
+    assert pd.read_csv(written[2])["run"].tolist() == ["FedDualAvg"] * 2
     page = written[3].read_text()
     assert "FedDualAvg: 5 voxels" in page
     assert not [line for line in page.splitlines() if "<script src=" in line]  # a page that needs no network
 
 
 def test_simulated_scans_are_drawn_with_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = write_record(tmp_path / "simulated", sparse(), task="fmri_sim")
-    nibabel.save(nibabel.Nifti1Image((sparse() > 1).astype(float), AFFINE), record / "truth.nii.gz")
     drawn: list[dict] = []
     for name in ("_glass", "_slices"):
         monkeypatch.setattr(f"fco_cli.reporting.brain.{name}", lambda images, *_, **__: drawn.append(images) or b"")
-    brain_maps({"FedDualAvg": record}, tmp_path / "maps")
+    monkeypatch.setattr("fco_cli.reporting.brain._page", lambda *_: b"")
+    brain_maps({"FedDualAvg": image(sparse())}, tmp_path / "maps", True, image((sparse() > 1).astype(np.float32)))
     assert [list(images) for images in drawn] == [["active regions (the truth)", "FedDualAvg: 5 voxels"]] * 2
-
-
-def test_a_map_of_zeros_is_no_mishap(tmp_path: Path) -> None:
-    written = brain_maps({"zero": write_record(tmp_path / "zero", np.zeros(SHAPE, np.float32))}, tmp_path / "maps")
-    assert pd.read_csv(written[2]).empty
 
 
 def test_of_the_local_models_the_one_of_median_density_is_shown(tmp_path: Path) -> None:
     models = np.zeros((*SHAPE, 3), np.float32)
     for client, voxels in enumerate((9, 1, 4)):
         models[:voxels, 0, 0, client] = 1
-    shown = np.asarray(read_weights(write_record(tmp_path / "local", models)).dataobj)
-    np.testing.assert_array_equal(shown, models[..., 2])
+    nibabel.save(image(models), tmp_path / "weights.nii.gz")
+    np.testing.assert_array_equal(np.asarray(read_weights(tmp_path).dataobj), models[..., 2])
 
 
-def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
-    record = write_record(tmp_path / "broken", sparse())
-    (record / "weights.nii.gz").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"broken/weights.nii.gz: not a readable image"):
-        brain_maps({"broken": record}, tmp_path / "maps")
+def packed(weights: np.ndarray, affine: np.ndarray = AFFINE) -> bytes:
+    return gzip.compress(nibabel.Nifti1Image(weights, affine).to_bytes())
+
+
+DAMAGED = {
+    "nothing": b"",
+    "nonsense": b"nonsense",
+    "packed nonsense": gzip.compress(b"nonsense" * 100),
+    "half": packed(sparse())[:-100],
+    "a bomb": gzip.compress(bytes(2**20 + 1)),
+    "two sides": packed(sparse()[0]),
+    "a thin side": packed(sparse()[:1]),
+    "five axes": packed(sparse()[..., None, None].repeat(2, -1)),
+    "not a number": packed(np.full(SHAPE, np.nan, np.float32)),
+    "huge voxels": packed(sparse(), AFFINE * 1e6),
+    "flat": packed(sparse(), AFFINE[:, [0, 0, 2, 3]]),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_an_unreadable_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("fco_cli.reporting.brain.LARGEST", 2**20)
+    (tmp_path / "weights.nii.gz").write_bytes(content)
+    with pytest.raises(BadRecord, match=r"weights.nii.gz: not a readable image"):
+        read_weights(tmp_path)

@@ -15,7 +15,7 @@ from fco_cli.reporting.claims import (
     read_claims,
     summary,
 )  # fmt: skip
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.studies import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
 
@@ -176,7 +176,7 @@ def test_averaging_densifies(records):
     densifies = {"averaging_densifies": {"algo": "fedmid", "at_least": 2}}
     assert verdict(records, densifies).verdict == NOT_RUN
     clients = np.eye(4)
-    np.savez(folder / "clients.npz", kernel=np.vstack([clients, clients.mean(axis=0)]))
+    np.savez(folder / "clients.npz", weights=np.vstack([clients, clients.mean(axis=0)]))
     entry = verdict(records, densifies)
     assert entry.verdict == REPRODUCED
     assert entry.measured == "clients 0.250, their average 1.000: 4.00 times"

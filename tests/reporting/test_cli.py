@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from fco_cli.reporting.cli import main
+from fco_cli.commands.report import main
 
 
 @pytest.fixture
@@ -47,6 +49,7 @@ def test_a_report_has_figures_tables_ledger_and_page(records, report):
     assert "report: outputs/report/index.html" in out
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_several_sources_make_one_report(records, report):
     records.add(experiment="lasso_i")
     records.add(experiment="lasso_ii", profile="quick")
@@ -58,6 +61,7 @@ def test_several_sources_make_one_report(records, report):
     assert (records.root.parent / "elsewhere" / "index.html").exists()
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_csv_and_claims(records, report):
     records.add("fedmid", f1=(0, 0, 1, 1))
     code, out, _ = report("--csv", "runs.csv", "--claims", "--x", "bytes")
@@ -69,6 +73,18 @@ def test_csv_and_claims(records, report):
     assert "not run" in out
 
 
+@pytest.mark.usefixtures("quick_figures")
+def test_the_page_holds_every_runs_gap_to_the_optimum(records, report):
+    records.add("fedmid", objective=(9, 7, 6, 5))
+    records.add("optimum", f1=(0, 1), objective=(9, 3))
+    report()
+    page = (records.root / "report" / "index.html").read_text()
+    data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page).group(1))
+    assert {run["algo"]: run["gap"] for run in data["runs"]} == {"fedmid": 2, "optimum": 0}
+    assert "<th>optimality gap</th>" in page
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
     records.add("feddualavg")
     (records.add("fedmid") / "result.json").write_text("{")
@@ -95,6 +111,7 @@ def test_a_wrong_source_is_one_line_and_exit_code_2(report, arguments, said):
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, report):
     records.add()
     (records.root.parent / "taken").write_text("")
@@ -108,7 +125,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, r
 
 def test_reporting_reads_records_and_never_loads_the_simulation():
     program = (
-        "import sys, fco_cli.reporting.cli, fco_cli.reporting.report; "
+        "import sys, fco_cli.commands.report, fco_cli.reporting.report; "
         "heavy = ('numba', 'fco_cli.simulation', 'fco_cli.algorithms'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.reporting.curse import draw_curse, read_supports
-from fco_cli.reporting.results import collect
+from fco_cli.reporting.curse import draw_curse, read_supports, supports_of
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 
 CLIENT_LR, STRENGTH, STEPS = 0.01, 0.5, 2  # 8 samples in batches of 4
 
@@ -26,18 +27,26 @@ def outputs(tmp_path_factory) -> Path:
         "record_clients=true", f"output_dir={folder}", "threads=1",
     ]  # fmt: skip
     for algo in ("fedmid", "feddualavg"):
-        command = [sys.executable, "-m", "fco_cli.run", "task=lasso", f"algo={algo}", *settings]
+        command = [sys.executable, "-m", "fco_cli.commands.run", "task=lasso", f"algo={algo}", *settings]
         subprocess.run(command, check=True, capture_output=True, cwd=folder)
     return folder
 
 
-def kernels(outputs, algo):
+def npz(compressed=False, **arrays) -> bytes:
+    buffer = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def models_of(outputs, algo):
     (folder,) = (outputs / "lasso" / algo).iterdir()
-    return np.load(folder / "clients.npz")["kernel"], np.load(folder / "model.npz")["kernel"]
+    clients, model = np.load(folder / "clients.npz"), np.load(folder / "model.npz")
+    block = model.files[0]
+    return clients[block], model[block]
 
 
 def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(outputs):
-    models, server = kernels(outputs, "fedmid")
+    models, server = models_of(outputs, "fedmid")
     clients, average = models[:-1], models[-1]
     assert clients.shape == (3, 6)
     assert average == pytest.approx(clients.mean(axis=0))
@@ -46,7 +55,7 @@ def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(output
 
 
 def test_feddualavg_averages_duals_and_the_average_is_the_servers_model(outputs):
-    models, server = kernels(outputs, "feddualavg")
+    models, server = models_of(outputs, "feddualavg")
     assert models[-1] == pytest.approx(server)
     assert len({row.tobytes() for row in models}) == 4  # clients differ, from each other and from the average
 
@@ -65,18 +74,45 @@ def test_a_run_that_keeps_its_clients_has_an_id_of_its_own():
 def test_the_figure_shows_every_clients_support_and_the_averages(records):
     folder = records.add("fedmid")
     records.add("feddualavg")  # without clients.npz: no panel
-    np.savez(folder / "clients.npz", kernel=[[1, 0, 0.001, 0], [0, 1, 0, 0], [0.5, 0.5, 0.0005, 0]])
+    np.savez(folder / "clients.npz", weights=[[1, 0, 0.001, 0], [0, 1, 0, 0], [0.5, 0.5, 0.0005, 0]])
     (study,) = collect([records.root]).studies
     supports = read_supports(study.of("fedmid")[0])
     assert (supports.client_density, supports.average_density) == (0.25, 0.5)
-    (axis,) = draw_curse(study, choose(study)).axes
+    (axis,) = draw_curse(study, supports_of(choose(study), [])).axes
     drawn = np.asarray(axis.images[0].get_array())
     assert drawn[:2].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert drawn[-1].tolist() == [1, 1, 0, 0]
     assert "25% of a client's weights, 50% of their average's" in axis.get_title()
 
 
+DAMAGED = {
+    "nothing": b"",
+    "nonsense": b"nonsense",
+    "no weights": npz(bias=np.zeros((3, 2))),
+    "text": npz(weights=np.array([["a", "b"], ["c", "d"]])),
+    "one model": npz(weights=np.zeros((1, 2))),
+    "a number": npz(weights=np.array(3.0)),
+    "no columns": npz(weights=np.zeros((3, 0))),
+    "a bomb": npz(compressed=True, weights=np.zeros((2, 2**16))),
+    "half": npz(weights=np.zeros((3, 50)))[:-200],
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_client_models_are_named_and_the_others_drawn(records, monkeypatch, content):
+    monkeypatch.setattr("fco_cli.reporting.curse.LARGEST", 2**20)
+    np.savez(records.add("fedmid") / "clients.npz", weights=np.eye(3))
+    damaged = records.add("feddualavg")
+    (damaged / "clients.npz").write_bytes(content)
+    (study,) = collect([records.root]).studies
+    said: list = []
+    assert list(supports_of(choose(study), said)) == ["fedmid"]
+    ((folder, reason),) = said
+    assert folder == damaged
+    assert reason.startswith("clients.npz: ")
+
+
 def test_no_clients_no_figure(records):
     records.add()
     (study,) = collect([records.root]).studies
-    assert draw_curse(study, choose(study)) is None
+    assert draw_curse(study, supports_of(choose(study), [])) is None

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from fco_cli.reporting import figures
-from fco_cli.reporting.results import collect
-from fco_cli.reporting.select import choose
+from fco_cli.reporting import figures, rates
+from fco_cli.reporting.select import choose, robust_pairs
+from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import ALGORITHMS
 
 CLIENT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
@@ -97,7 +97,7 @@ def _grid(records, algo="feddualavg", **options):
 
 def test_the_heat_map_has_49_cells_hatched_where_diverged(records):
     _grid(records)
-    figure = figures.draw_heat_maps(*study_of(records))
+    figure = rates.draw_heat_maps(*study_of(records))
     axis = figure.axes[0]
     (image,) = axis.images
     grid = np.ma.getdata(image.get_array())
@@ -115,13 +115,13 @@ def test_the_heat_map_has_49_cells_hatched_where_diverged(records):
 
 def test_a_single_pair_makes_no_heat_map(records):
     records.add()
-    assert figures.draw_heat_maps(*study_of(records)) is None
+    assert rates.draw_heat_maps(*study_of(records)) is None
 
 
 def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
     _grid(records)
     _, choices = study_of(records)
-    assert len(figures.robust_pairs(choices["feddualavg"])) == 28
+    assert len(robust_pairs(choices["feddualavg"])) == 28
 
 
 def test_the_robustness_figure_shows_quality_against_density(records):
@@ -130,7 +130,7 @@ def test_the_robustness_figure_shows_quality_against_density(records):
     records.add(client_lr=0.01, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), **options)
     records.add(client_lr=0.1, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), diverged=301, **options)
     records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
-    figure = figures.draw_robustness(*study_of(records))
+    figure = rates.draw_robustness(*study_of(records))
     assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
     dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
     assert dots[0] == [[0.9, 0.6]] * 2
@@ -143,7 +143,7 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     records.add(client_lr=0.01, rounds=[0, 300], density=(0, 0.9), **accuracy)
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
-    figure = figures.draw_robustness(*study_of(records))
+    figure = rates.draw_robustness(*study_of(records))
     assert [axis.get_title() for axis in figure.axes] == ["round 300, 2 of 3 diverged"]  # the only one evaluated
     assert len(figure.axes[0].collections[0].get_offsets()) == 1
 
@@ -170,4 +170,32 @@ NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: ".012", 12.3: "1
 
 @pytest.mark.parametrize("value", NUMBERS)
 def test_numbers_fit_their_cells(value):
-    assert figures.short(value) == NUMBERS[value]
+    assert rates.short(value) == NUMBERS[value]
+
+
+def test_numbers_beyond_any_axis_leave_a_gap(records, tmp_path):
+    records.add(client_lr=0.001, f1=(0, 1e308, 5, 5))
+    records.add(client_lr=0.003, f1=(0, -1e308, 1e308, 1e308))
+    records.add(client_lr=0.01, f1=(0, 5e-324, 5e-324, 5e-324))
+    study, choices = study_of(records)
+    for figure in (figures.draw_panels(study, choices), rates.draw_heat_maps(study, choices)):
+        figures.save(figure, tmp_path / "figure")
+    assert rates.draw_heat_maps(study, choices).axes[0].images[0].get_array().mask.tolist() == [
+        [False],
+        [True],
+        [False],
+    ]
+
+
+def test_a_hundred_learning_rates_are_no_grid(records):
+    for i in range(rates.MOST_RATES + 1):
+        records.add(client_lr=0.001 * (i + 1))
+    assert rates.draw_heat_maps(*study_of(records)) is None
+
+
+def test_the_heat_map_shows_the_best_option_of_each_pair(records):
+    for momentum, score in ((0.5, 0.3), (0.9, 0.8), (0.95, 0.1)):
+        records.add(client_lr=0.001, options={"momentum": momentum}, f1=(0, score))
+        records.add(client_lr=0.01, options={"momentum": momentum}, f1=(0, score / 2))
+    (axis, _) = rates.draw_heat_maps(*study_of(records)).axes
+    assert axis.images[0].get_array().tolist() == [[0.8], [0.4]]

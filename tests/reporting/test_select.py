@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.reporting.results import collect
 from fco_cli.reporting.select import choose, in_window
+from fco_cli.reporting.studies import collect
 
 
 def chosen(records, algo="feddualavg"):
@@ -85,3 +85,12 @@ def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
 def test_the_window_counts_rounds(rounds, last, kept):
     rounds = np.array(rounds)
     assert rounds[in_window(rounds, last)].tolist() == kept
+
+
+def test_options_of_the_algorithm_are_not_averaged_but_chosen_from(records):
+    records.add(options={"momentum": 0.5, "nesterov": True}, f1=(0, 0, 0.5, 0.5))
+    records.add(options={"momentum": 0.9, "nesterov": True}, f1=(0, 0, 0.9, 0.9))
+    choice = chosen(records)
+    assert sorted(cell.options for cell in choice.cells) == ["momentum 0.5", "momentum 0.9"]
+    assert choice.best.score == pytest.approx(0.9)
+    assert choice.best.rates == "(0.001, 1) momentum 0.9"

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from fco_cli.reporting import tables
-from fco_cli.reporting.results import collect
 from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 
 
 @pytest.fixture

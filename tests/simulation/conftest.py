@@ -3,12 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
-from fco_cli.simulation.engine import Experiment, Job, Simulation
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.problem.mirror_maps import Euclidean
+from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 
 COMMON = {"strength": 0.5, "radius": 5.0, "clients": 6, "samples": 15}
+PSI = {"lasso": "l1", "nuclear": "nuclear"}
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +22,12 @@ def tasks():
 
 
 @pytest.fixture(scope="session")
-def make_experiment(tasks, regularizer, make_settings):
-    def make(task: str, algo: str, **changes) -> Experiment:
-        settings = make_settings(**{"clients_per_round": 3, "batch_size": 4, "rounds": 8, **changes})
-        psi = regularizer({"lasso": "l1", "nuclear": "nuclear"}[task], strength=0.5)
-        problem = tasks[task].build(0, settings.dtype, psi, settings.weighting)
-        return Experiment(tasks[task], problem, settings, 0, ALGORITHMS[algo])
+def make_setup(tasks, regularizer, make_hparams):
+    def make(task: str, algo: str, psi: str | None = None, options: dict | None = None, **changes) -> Setup:
+        hparams = make_hparams(**{"clients_per_round": 3, "batch_size": 4, "rounds": 8, **changes})
+        built = tasks[task].build(0, hparams.dtype)
+        problem = built.joined(regularizer(psi or PSI[task], strength=0.5), Euclidean(), hparams.weighting)
+        return Setup(tasks[task], problem, hparams, 0, all_algorithms()[algo](**(options or {})))
 
     return make
 
@@ -34,12 +36,12 @@ def make_experiment(tasks, regularizer, make_settings):
 def simulate():
     """Run jobs with these client rates to the end, from the start or from snapshots."""
 
-    def run(experiment, rates, jobs=None, rounds=None) -> list[Job]:
+    def run(setup, rates, jobs=None, rounds=None, folders=None) -> list[Job]:
         rates = np.array(rates, dtype=float)
         jobs = jobs or [Job() for _ in rates]
-        parameters = np.repeat(experiment.problem.regularizer.parameters[None], len(rates), axis=0)
-        simulation = Simulation(experiment, jobs, Jobs(rates, np.full(len(rates), 0.7), parameters))
-        for _ in range(experiment.settings.rounds if rounds is None else rounds):
+        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
+        simulation = Simulation(setup, jobs, varying, folders)
+        for _ in range(setup.hparams.rounds if rounds is None else rounds):
             if not simulation.advance():
                 break
         simulation.snapshot()

@@ -21,14 +21,14 @@ def assert_same_bits(one, other):
 
 @pytest.mark.parametrize("algo", ["feddualavg", "fedmid"])
 @pytest.mark.parametrize("task", ["lasso", "nuclear"])
-def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_experiment, simulate, task, algo):
+def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task, algo):
     """Among neighbours that diverge in different rounds and leave the stack, which changes its size under way."""
-    experiment = make_experiment(task, algo, rounds=30)
+    setup = make_setup(task, algo, rounds=30)
     wild = [1e5, 1e12, 1e30, 1e60]  # each diverges sooner than the one before
     for rates in ([GOOD[0], wild[1], GOOD[2]], (GOOD + wild + GOOD[::-1] + wild[::-1] + GOOD)):
-        stacked = simulate(experiment, rates)
+        stacked = simulate(setup, rates)
         for rate in (GOOD[0], GOOD[2], wild[1]):
-            (alone,) = simulate(experiment, [rate])
+            (alone,) = simulate(setup, [rate])
             assert_same_bits(stacked[rates.index(rate)], alone)
     rounds = [job.diverged for job in stacked]
     assert all(number is None for number, rate in zip(rounds, rates, strict=True) if rate in GOOD)
@@ -39,61 +39,61 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_experiment, simulate,
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "local", "centralized"])
-def test_continuing_from_a_snapshot_changes_nothing(make_experiment, simulate, algo):
-    experiment = make_experiment("lasso", algo)
-    whole = simulate(experiment, GOOD)
-    halves = [copy.deepcopy(job) for job in simulate(experiment, GOOD, rounds=3)]
+def test_continuing_from_a_snapshot_changes_nothing(make_setup, simulate, algo):
+    setup = make_setup("lasso", algo)
+    whole = simulate(setup, GOOD)
+    halves = [copy.deepcopy(job) for job in simulate(setup, GOOD, rounds=3)]
     assert halves[0].round == 3
-    for job, right in zip(simulate(experiment, GOOD, halves), whole, strict=True):
+    for job, right in zip(simulate(setup, GOOD, halves), whole, strict=True):
         assert_same_bits(job, right)
 
 
-def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_experiment, simulate):
-    experiment = make_experiment("lasso", "feddualavg", rounds=30)
-    (job,) = simulate(experiment, [100.0])
+def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_setup, simulate):
+    setup = make_setup("lasso", "feddualavg", rounds=30)
+    (job,) = simulate(setup, [100.0])
     assert job.diverged is not None
     assert 1 < job.diverged <= 30
     assert job.round == job.diverged - 1 == job.history["round"][-1]
     assert np.isfinite(job.model).all()
 
 
-def test_all_diverge_at_once(make_experiment, simulate):
-    experiment = make_experiment("lasso", "fedavg")
-    jobs = simulate(experiment, [1e300, 1e300])
+def test_all_diverge_at_once(make_setup, simulate):
+    setup = make_setup("lasso", "fedavg")
+    jobs = simulate(setup, [1e300, 1e300])
     assert [job.diverged for job in jobs] == [1, 1]
     assert all(job.ended for job in jobs)
 
 
-def test_a_row_per_evaluated_round(make_experiment, simulate):
-    experiment = make_experiment("lasso", "fedavg", eval_every=3)
-    (job,) = simulate(experiment, [0.01])
+def test_a_row_per_evaluated_round(make_setup, simulate):
+    setup = make_setup("lasso", "fedavg", eval_every=3)
+    (job,) = simulate(setup, [0.01])
     assert job.history["round"] == [0, 3, 6, 8]  # the last round is always evaluated
     assert {len(values) for values in job.history.values()} == {4}
 
 
-def test_rarer_evaluation_does_not_change_the_run(make_experiment, simulate):
-    often, rarely = (make_experiment("lasso", "fedmid", eval_every=n) for n in (1, 5))
+def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
+    often, rarely = (make_setup("lasso", "fedmid", eval_every=n) for n in (1, 5))
     np.testing.assert_array_equal(simulate(often, [0.01])[0].model, simulate(rarely, [0.01])[0].model)
 
 
-def test_counters(make_experiment, simulate):
+def test_counters(make_setup, simulate):
     """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes."""
-    (job,) = simulate(make_experiment("lasso", "feddualavg", rounds=2), [0.01])
-    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1)]
+    (job,) = simulate(make_setup("lasso", "feddualavg", rounds=2), [0.01])
+    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1), 0]
     assert dict(zip(COUNTERS, job.counters.tolist(), strict=True)) == dict(zip(COUNTERS, expected, strict=True))
     assert job.history["prox_calls"] == [0, 13, 26]
 
 
-def test_optimum_needs_one_round(make_experiment, simulate):
-    (job,) = simulate(make_experiment("lasso", "optimum"), [0.01])
+def test_optimum_needs_one_round(make_setup, simulate):
+    (job,) = simulate(make_setup("lasso", "optimum"), [0.01])
     assert (job.round, job.history["round"]) == (1, [0, 1])
     assert job.history["kkt_residual"][-1] < 1e-6
 
 
-def test_single_precision_follows_double(make_experiment, simulate):
+def test_single_precision_follows_double(make_setup, simulate):
     """float32 states, the same clients and batches: the same curve to single precision."""
     single, double = (
-        simulate(make_experiment("lasso", "feddualavg", dtype=dtype), [0.01])[0] for dtype in ("float32", "float64")
+        simulate(make_setup("lasso", "feddualavg", dtype=dtype), [0.01])[0] for dtype in ("float32", "float64")
     )
     assert single.model.dtype == np.float32
     np.testing.assert_allclose(single.history["objective"], double.history["objective"], rtol=1e-4)

@@ -26,8 +26,9 @@ def record(tmp_path):
 @pytest.fixture
 def job():
     history = {"round": [0, 1, 2], "objective": [3.0, 0.1 + 0.2, 1e-300], "vectors_up": [0, 3, 6]}
-    state = {"s": np.array([1.0, 2, 3, 4]), "t": np.array(0.25)}
-    return Job(2, state, np.arange(5), history, 1.5, model=np.array([1.0, 2, 3, 4]))
+    state = {"z": np.array([1.0, 2, 3, 4]), "t": np.array(0.25)}
+    memory = {"clients": np.array([3]), "rows": np.ones((1, 1, 4))}
+    return Job(2, state, memory, np.arange(6), history, 1.5, model=np.array([1.0, 2, 3, 4]))
 
 
 def files(record):
@@ -42,6 +43,8 @@ def test_checkpoint_reads_back_exactly(record, job):
     assert again.state.keys() == job.state.keys()
     for name in job.state:
         np.testing.assert_array_equal(again.state[name], job.state[name])
+    for name in job.memory:
+        np.testing.assert_array_equal(again.memory[name], job.memory[name])
     assert type(again.history["vectors_up"][0]) is int  # "3", not "3.0", in the table
 
 
@@ -56,7 +59,7 @@ def test_finish_writes_a_complete_record_and_drops_the_checkpoint(record, job):
     rows = list(csv.DictReader((record.folder / "metrics.csv").read_text().splitlines()))
     assert [float(row["objective"]) for row in rows] == job.history["objective"]  # every digit
     with np.load(record.folder / "model.npz", allow_pickle=False) as model:
-        np.testing.assert_array_equal(model["kernel"], [1, 2, 3])
+        np.testing.assert_array_equal(model["weights"], [1, 2, 3])
         np.testing.assert_array_equal(model["bias"], [4])
 
 
@@ -64,7 +67,7 @@ def test_local_models_keep_their_client_axis(record, job):
     job.model = np.arange(8.0).reshape(2, 4)
     record.finish(job, LAYOUT, {})
     with np.load(record.folder / "model.npz") as model:
-        assert (model["kernel"].shape, model["bias"].shape) == ((2, 3), (2, 1))
+        assert (model["weights"].shape, model["bias"].shape) == ((2, 3), (2, 1))
 
 
 def test_numbers_that_are_not_finite_become_null(record, job):
@@ -116,7 +119,7 @@ def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
             refused += 1
             assert not path.exists()
         else:
-            np.testing.assert_array_equal(again.state["s"], job.state["s"])
+            np.testing.assert_array_equal(again.state["z"], job.state["z"])
             assert (again.round, again.history) == (job.round, job.history)
     assert refused > 100
     assert "the run starts over" in caplog.text

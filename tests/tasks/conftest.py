@@ -9,8 +9,10 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
-from fco_cli.execute import Outcome, Stop, execute
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.problems import problem_of
+from fco_cli.sweeps.runner import Outcome, execute
 
 
 class Silent:
@@ -39,7 +41,7 @@ def build_task() -> Callable[..., tuple[Run, Problem]]:
 
     def build(*overrides: str) -> tuple[Run, Problem]:
         run = _make_run(*overrides)
-        return run, run.task.build(run.seed, run.hparams.dtype, run.regularizer, run.hparams.weighting)
+        return run, problem_of(run)
 
     return build
 

@@ -7,15 +7,20 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import r2_score, roc_auc_score
+from scipy.optimize import minimize
+from scipy.special import huber
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
+from fco_cli.federated_data.readers import read
+from fco_cli.problem.losses import all_losses
+from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DOCUMENT = README[README.index("### Your own data, in two commands") :]
@@ -95,31 +100,42 @@ def with_changes(path: Path, **changes) -> Path:
     return path
 
 
-def test_standardised_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
+def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
-    assert not np.allclose(problem.validation.data.x.std(axis=0), 1)  # by the training rows' moments
-    _, raw = build(data, "task.loss=logistic", "task.standardise=false")
-    assert set(raw.data.x[:, 0]) | set(raw.validation.data.x[:, 0]) == set(np.load(data)["x"][:, 0])
+    assert not np.allclose(problem.held_out.x.std(axis=0), 1)  # by the training rows' moments
+    _, raw = build(data, "task.loss=logistic", "task.standardize=false")
+    assert set(raw.data.x[:, 0]) | set(raw.held_out.x[:, 0]) == set(np.load(data)["x"][:, 0])
 
 
 def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
-    assert problem.validation.data.sizes.tolist() == [1, 4, 2, 3, 2]
+    assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
+
+
+def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
+    """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
+    task, rows = make_run("task=custom", f"task.path={data}", "task.loss=logistic").task, read(data)
+    drawn = np.array([task._held_out(rows, seed) for seed in range(2000)])
+    own = drawn[:, rows.client == "c"]
+    assert (own.sum(axis=1) == 2).all()
+    # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
+    np.testing.assert_allclose(own.mean(axis=0), 2 / 11, atol=0.06)
+    assert abs((own[:, 0] & own[:, 1]).mean() - 1 / 55) < 0.02
 
 
 def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
-    assert (problem.data.clients, problem.validation.data.clients) == (3, 2)
-    assert sorted([*problem.data.sizes, *problem.validation.data.sizes]) == [4, 10, 11, 15, 20]
+    assert (problem.data.clients, problem.held_out.clients) == (3, 2)
+    assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
 
 
 def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
     with_changes(data, split=np.where(np.arange(60) % 4 == 0, "val", "train"))
     _, problem = build(data, "task.loss=logistic")
-    assert len(problem.validation.data.y) == 15
+    assert len(problem.held_out.y) == 15
     with_changes(data, split=np.full(60, "test"))
     with pytest.raises(UserError, match="its split leaves no rows to train on"):
         build(data, "task.loss=logistic")
@@ -137,35 +153,74 @@ def test_nothing_need_be_held_out(build, data):
 
 
 @pytest.mark.parametrize(
-    "setting", ["loss=hinge", "loss=squared task.holdout=some", "loss=squared task.holdout_fraction=1"]
+    "setting",
+    [
+        "loss=hinge",
+        "loss=huber task.huber_delta=0",
+        "loss=squared task.holdout=some",
+        "loss=squared task.holdout_fraction=1",
+    ],
 )
 def test_settings_out_of_range_are_refused(make_run, data, setting):
     with pytest.raises(UserError, match=f"task.{setting.split('task.')[-1].split('=')[0]}"):
         make_run("task=custom", f"task.path={data}", *f"task.{setting}".split())
 
 
-def test_labels_that_do_not_fit_the_loss_are_refused(build, data):
+@pytest.mark.parametrize(("loss", "allowed"), [("logistic", "0 or 1"), ("poisson", "whole numbers >= 0")])
+def test_labels_that_do_not_fit_the_loss_are_refused(build, data, loss, allowed):
     y = np.load(data)["y"]
-    y[30] = 3
-    with pytest.raises(UserError, match=r"d\.npz: client 'c', row 30: label 3; the logistic loss"):
-        build(with_changes(data, y=y), "task.loss=logistic")
+    y[30] = -3
+    with pytest.raises(UserError, match=rf"d\.npz: client 'c', row 30: label -3; the {loss} loss needs {allowed}"):
+        build(with_changes(data, y=y), f"task.loss={loss}")
 
 
-def test_metrics_fit_the_loss(build, data):
-    w = np.random.default_rng(3).standard_normal((2, 4))
+@pytest.mark.parametrize("loss", ["squared", "huber", "poisson", "logistic", "softmax"])
+def test_metrics_fit_the_loss(build, data, loss):
+    """Those of the weights, and the loss's own on what is held out; for several scores a row there are none."""
+    task, problem = build(data, f"task.loss={loss}")
+    w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
-    for loss in ("logistic", "squared"):
-        task, problem = build(data, f"task.loss={loss}")
-        metrics, held_out = task.metrics(problem, w), problem.validation.data
-        assert metrics["nonzeros"].tolist() == [2, 3]
-        assert metrics["density"].tolist() == [2 / 3, 1]
-        for j in range(2):
-            scores = held_out.x @ w[j, :3] + w[j, 3]
-            if loss == "logistic":
-                assert metrics["validation_auc"][j] == pytest.approx(roc_auc_score(held_out.y, scores))
-            else:
-                assert metrics["validation_r2"][j] == pytest.approx(r2_score(held_out.y, scores))
-                assert metrics["validation_rmse"][j] == pytest.approx(np.sqrt(np.mean((held_out.y - scores) ** 2)))
+    metrics, held_out = task.metrics(problem, w), problem.held_out
+    weights = problem.layout.regularized.sum()
+    assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
+    assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
+    expected = [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y) for v in w] if loss != "softmax" else [{}]
+    assert set(metrics) == {f"validation_{name}" for name in expected[0]}
+    for name in expected[0]:
+        np.testing.assert_allclose(metrics[f"validation_{name}"], [own[name] for own in expected], rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["huber", "poisson"])
+def test_the_optimum_is_that_of_other_software(run_stack, data, tmp_path, loss):
+    """On all rows alike, with no regularizer: scikit-learn's for Poisson, SciPy's of the formula for Huber."""
+    x, random = np.random.default_rng(2).standard_normal((60, 3)), np.random.default_rng(4)
+    mean = x @ [0.5, -0.3, 0] + 1
+    y = random.poisson(np.exp(mean)) if loss == "poisson" else mean + random.standard_t(1, 60)
+    with_changes(data, x=x, y=y)
+    options = ["task=custom", f"task.path={data}", f"task.loss={loss}", "task.huber_delta=0.7", "task.holdout=none"]
+    run_stack([[*options, "algo=optimum", "regularizer=none", "hparams.weighting=examples", "hparams.dtype=float64"]])
+    (record,) = (tmp_path / "outputs" / "custom" / "optimum").iterdir()
+    with np.load(record / "linear_model.npz") as ours:
+        found = np.append(ours["coef"], ours["intercept"])
+    if loss == "poisson":
+        theirs = PoissonRegressor(alpha=0, solver="newton-cholesky", tol=1e-12).fit(x, y)
+        expected = np.append(theirs.coef_, theirs.intercept_)
+    else:
+        expected = minimize(lambda w: huber(0.7, x @ w[:3] + w[3] - y).sum(), np.zeros(4), method="BFGS", tol=1e-9).x
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_number_of_another_loss_is_no_part_of_the_identity(make_run, data):
+    def identity(*overrides: str) -> dict:
+        return make_run("task=custom", f"task.path={data}", *overrides).task.identity()
+
+    assert identity("task.loss=squared") == identity("task.loss=squared", "task.huber_delta=2")
+    assert identity("task.loss=huber") != identity("task.loss=huber", "task.huber_delta=2")
+
+
+def test_every_number_of_a_loss_has_its_key():
+    keys = {f"{name}_{number.name}" for name, kind in all_losses().items() for number in fields(kind)}
+    assert keys <= {field.name for field in fields(Custom)}
 
 
 def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, data, tmp_path):
@@ -178,8 +233,8 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     task.export(problem, model, tmp_path)
     with np.load(tmp_path / "linear_model.npz") as arrays:
         given = np.load(data)["x"] @ arrays["coef"].T + arrays["intercept"]
-    standardised = problem.data.x @ model[:9].reshape(3, 3).T + model[9:]
-    np.testing.assert_allclose(given, standardised, atol=1e-10)
+    standardized = problem.data.x @ model[:9].reshape(3, 3).T + model[9:]
+    np.testing.assert_allclose(given, standardized, atol=1e-10)
     rows = pd.read_csv(tmp_path / "model.csv")
     assert list(rows.columns) == ["feature", "class", "weight", "weight_per_unit"]
     assert len(rows) == 8

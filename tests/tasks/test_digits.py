@@ -27,7 +27,7 @@ def test_every_image_is_dealt_once_and_small_concentrations_skew_the_labels(buil
         return np.mean([len(np.unique(data.client(m).y)) for m in range(data.clients)])
 
     assert classes(problem.data) < 5 < 9.5 < classes(alike.data)
-    rows = {bytes(row) for row in problem.data.x} | {bytes(row) for row in problem.validation.data.x}
+    rows = {bytes(row) for row in problem.data.x} | {bytes(row) for row in problem.held_out.x}
     assert len(rows) > 1700  # training and test together are the whole set, a few images of which are equal
 
 
@@ -52,7 +52,7 @@ def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_sta
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
     assert metrics.validation_accuracy.iloc[-1] >= 0.9
     assert (metrics.constraint_violation <= 1e-9).all()
-    kernel = np.load(outcome.run.folder / "model.npz")["kernel"].astype(float)
+    kernel = np.load(outcome.run.folder / "model.npz")["weights"].astype(float)
     assert 99.9 < np.abs(kernel).sum() <= 100 * (1 + 1e-9)
 
 

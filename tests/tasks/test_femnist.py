@@ -51,7 +51,7 @@ def test_background_becomes_0_and_ink_1_whatever_the_scale(build, small, tmp_pat
 def test_a_fraction_of_the_writers_by_the_seed(build, small):
     some = build(small, "task.client_fraction=0.3")
     assert some.data.clients == 3
-    assert some.validation.data.clients == 3
+    assert some.held_out.clients == 3
     again, other = build(small, "task.client_fraction=0.3"), build(small, "task.client_fraction=0.3", "seed=1")
     assert (some.data.x == again.data.x).all()
     assert (some.data.x != other.data.x).any()

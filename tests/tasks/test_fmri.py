@@ -16,14 +16,14 @@ import pytest
 from nilearn.maskers import NiftiMasker
 
 from fco_cli import config
-from fco_cli import run as command
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.commands import run as command
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import haxby
 from fco_cli.tasks.brain import classification, save_image, to_image
 from fco_cli.tasks.fmri import Fmri
@@ -55,11 +55,11 @@ class Tree:
         self.file(subject, "labels.txt").write_text("labels chunks\n" + text)
 
     def task(self, **changes: object) -> Fmri:
-        settings = {"data_dir": str(self.root), "train_subjects": [1, 2], "validation_subjects": [6]}
-        return Fmri(name="fmri", strength=1e-3, radius=1.0, **(settings | changes))
+        hparams = {"data_dir": str(self.root), "train_subjects": [1, 2], "validation_subjects": [6]}
+        return Fmri(name="fmri", strength=1e-3, radius=1.0, **(hparams | changes))
 
     def build(self, dtype: str = "float32") -> Problem:
-        return self.task().build(0, dtype, PSI, "uniform")
+        return self.task().build(0, dtype).joined(PSI)
 
 
 def write_image(path: Path, data: np.ndarray) -> None:
@@ -108,17 +108,17 @@ def by_hand(tree: Tree, subject: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_sessions_are_clients_with_nine_faces_and_nine_houses(tree: Tree) -> None:
     problem = tree.build()
     assert problem.data.clients == 3 + 2  # run 1 of subject 2 has neither face nor house
-    assert problem.validation.data.clients == 3
+    assert problem.held_out.clients == 3
     assert problem.data.x.shape == (5 * 18, tree.mask.sum())
     assert problem.data.x.dtype == np.float32
-    for data in (problem.data, problem.validation.data):
+    for data in (problem.data, problem.held_out):
         assert (data.sizes == 18).all()
-        assert (np.add.reduceat(data.y, data.start[:-1]) == 9).all()
+        assert (np.add.reduceat(data.y, data.offsets[:-1]) == 9).all()
 
 
 def test_scans_are_z_scored_by_run_and_subjects_do_not_mix(tree: Tree) -> None:
     problem = tree.build()
-    for data, subjects in ((problem.data, (1, 2)), (problem.validation.data, (6,))):
+    for data, subjects in ((problem.data, (1, 2)), (problem.held_out, (6,))):
         expected = [session for subject in subjects for session in by_hand(tree, subject)]
         np.testing.assert_allclose(data.x, np.concatenate([x for x, _ in expected]), atol=2e-5)
         np.testing.assert_array_equal(data.y, np.concatenate([y for _, y in expected]))
@@ -130,7 +130,7 @@ def test_training_data_do_not_depend_on_the_validation_subject(tree: Tree) -> No
     after = tree.build()
     np.testing.assert_array_equal(after.data.x, before)
     held_out = by_hand(tree, 6)
-    assert not np.allclose(after.validation.data.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
+    assert not np.allclose(after.held_out.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
 
 
 def test_a_subject_cannot_train_and_validate(tree: Tree) -> None:
@@ -146,10 +146,10 @@ def test_subjects_are_checked(tree: Tree, subjects: list[int]) -> None:
 
 def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
     """Subject 6 has a file less, which must not shift the others' files."""
-    problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32", PSI, "uniform")
+    problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").joined(PSI)
     expected = [x for subject in (6, 1) for x, _ in by_hand(tree, subject)]
     np.testing.assert_allclose(problem.data.x, np.concatenate(expected), atol=2e-5)
-    np.testing.assert_allclose(problem.validation.data.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
+    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
 
 
 # The cache.
@@ -275,7 +275,7 @@ def test_without_data_and_network_one_message_says_what_to_do(tree: Tree) -> Non
 
 
 def test_the_command_says_it_in_one_line_and_exits_with_2(tree: Tree, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fco_cli.run", "task=fmri", f"task.data_dir={tmp_path}/nothing"]
+    command = [sys.executable, "-m", "fco_cli.commands.run", "task=fmri", f"task.data_dir={tmp_path}/nothing"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -297,7 +297,7 @@ def test_a_run_leaves_the_weights_as_an_image(tree: Tree, tmp_path: Path, algori
     )  # fmt: skip
     (record,) = (tmp_path / "fmri" / algorithm).iterdir()
     with np.load(record / "model.npz") as model:
-        weights = model["kernel"]  # [voxels], or [clients, voxels] for the local baseline
+        weights = model["weights"]  # [voxels], or [clients, voxels] for the local baseline
     assert np.abs(weights).max() > 0
     image = nibabel.load(record / "weights.nii.gz")
     np.testing.assert_array_equal(np.asarray(image.dataobj)[tree.mask], weights.T)
@@ -326,11 +326,12 @@ def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch
     data = prepared.of([1], "float32")
     assert data.clients == 12
     assert data.x.shape == (12 * 18, 530)
-    assert (np.add.reduceat(data.y, data.start[:-1]) == 9).all()
+    assert (np.add.reduceat(data.y, data.offsets[:-1]) == 9).all()
     assert int(np.asarray(prepared.mask.dataobj).sum()) == 530
     assert np.abs(data.x).max() < 11  # z-scores of 121 volumes cannot exceed 120 / sqrt(121)
 
 
+@pytest.mark.slow
 def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data) -> None:
     """The rates are chosen as the paper chooses: by the lowest validation objective at the last round."""
     with np.load(real_data("haxby_subj1_face_house.npz"), allow_pickle=False) as arrays:
@@ -340,18 +341,19 @@ def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data)
         rows = split == part
         return ClientData.of_equal_clients(x[rows].reshape(-1, 18, x.shape[1]), y[rows].reshape(-1, 18))
 
-    problem = classification(sessions("train"), sessions("val"), PSI, "uniform")
-    assert (problem.data.clients, problem.validation.data.clients) == (10, 2)
+    problem = classification(sessions("train"), sessions("val")).joined(PSI)
+    assert (problem.data.clients, problem.held_out.clients) == (10, 2)
     rates = np.array([(client, server) for client in (0.01, 0.1, 1) for server in (0.1, 1, 10)])
     best = {}
     for name in ("feddualavg", "fedmid"):
-        varying = Jobs(rates[:, 0], rates[:, 1], np.full((len(rates), 1), PSI.strength))
-        settings = Settings(0.01, 1.0, 100, 10, 1, 1, eval_every=100, dtype="float32")
+        algorithm = all_algorithms()[name]()
+        varying = Varying.in_rates(algorithm, PSI, *rates.T.copy())
+        hparams = Hparams(0.01, 1.0, 100, 10, 1, 1, eval_every=100, dtype="float32")
         task = Fmri(
             name="fmri", strength=1e-3, radius=1.0, data_dir=None, train_subjects=[1], validation_subjects=[2]
         )  # only its metrics are used
         jobs = [Job() for _ in rates]
-        simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS[name]), jobs, varying)
+        simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), jobs, varying)
         while simulation.advance():
             pass
         final = [{key: values[-1] for key, values in job.history.items()} for job in jobs if job.diverged is None]

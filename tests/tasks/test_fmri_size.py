@@ -12,11 +12,11 @@ import pytest
 PROGRAM = """
 import resource
 import numpy as np
-from fco_cli.algorithms import ALGORITHMS, Jobs
+from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.engine import Experiment, Job, Simulation
-from fco_cli.simulation.settings import Settings
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks.brain import classification
 from fco_cli.tasks.fmri import Fmri
 
@@ -25,10 +25,11 @@ def sessions(count, seed):
     return ClientData.of_equal_clients(x, np.tile(np.repeat(np.float32([1, 0]), 9), (count, 1)))
 
 task = Fmri(name="fmri", strength=1e-3, radius=1.0, data_dir=None, train_subjects=[1], validation_subjects=[2])
-problem = classification(sessions(59, 0), sessions(12, 1), L1(strength=1e-3), "uniform")
-settings = Settings(0.01, 1.0, 5, 20, 1, 1, dtype="float32")
-varying = Jobs(np.array([0.01]), np.array([1.0]), np.array([[1e-3]]))
-simulation = Simulation(Experiment(task, problem, settings, 0, ALGORITHMS["feddualavg"]), [Job()], varying)
+problem = classification(sessions(59, 0), sessions(12, 1)).joined(L1(strength=1e-3))
+hparams = Hparams(0.01, 1.0, 5, 20, 1, 1, dtype="float32")
+algorithm = all_algorithms()["feddualavg"]()
+varying = Varying.in_rates(algorithm, problem.regularizer, np.array([0.01]), np.array([1.0]))
+simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [Job()], varying)
 while simulation.advance():
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

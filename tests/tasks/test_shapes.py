@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import ALGORITHMS, Jobs
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.boxes import Simplex
 from fco_cli.problem.regularizers.groups import GroupLasso
@@ -28,7 +27,7 @@ PERFECT = {"f1": 1, "precision": 1, "recall": 1}
 
 @pytest.mark.parametrize(("task", "regularizer"), TASKS, ids=lambda one: one.name)
 def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
-    problem = task.build(0, "float64", regularizer, "uniform")
+    problem = task.build(0, "float64").joined(regularizer)
     noisy = problem.truth + 0.3 * np.random.default_rng(0).standard_normal(31)
     metrics = task.metrics(problem, np.array([problem.truth, noisy]))
     assert task.main_metric == "recovery_error"
@@ -45,12 +44,11 @@ def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
 
 
 @pytest.mark.parametrize(("task", "regularizer"), TASKS, ids=lambda one: one.name)
-def test_the_optimum_recovers_the_shape(task, regularizer):
+def test_the_optimum_recovers_the_shape(task, regularizer, make_algorithm):
     """The pooled optimum is closer to the truth than least squares, clearly."""
-    problem = task.build(0, "float64", regularizer, "uniform")
-    jobs = Jobs(np.ones(1), np.ones(1), regularizer.parameters[None])
-    solver = ALGORITHMS["optimum"](problem, jobs)
-    w = solver.output(solver.round(solver.start(problem.start(jobs.parameters)), None))
+    problem = task.build(0, "float64").joined(regularizer)
+    solver = make_algorithm("optimum", problem)
+    w = solver.output(solver.round(solver.initial_state(problem.initial_models(regularizer.numbers))).state)
     x = np.hstack([problem.data.x, np.ones((len(problem.data.y), 1))])
     plain = np.linalg.lstsq(x, problem.data.y, rcond=None)[0]
     with_shape, without = task.metrics(problem, np.array([w[0], plain]))["recovery_error"]

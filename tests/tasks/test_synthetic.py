@@ -19,7 +19,7 @@ NUCLEAR = Nuclear(name="nuclear", strength=0.5, radius=2, clients=8, samples=30,
 def build(regularizer):
     def make(task, seed=0, dtype="float64"):
         psi = regularizer("l1" if isinstance(task, Lasso) else "nuclear")
-        return task.build(seed, dtype, psi, "uniform")
+        return task.build(seed, dtype).joined(psi)
 
     return make
 

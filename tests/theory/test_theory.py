@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import specialise
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.theory.figure import draw
 from fco_cli.theory.instance import Instance
-from fco_cli.theory.measure import cohort_of, method, trace, watch
+from fco_cli.theory.measure import cohort_of, method, tracer, watch
 from fco_cli.theory.statements import (
     PERTURBED,
     STABILITY_2,
@@ -26,7 +25,7 @@ from fco_cli.theory.statements import (
     check,
     check_configuration,
 )  # fmt: skip
-from fco_cli.theory.summary import cells_csv, summarise, summary_markdown
+from fco_cli.theory.summary import cells_csv, summarize, summary_markdown
 
 GRID = Grid(
     rounds=[4, 32],
@@ -59,7 +58,7 @@ def test_the_key_identity_holds_for_feddualavg_and_fails_for_fedmid(findings):
 
 def test_slopes_are_those_of_the_bounds(findings):
     """The drift grows as eta_c^2; with little noise the gap falls as 1/R."""
-    rows = {row.statement: row for row in summarise(findings.cells, GRID)}
+    rows = {row.statement: row for row in summarize(findings.cells, GRID)}
     measured, predicted = rows[STABILITY_2].slopes["rate"]
     assert predicted == pytest.approx(2)
     assert measured == pytest.approx(2, abs=0.1)
@@ -91,9 +90,9 @@ def test_fedmid_as_printed_counts_a_penalty_twice(server_lr):
     instance = QUIET.instance(2)
     problem, rates = instance.problem(1, seed=0), np.array([0.25 / server_lr])
     algorithm = method("fedmid", problem, rates, np.full(1, server_lr))
-    state = algorithm.start(problem.start(algorithm.jobs.parameters))
+    state = algorithm.initial_state(problem.initial_models(algorithm.varying.psi))
     for _ in range(600):
-        state = algorithm.round(state, cohort_of(2, 1, 1, 0))
+        state = algorithm.round(state, cohort_of(2, 1, 0)).state
     doubled = replace(instance, regularizer=L1(strength=2 * QUIET.strength))
     np.testing.assert_allclose(algorithm.output(state)[0], doubled.optimum, atol=1e-3)
     assert np.abs(doubled.optimum - instance.optimum).max() > 0.4
@@ -116,23 +115,25 @@ def test_the_band_counts_against_a_bound():
 
 
 @pytest.mark.parametrize("name", ["feddualavg", "fedmid"])
-def test_trace_is_the_algorithm_to_the_last_bit(name):
+def test_trace_is_the_algorithm(name):
     """Watching a round step by step gives the state that the algorithm's own round ends in."""
     instance, rates = GRID.instance(4), np.array([0.05, 0.2])
     problem = instance.problem(6, seed=0)
     algorithm = method(name, problem, rates, np.ones(2))
-    state = algorithm.start(problem.start(algorithm.jobs.parameters))
+    (vector,) = algorithm.broadcast
+    state, data = algorithm.initial_state(problem.initial_models(algorithm.varying.psi)), problem.data
     for r in range(2):
-        cohort, states = cohort_of(4, 3, 2, r), np.empty((4, 4, 2, 6))
-        specialise(trace, local_steps=algorithm.client_steps)(
-            state["s"], state["t"], rates, problem.data.x, problem.data.y, cohort.order, cohort.edges, cohort.first,
-            problem.model.widths, algorithm.geometry, states,
+        cohort, states, t = cohort_of(4, 3, 3 * r), np.empty((4, 4, 2, 6)), state.get("t", np.zeros(2))
+        tracer(algorithm)(
+            state[vector], t, rates, algorithm.varying.options, data.x, data.y, data.offsets, cohort.order,
+            cohort.edges, cohort.first, problem.model.widths, algorithm.geometry, states,
         )  # fmt: skip
-        delta = (states[:, -1] - state["s"]).mean(axis=0)
-        expected = algorithm.server(state, delta, np.full(2, 3.0))
-        state = algorithm.round(state, cohort)
-        np.testing.assert_allclose(state["s"], expected["s"], rtol=1e-14, atol=1e-15)
-        assert state["t"] == pytest.approx(rates * 3 * (r + 1))
+        aggregates, _ = algorithm.aggregates((states[:, -1] - state[vector])[:, None], cohort)
+        expected = algorithm.server_step(state, aggregates)
+        state = algorithm.round(state, cohort).state
+        np.testing.assert_allclose(state[vector], expected[vector], rtol=1e-13, atol=1e-14)
+        if algorithm.clocks:
+            assert state["t"] == pytest.approx(rates * 3 * (r + 1))
 
 
 @pytest.mark.parametrize("box", [False, True])
@@ -148,8 +149,8 @@ def test_constants_of_the_instance_are_exact(box):
     assert instance.zeta == pytest.approx(np.sqrt((instance.metric * gradients**2).sum(axis=1)).max())
     assert instance.zeta == pytest.approx(GRID.spread)
     # w* is a fixed point of the proximal gradient step, and no nearby feasible point is better
-    gradient, parameters = q * (instance.optimum - instance.centre), instance.regularizer.parameters[None]
-    assert problem.kkt_residual(instance.optimum[None], gradient[None], parameters)[0] < 1e-14
+    gradient, numbers = q * (instance.optimum - instance.centre), instance.regularizer.numbers
+    assert problem.kkt_residual(instance.optimum[None], gradient[None], numbers)[0] < 1e-14
     assert instance.divergence == pytest.approx(np.linalg.norm(instance.optimum) ** 2 / 2)
     if box:
         corners = np.sign(-instance.centres) * GRID.radius
@@ -157,7 +158,7 @@ def test_constants_of_the_instance_are_exact(box):
         assert instance.gradient_bound == pytest.approx(longest)
         assert np.linalg.norm(noise, axis=2) == pytest.approx(instance.noise)
     nearby = problem.prox(instance.optimum + 0.1 * np.random.default_rng(0).standard_normal((50, 6)),
-                          np.zeros(50), np.repeat(parameters, 50, axis=0))  # fmt: skip
+                          np.zeros(50), np.repeat(numbers, 50))  # fmt: skip
     assert (instance.gap(nearby) > 0).all()
 
 
@@ -180,7 +181,7 @@ def test_figure_and_tables_are_made(findings):
     files = draw(findings, GRID)
     assert files["theory.png"].startswith(b"\x89PNG")
     assert files["theory.pdf"].startswith(b"%PDF")
-    rows = summarise(findings.cells, GRID)
+    rows = summarize(findings.cells, GRID)
     assert [row.violated for row in rows] == [0] * len(STATEMENTS)
     assert len(cells_csv(findings.cells).splitlines()) == len(findings.cells) + 1
     assert summary_markdown(rows).count("\n") == len(STATEMENTS) + 2

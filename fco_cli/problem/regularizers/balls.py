@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, squared_length
+from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, two_norm
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
@@ -21,7 +21,7 @@ STRETCH = 1024  # entries that are summed in the vector's own precision, which i
 
 @kernel
 def excess_over(z, limit):
-    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorises."""
+    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorizes."""
     zero = z.dtype.type(0)
     excess, above = 0.0, 0
     for low in range(0, z.shape[0], STRETCH):
@@ -92,24 +92,24 @@ def project_onto_l1_ball(z, radius, out):
 
 @dataclass(kw_only=True)
 class L1Ball(Ball):
-    """|w|_1 <= radius, each regularised block on its own."""
+    """|w|_1 <= radius, each regularized block on its own."""
 
     name: str = "l1_ball"
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        project_onto_l1_ball(z, p[0], out)
+    def prox(z, t, psi, block, out):
+        project_onto_l1_ball(z, psi.radius, out)
 
 
 @dataclass(kw_only=True)
 class L2Ball(Ball):
-    """|w|_2 <= radius, each regularised block on its own."""
+    """|w|_2 <= radius, each regularized block on its own."""
 
     name: str = "l2_ball"
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        length = np.sqrt(squared_length(z))
-        scale(z, z.dtype.type(1) if length <= p[0] else factor_within(length, p[0], z), out)
+    def prox(z, t, psi, block, out):
+        norm = two_norm(z)
+        scale(z, z.dtype.type(1) if norm <= psi.radius else factor_within(norm, psi.radius, z), out)

@@ -1,24 +1,37 @@
 """What a regularizer is: three kernels on one vector, and the numbers they depend on.
 
-The kernels see one regularised block of one job: `w` or `z` flat, `p` the regularizer's numbers (its dataclass
-fields, in order) and `shape` = (rows, columns) of the block. The stack and the blocks are looped over elsewhere
-(mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox
-ignores t.
+The kernels see one regularized block of one job: `w` or `z` flat, `psi` the regularizer's numbers by the names of its
+dataclass fields (`psi.strength`) and `block`, a OneBlock. The stack and the blocks are looped over elsewhere
+(mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox ignores t.
+
+A prox keeps divergence visible: of a z that is not finite it makes no finite vector, even where the mathematics would
+(the projection of infinity onto a box is a corner of it), for a run that has blown up is recognized by that. Where
+nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.numbers import Numbers, numbers_of
+
+
+class OneBlock(NamedTuple):
+    """What a kernel is told about its block: the index of the piece of psi that acts on it, and its shape."""
+
+    piece: int  # 0 unless psi has pieces, see blockwise.py
+    rows: int
+    columns: int
 
 
 @dataclass(kw_only=True)
@@ -26,30 +39,34 @@ class Regularizer:
     """psi, with its numbers in the fields that subclasses add; the class attributes describe its kind."""
 
     name: str
-    value: ClassVar[Kernel]  # value(w, p, shape) -> psi(w)
-    prox: ClassVar[Kernel]  # prox(z, t, p, shape, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
-    subgradient: ClassVar[Kernel | None] = None  # subgradient(w, p, shape, out), where one exists
+    value: ClassVar[Kernel]  # value(w, psi, block) -> psi(w)
+    prox: ClassVar[Kernel]  # prox(z, t, psi, block, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
+    subgradient: ClassVar[Kernel | None] = None  # subgradient(w, psi, block, out), where one exists
     constraint: ClassVar[bool] = False
     convex: ClassVar[bool] = True
 
     @property
-    def parameters(self) -> Array:
-        """The numbers that the kernels receive as `p`."""
-        return np.array([getattr(self, field.name) for field in fields(self) if field.name != "name"], dtype=float)
+    def numbers(self) -> Numbers:
+        """What the kernels receive as `psi`: [1]."""
+        return numbers_of(self)
 
     @property
     def kind(self) -> str:
         """What must be the same for two runs to share a stack: all but the numbers."""
         return self.name
 
-    def places(self, layout: Layout, count: int) -> Array:
-        """For every block, from where to where in the `count` numbers its own lie: [blocks, 2]."""
-        return np.repeat([[0, count]], len(layout.blocks), axis=0)
+    def table(self, layout: Layout) -> Array:
+        """For the kernels, a row per block: start, stop, rows, columns, regularized, piece."""
+        return np.column_stack([layout.table, [self.piece_of(block.name) for block in layout.blocks]])
+
+    def piece_of(self, name: str) -> int:
+        """The index of the piece of psi that acts on the block `name`."""
+        return 0
 
     def check_layout(self, layout: Layout) -> None:
-        """Refuse parameters that this regularizer cannot act on."""
+        """Refuse a model that this regularizer cannot act on."""
         for block in layout.blocks:
-            if block.regularised:
+            if block.regularized:
                 self.check(block.shape)
 
     def check(self, shape: tuple[int, ...]) -> None:
@@ -64,7 +81,7 @@ class Constraint(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
+    def value(w, psi, block):
         return 0.0
 
 
@@ -86,6 +103,24 @@ def squared_length(w):
         entry = np.float64(w[i])
         total += entry * entry
     return total
+
+
+@kernel
+def two_norm(w):
+    """|w|_2, relative to the largest entry where squares would overflow or vanish."""
+    squared = squared_length(w)
+    if 1e-280 < squared < math.inf:
+        return np.sqrt(squared)
+    top = 0.0
+    for i in range(w.shape[0]):
+        top = max(top, abs(w[i]))
+    if not 1e-300 <= top < math.inf:  # nothing, or not finite
+        return np.sqrt(squared)
+    total = 0.0
+    for i in range(w.shape[0]):
+        share = w[i] / top
+        total += share * share
+    return top * np.sqrt(total)
 
 
 @kernel

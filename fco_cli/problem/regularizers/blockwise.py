@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, kernel, specialise
-from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.regularizers.base import Regularizer, all_regularizers
+from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.problem.layout import Layout
+from fco_cli.problem.numbers import Numbers, record
+from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
+
+# The numbers and the kernels are chained alike: the first piece, and the chain of the others; the last is itself.
 
 
-def piece(*arguments):  # bound by `specialise` to the kernel of one piece, `others` to the choice among the rest
+def first(*arguments):  # bound by `specialize` to the kernel of the first piece, `others` to the chain of the rest
     raise NotImplementedError
 
 
@@ -22,35 +23,38 @@ def others(*arguments):
     raise NotImplementedError
 
 
-# Which piece a block belongs to is written before its numbers: i zeros and a one for the i-th.
+@kernel
+def among_others(block):
+    """The same block, its piece counted from the second piece."""
+    return OneBlock(block.piece - 1, block.rows, block.columns)
 
 
 @kernel
-def value_of_one(w, p, shape):
-    return piece(w, p[1:], shape) if p[0] == 1 else others(w, p[1:], shape)
+def value_of_one(w, psi, block):
+    return first(w, psi.first, block) if block.piece == 0 else others(w, psi.others, among_others(block))
 
 
 @kernel
-def prox_of_one(z, t, p, shape, out):
-    if p[0] == 1:
-        piece(z, t, p[1:], shape, out)
+def prox_of_one(z, t, psi, block, out):
+    if block.piece == 0:
+        first(z, t, psi.first, block, out)
     else:
-        others(z, t, p[1:], shape, out)
+        others(z, t, psi.others, among_others(block), out)
 
 
 @kernel
-def subgradient_of_one(w, p, shape, out):
-    if p[0] == 1:
-        piece(w, p[1:], shape, out)
+def subgradient_of_one(w, psi, block, out):
+    if block.piece == 0:
+        first(w, psi.first, block, out)
     else:
-        others(w, p[1:], shape, out)
+        others(w, psi.others, among_others(block), out)
 
 
 def choice(template: Kernel, kernels: list[Kernel]) -> Kernel:
-    """`template` for the first of the kernels, or else for the second, ..."""
-    chain = kernels[-1]  # after the last there is no other; its place is never reached
-    for one in reversed(kernels):
-        chain = specialise(template, piece=one, others=chain)
+    """The kernel that calls the one of `kernels` that `block.piece` names."""
+    chain = kernels[-1]
+    for one in reversed(kernels[:-1]):
+        chain = specialize(template, first=one, others=chain)
     return chain
 
 
@@ -58,8 +62,8 @@ def choice(template: Kernel, kernels: list[Kernel]) -> Kernel:
 class Blockwise(Regularizer):
     """psi(w) = sum over blocks b of psi_b(w_b).
 
-    `blocks` names for every regularised block its regularizer and that one's numbers, for example
-    {kernel: {name: l1, strength: 0.1}}.
+    `blocks` names for every regularized block its regularizer and that one's numbers, for example
+    {weights: {name: l1, strength: 0.1}}.
     """
 
     blocks: dict[str, Any]
@@ -79,26 +83,21 @@ class Blockwise(Regularizer):
         return f"{self.name}({', '.join(f'{block}={one.kind}' for block, one in self.pieces.items())})"
 
     @property
-    def _numbers(self) -> list[Array]:
-        """Of every piece, behind the zeros and the one that lead to it."""
-        return [np.concatenate([np.zeros(i), [1.0], one.parameters]) for i, one in enumerate(self.pieces.values())]
+    def numbers(self) -> Numbers:
+        *rest, chain = (one.numbers for one in self.pieces.values())
+        for one in reversed(rest):
+            chain = record({"first": one, "others": chain})
+        return chain
 
-    @property
-    def parameters(self) -> Array:
-        return np.concatenate(self._numbers)
-
-    def places(self, layout: Layout, count: int) -> Array:
-        ends = np.cumsum([len(numbers) for numbers in self._numbers])
-        starts = dict(zip(self.pieces, np.append(0, ends), strict=False))
-        stops = dict(zip(self.pieces, ends, strict=True))
-        return np.array([(starts.get(block.name, 0), stops.get(block.name, 0)) for block in layout.blocks])
+    def piece_of(self, name: str) -> int:
+        return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which has no psi
 
     def check_layout(self, layout: Layout) -> None:
-        regularised = {block.name: block for block in layout.blocks if block.regularised}
-        complete = set(self.pieces) == set(regularised)
-        require(complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularised)}, no others")
+        regularized = {block.name: block for block in layout.blocks if block.regularized}
+        complete = set(self.pieces) == set(regularized)
+        require(complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularized)}, no others")
         for name, one in self.pieces.items():
-            one.check(regularised[name].shape)
+            one.check(regularized[name].shape)
 
     @property
     def value(self) -> Kernel:  # type: ignore[override]

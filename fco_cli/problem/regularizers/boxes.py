@@ -10,12 +10,37 @@ from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.regularizers.base import Ball, Constraint, positive
 
+FAR = 1e6  # times the total: the digits of such a threshold no longer suffice for the sum to be right
+
 
 @kernel
 def clip(z, lower, upper, out):
     for i in range(z.shape[0]):
-        inside = lower if z[i] < lower else z[i]  # so that NaN stays NaN
-        out[i] = upper if z[i] > upper else inside
+        inside = lower if z[i] < lower else z[i]
+        out[i] = (upper if z[i] > upper else inside) + 0 * z[i]
+
+
+@kernel
+def simplex_threshold(z, total):
+    """The theta with sum_i max(z_i - theta, 0) = total: entries that fall below it leave, never to return."""
+    threshold, count = -np.inf, -1
+    while True:
+        above, larger = 0, 0.0
+        for i in range(z.shape[0]):
+            if z[i] > threshold:
+                larger += z[i]
+                above += 1
+        if above == count or above == 0:
+            return threshold
+        count = above
+        threshold = (larger - total) / count
+
+
+@kernel
+def cut_at(z, threshold, out):
+    """out = max(z - threshold, 0)."""
+    for i in range(z.shape[0]):
+        out[i] = (0.0 if z[i] <= threshold else z[i] - threshold) + 0 * z[i]
 
 
 @dataclass(kw_only=True)
@@ -32,8 +57,8 @@ class Box(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        clip(z, p[0], p[1], out)
+    def prox(z, t, psi, block, out):
+        clip(z, psi.lower, psi.upper, out)
 
 
 @dataclass(kw_only=True)
@@ -44,8 +69,8 @@ class LinfBall(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        clip(z, -p[0], p[0], out)
+    def prox(z, t, psi, block, out):
+        clip(z, -psi.radius, psi.radius, out)
 
 
 @dataclass(kw_only=True)
@@ -56,7 +81,7 @@ class NonNegative(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         clip(z, 0.0, np.inf, out)
 
 
@@ -72,18 +97,16 @@ class Simplex(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        """max(z - theta, 0), where theta makes the sum right: entries that fall below it leave, never to return."""
-        threshold, count = -np.inf, -1
-        while True:
-            above, larger = 0, 0.0
-            for i in range(z.shape[0]):
-                if z[i] > threshold:
-                    larger += z[i]
-                    above += 1
-            if above == count or above == 0:
-                break
-            count = above
-            threshold = (larger - p[0]) / count
+    def prox(z, t, psi, block, out):
+        """max(z - theta, 0), where theta makes the sum right."""
+        threshold = simplex_threshold(z, psi.total)
+        if abs(threshold) <= FAR * psi.total:
+            cut_at(z, threshold, out)
+            return
+        top = z[0]
         for i in range(z.shape[0]):
-            out[i] = 0.0 if z[i] <= threshold else z[i] - threshold
+            top = max(top, z[i])
+        below = np.empty_like(z)  # z - top, which has the same projection
+        for i in range(z.shape[0]):
+            below[i] = z[i] - top
+        cut_at(below, simplex_threshold(below, psi.total), out)

@@ -1,4 +1,4 @@
-"""Counting non-zero weights. Neither is convex: the prox is a global minimiser, the theorems do not apply."""
+"""Counting non-zero weights. Neither is convex: the prox is a global minimizer, the theorems do not apply."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class L0(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
+    def value(w, psi, block):
         total = 0
         for i in range(w.shape[0]):
             total += w[i] != 0
-        return p[0] * total
+        return psi.strength * total
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """A weight is worth its price t * strength where z_i^2 / 2 exceeds it."""
-        threshold = np.sqrt(2 * t * p[0])
+        threshold = np.sqrt(2 * t * psi.strength)
         for i in range(z.shape[0]):
             out[i] = 0.0 if abs(z[i]) <= threshold else z[i]
 
@@ -54,7 +54,8 @@ class L0Ball(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         order = by_magnitude(z)
         for rank in range(z.shape[0]):
-            out[order[rank]] = z[order[rank]] if rank < p[0] else 0.0
+            entry = z[order[rank]]
+            out[order[rank]] = (entry if rank < psi.nonzeros else 0.0) + 0 * entry

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
 
 
@@ -39,18 +39,21 @@ class L2Norm(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] * np.sqrt(squared_length(w))
+    def value(w, psi, block):
+        return psi.strength * np.sqrt(squared_length(w))
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        shrink_length(z, t * p[0], out)
+    def prox(z, t, psi, block, out):
+        if t * psi.strength > 0:
+            shrink_length(z, t * psi.strength, out)
+        else:
+            copy(z, out)  # also where the square of a tiny length is 0
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
-        direction(w, p[0], out)
+    def subgradient(w, psi, block, out):
+        direction(w, psi.strength, out)
 
 
 @dataclass(kw_only=True)
@@ -76,22 +79,25 @@ class GroupLasso(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        size, total = int(p[1]), 0.0
+    def value(w, psi, block):
+        size, total = int(psi.group_size), 0.0
         for low in range(0, w.shape[0], size):
             total += np.sqrt(squared_length(w[low : low + size]))
-        return p[0] * total
+        return psi.strength * total
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        size = int(p[1])
+    def prox(z, t, psi, block, out):
+        size = int(psi.group_size)
+        if t * psi.strength <= 0:
+            copy(z, out)
+            return
         for low in range(0, z.shape[0], size):
-            shrink_length(z[low : low + size], t * p[0], out[low : low + size])
+            shrink_length(z[low : low + size], t * psi.strength, out[low : low + size])
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
-        size = int(p[1])
+    def subgradient(w, psi, block, out):
+        size = int(psi.group_size)
         for low in range(0, w.shape[0], size):
-            direction(w[low : low + size], p[0], out[low : low + size])
+            direction(w[low : low + size], psi.strength, out[low : low + size])

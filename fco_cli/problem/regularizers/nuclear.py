@@ -8,10 +8,12 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.problem.compiled import copy, is_finite, kernel
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
+from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, two_norm
 
+ANGLE = 1e-13  # the cosine up to which two rows count as orthogonal
 SWEEPS = 40  # a bound that is never reached: about two suffice for an eigenvalue, ten for the worst rows
-NOTHING = 1e-20  # a singular value up to this share of the norm is far below rounding
+ROUNDING = 1e-15  # a singular value up to this share of the norm is rounding error
+NOTHING = 1e-20  # and up to this far below it
 
 
 @kernel
@@ -34,7 +36,7 @@ def rotate(x, y, cosine, sine):
 def tridiagonal(g, a, diagonal, beside):
     """Reflections that make the symmetric `g` tridiagonal (Householder), applied to the rows of `a` as well.
 
-    The loops run over whole rows, zeros included: loops that get shorter at every step vectorise badly.
+    The loops run over whole rows, zeros included: loops that get shorter at every step vectorize badly.
     """
     count, length = a.shape
     v, p, w = np.zeros(count), np.zeros(count), np.empty(length)
@@ -68,7 +70,7 @@ def tridiagonal(g, a, diagonal, beside):
 
 
 @kernel
-def diagonalise(diagonal, beside, a):
+def diagonalize(diagonal, beside, a):
     """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `a`."""
     count = diagonal.shape[0]
     for low in range(count):
@@ -100,8 +102,8 @@ def diagonalise(diagonal, beside, a):
 @kernel
 def are_orthogonal(product, alpha, beta, slack):
     """Two rows with this product and these squared lengths: by their angle, by `slack`, or where all is rounding."""
-    rounding = max(alpha, beta) <= 1e-30 or min(alpha, beta) <= NOTHING * NOTHING
-    return rounding or product * product <= max(1e-24 * alpha * beta, slack * slack)
+    rounding = max(alpha, beta) <= ROUNDING * ROUNDING or min(alpha, beta) <= NOTHING * NOTHING
+    return rounding or product * product <= max(ANGLE * ANGLE * alpha * beta, slack * slack)
 
 
 @kernel
@@ -114,7 +116,7 @@ def all_orthogonal(g, slack):
 
 
 @kernel
-def jacobi(g, a, slack):
+def jacobi(g, a, turned, slack):
     """Rotate every pair of rows of `a` that is not orthogonal; the diagonal of `g` has their squared lengths."""
     for i in range(a.shape[0]):
         for k in range(i):
@@ -125,21 +127,23 @@ def jacobi(g, a, slack):
             root = np.sqrt(difference * difference + 4 * product * product)
             tangent = 2 * product / (difference + np.copysign(root, difference))
             cosine = 1 / np.sqrt(1 + tangent * tangent)
-            rotate(a[i], a[k], cosine, cosine * tangent)
+            rotate(turned[i], turned[k], cosine, cosine * tangent)
             g[i, i] -= tangent * product
             g[k, k] += tangent * product
 
 
 @kernel
-def orthogonal_rows(a, threshold):
+def orthogonal_rows(a, turned, threshold):
     """Rotate the rows of `a`, of norm 1, in place until they are orthogonal; return their squared lengths.
+
+    What is rotated is `turned`: `a` itself, or a wider matrix of which it is a part.
 
     The rows then are singular value times right singular vector. The first sweep takes the eigenvectors of A A^T, whose
     rounding errors hide singular values below 1e-8; one-sided Jacobi (Hestenes) puts that right in the others. They are
     seldom needed if `threshold` (0 for full accuracy) will be taken from the singular values: products of rows that are
-    small beside it then hardly change the result, here by 1e-11. For small matrices this beats LAPACK.
+    small beside it then hardly change the result, here by 1e-12. For small matrices this beats LAPACK.
     """
-    count, slack = a.shape[0], 1e-11 * threshold
+    count, slack = a.shape[0], 1e-12 * threshold
     g, squared, beside = np.empty((count, count)), np.empty(count), np.empty(count)
     for sweep in range(SWEEPS):
         for i in range(count):
@@ -149,22 +153,22 @@ def orthogonal_rows(a, threshold):
         if all_orthogonal(g, slack) or not is_finite(squared[0]):
             break
         if sweep == 0:
-            tridiagonal(g, a, squared, beside)
-            diagonalise(squared, beside, a)
+            tridiagonal(g, turned, squared, beside)
+            diagonalize(squared, beside, turned)
         else:
-            jacobi(g, a, slack)
+            jacobi(g, a, turned, slack)
     return squared
 
 
 @kernel
-def wide(z, shape):
+def wide(z, block):
     """A copy with no more rows than columns, transposed if need be, and of norm 1; and the norm that the matrix had.
 
-    Without it the squares of squares soon leave the range of numbers. A matrix that has blown up, so that its squares
-    overflow, is NaN here. All is in float64, whatever z is.
+    Without it the squares of squares soon leave the range of numbers. A matrix that is not finite is NaN here. All is
+    in float64, whatever z is.
     """
-    rows, columns = shape
-    matrix, norm = np.empty((min(rows, columns), max(rows, columns))), np.sqrt(squared_length(z))
+    rows, columns = block.rows, block.columns
+    matrix, norm = np.empty((min(rows, columns), max(rows, columns))), two_norm(z)
     norm = norm if is_finite(norm) else np.nan
     inverse = 1 / norm if norm != 0 else 0.0
     for r in range(rows):
@@ -177,8 +181,17 @@ def wide(z, shape):
 
 
 @kernel
-def spectral(a, rows, factors, shape, out):
-    """out = sum_i factors_i (A v_i) v_i^T, with rows_i = s_i v_i and factors that include 1/s_i^2; back in `shape`."""
+def unfold(matrix, block, out):
+    """The opposite of `wide`."""
+    rows, columns = block.rows, block.columns
+    for r in range(rows):
+        for c in range(columns):
+            out[r * columns + c] = matrix[r, c] if rows <= columns else matrix[c, r]
+
+
+@kernel
+def spectral(a, rows, factors, block, out):
+    """out = sum_i factors_i (A v_i) v_i^T, with rows_i = s_i v_i and factors that include 1/s_i^2."""
     result = np.zeros_like(a)
     for i in range(rows.shape[0]):
         if factors[i] == 0:
@@ -188,10 +201,19 @@ def spectral(a, rows, factors, shape, out):
             target, weight = result[r], factors[i] * inner(a[r], v)
             for c in range(a.shape[1]):
                 target[c] += weight * v[c]
-    rows_out, columns_out = shape
-    for r in range(rows_out):
-        for c in range(columns_out):
-            out[r * columns_out + c] = result[r, c] if rows_out <= columns_out else result[c, r]
+    unfold(result, block, out)
+
+
+@kernel
+def zero_share(w, length):
+    """Up to this share of the matrix's norm a singular value counts as zero.
+
+    Rounding the entries of a matrix moves its singular values by eps * norm, and a sum over `length` entries by up to
+    `length` times as much (the rule of numerical rank). What is below is 0 as far as anyone can tell, and its vectors
+    are noise that differs between processors. What is left out weighs no more than its singular values: nothing.
+    """
+    eps = 2.3e-16 if w.itemsize == 8 else 1.2e-7
+    return max(length * eps, ROUNDING)
 
 
 @dataclass(kw_only=True)
@@ -209,47 +231,58 @@ class Nuclear(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        a, norm = wide(w, shape)
-        squared = orthogonal_rows(a, 0.0)
+    def value(w, psi, block):
+        a, norm = wide(w, block)
+        squared = orthogonal_rows(a, a, 0.0)
         total = 0.0
         for i in range(squared.shape[0]):
             total += np.sqrt(squared[i])
-        return p[0] * norm * total
+        return psi.strength * norm * total
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """Singular value thresholding: every s_i becomes max(s_i - t * strength, 0)."""
-        threshold = t * p[0]
+        threshold = t * psi.strength
         if threshold <= 0:
             copy(z, out)
             return
-        a, norm = wide(z, shape)
+        a, norm = wide(z, block)
         if norm <= threshold:  # then so is every singular value
             scale(z, 0.0, out)
             return
         rows, threshold = a.copy(), max(threshold / norm, NOTHING)
-        factors = orthogonal_rows(rows, threshold)
+        factors = orthogonal_rows(rows, rows, threshold)
         for i in range(factors.shape[0]):
             if factors[i] <= threshold * threshold:
                 factors[i] = 0
             else:
                 factors[i] = norm * (1 - threshold / np.sqrt(factors[i])) / factors[i]
-        spectral(a, rows, factors, shape, out)
+        spectral(a, rows, factors, block, out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
-        """The smallest subgradient: strength * U V^T over the non-zero singular values."""
-        a, _norm = wide(w, shape)
-        rows = a.copy()
-        factors = orthogonal_rows(rows, 0.0)
-        # Squares below this share are zero but for rounding: their vectors are noise.
-        tiny = max(factors) * (1e-20 if w.itemsize == 8 else 1e-7)
-        for i in range(factors.shape[0]):
-            if factors[i] <= tiny:
-                factors[i] = 0
-            else:
-                factors[i] = p[0] / (factors[i] * np.sqrt(factors[i]))
-        spectral(a, rows, factors, shape, out)
+    def subgradient(w, psi, block, out):
+        """The smallest subgradient: strength * U V^T over the non-zero singular values.
+
+        The rotations are collected beside the rows, [A | I] -> [S V^T | U^T]: U as A V / S would amplify what is left
+        of an angle between two rows by the ratio of their singular values.
+        """
+        a, _norm = wide(w, block)
+        count, length = a.shape
+        turned, result = np.zeros((count, length + count)), np.zeros_like(a)
+        for r in range(count):
+            turned[r, length + r] = 1
+            for c in range(length):
+                turned[r, c] = a[r, c]
+        squared = orthogonal_rows(turned[:, :length], turned, 0.0)
+        zero = zero_share(w, length)
+        for i in range(count):
+            singular = np.sqrt(squared[i])
+            if singular <= zero:
+                continue
+            for r in range(count):
+                weight = psi.strength / singular * turned[i, length + r]
+                for c in range(length):
+                    result[r, c] += weight * turned[i, c]
+        unfold(result, block, out)

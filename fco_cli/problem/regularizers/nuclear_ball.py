@@ -11,6 +11,8 @@ from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, spectral, wide
 
+SLACK = 1e-12  # beyond rounding: the radius is so small a share of the norm that the threshold's digits do not suffice
+
 
 @dataclass(kw_only=True)
 class NuclearBall(Ball):
@@ -22,11 +24,11 @@ class NuclearBall(Ball):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        a, norm = wide(z, shape)
+    def prox(z, t, psi, block, out):
+        a, norm = wide(z, block)
         rows = a.copy()
-        squared = orthogonal_rows(rows, 0.0)
-        singular, total, radius = np.empty(squared.shape[0]), 0.0, p[0] / norm if norm != 0 else np.inf
+        squared = orthogonal_rows(rows, rows, 0.0)
+        singular, total, radius = np.empty(squared.shape[0]), 0.0, psi.radius / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
             total += singular[i]
@@ -34,7 +36,11 @@ class NuclearBall(Ball):
             copy(z, out)
             return
         threshold = l1_ball_threshold(singular, total, radius)
+        share, total = np.empty(squared.shape[0]), 0.0
         for i in range(squared.shape[0]):
-            kept = singular[i] > threshold
-            squared[i] = norm * (1 - threshold / singular[i]) / squared[i] if kept else 0.0
-        spectral(a, rows, squared, shape, out)
+            share[i] = 0.0 if singular[i] <= threshold else 1 - threshold / singular[i]  # NaN stays NaN
+            total += share[i] * singular[i]
+        factor = norm * (radius / total if total > radius * (1 + SLACK) else 1.0)
+        for i in range(squared.shape[0]):
+            squared[i] = 0.0 if share[i] == 0 else factor * share[i] / squared[i]
+        spectral(a, rows, squared, block, out)

@@ -35,9 +35,9 @@ def nearest_increasing(z):
 
 
 @kernel
-def ramp_weight(p, rank, size):
+def ramp_weight(psi, rank, size):
     """The weight of the entry with the given rank, 0 for the largest: from strength * (1 + ramp) down to strength."""
-    return p[0] * (1.0 + p[1] * (size - 1 - rank) / max(size - 1, 1))
+    return psi.strength * (1.0 + psi.ramp * (size - 1 - rank) / max(size - 1, 1))
 
 
 @kernel
@@ -57,7 +57,7 @@ class Monotone(Constraint):
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         copy(nearest_increasing(z), out)
 
 
@@ -79,20 +79,20 @@ class Slope(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
+    def value(w, psi, block):
         order, total = by_magnitude(w), 0.0
         for rank in range(w.shape[0]):
-            total += ramp_weight(p, rank, w.shape[0]) * abs(w[order[rank]])
+            total += ramp_weight(psi, rank, w.shape[0]) * abs(w[order[rank]])
         return total
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """Sorted magnitudes less their weights, made monotone again and cut at 0."""
         order, size = by_magnitude(z), z.shape[0]
         rising = np.empty(size)
         for rank in range(size):
-            rising[size - 1 - rank] = abs(z[order[rank]]) - t * ramp_weight(p, rank, size)
+            rising[size - 1 - rank] = abs(z[order[rank]]) - t * ramp_weight(psi, rank, size)
         rising = nearest_increasing(rising)
         for rank in range(size):
             magnitude = rising[size - 1 - rank]
@@ -100,7 +100,7 @@ class Slope(Regularizer):
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         order = by_magnitude(w)
         for rank in range(w.shape[0]):
-            out[order[rank]] = ramp_weight(p, rank, w.shape[0]) * np.sign(w[order[rank]])
+            out[order[rank]] = ramp_weight(psi, rank, w.shape[0]) * np.sign(w[order[rank]])

@@ -25,17 +25,17 @@ class NoRegularizer(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
+    def value(w, psi, block):
         return 0.0
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         copy(z, out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         scale(w, w.dtype.type(0), out)
 
 
@@ -51,19 +51,19 @@ class L1(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] * absolute_sum(w)
+    def value(w, psi, block):
+        return psi.strength * absolute_sum(w)
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        soft_threshold(z, z.dtype.type(t * p[0]), z.dtype.type(1), out)
+    def prox(z, t, psi, block, out):
+        soft_threshold(z, z.dtype.type(t * psi.strength), z.dtype.type(1), out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = p[0] * np.sign(w[i])  # 0 at 0: the smallest subgradient
+            out[i] = psi.strength * np.sign(w[i])  # 0 at 0: the smallest subgradient
 
 
 @dataclass(kw_only=True)
@@ -80,19 +80,19 @@ class ElasticNet(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] * absolute_sum(w) + p[1] / 2 * squared_length(w)
+    def value(w, psi, block):
+        return psi.strength * absolute_sum(w) + psi.l2_strength / 2 * squared_length(w)
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        soft_threshold(z, z.dtype.type(t * p[0]), z.dtype.type(1 / (1 + t * p[1])), out)
+    def prox(z, t, psi, block, out):
+        soft_threshold(z, z.dtype.type(t * psi.strength), z.dtype.type(1 / (1 + t * psi.l2_strength)), out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = p[0] * np.sign(w[i]) + p[1] * w[i]
+            out[i] = psi.strength * np.sign(w[i]) + psi.l2_strength * w[i]
 
 
 @dataclass(kw_only=True)
@@ -107,15 +107,15 @@ class L2Squared(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] / 2 * squared_length(w)
+    def value(w, psi, block):
+        return psi.strength / 2 * squared_length(w)
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        scale(z, z.dtype.type(1 / (1 + t * p[0])), out)
+    def prox(z, t, psi, block, out):
+        scale(z, z.dtype.type(1 / (1 + t * psi.strength)), out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
-        scale(w, w.dtype.type(p[0]), out)
+    def subgradient(w, psi, block, out):
+        scale(w, w.dtype.type(psi.strength), out)

@@ -78,22 +78,22 @@ class TotalVariation(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] * variation(w)
+    def value(w, psi, block):
+        return psi.strength * variation(w)
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
-        if t * p[0] > 0:
-            pull_string(z, t * p[0], out)
+    def prox(z, t, psi, block, out):
+        if t * psi.strength > 0:
+            pull_string(z, t * psi.strength, out)
         else:
             copy(z, out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         scale(w, w.dtype.type(0), out)
-        add_variation_subgradient(w, p[0], out)
+        add_variation_subgradient(w, psi.strength, out)
 
 
 @dataclass(kw_only=True)
@@ -110,22 +110,22 @@ class FusedLasso(Regularizer):
 
     @staticmethod
     @kernel
-    def value(w, p, shape):
-        return p[0] * absolute_sum(w) + p[1] * variation(w)
+    def value(w, psi, block):
+        return psi.strength * absolute_sum(w) + psi.variation_strength * variation(w)
 
     @staticmethod
     @kernel
-    def prox(z, t, p, shape, out):
+    def prox(z, t, psi, block, out):
         """The soft threshold of the total variation's prox (Friedman et al., 2007)."""
-        if t * p[1] > 0:
-            pull_string(z, t * p[1], out)
+        if t * psi.variation_strength > 0:
+            pull_string(z, t * psi.variation_strength, out)
         else:
             copy(z, out)
-        soft_threshold(out, z.dtype.type(t * p[0]), z.dtype.type(1), out)
+        soft_threshold(out, z.dtype.type(t * psi.strength), z.dtype.type(1), out)
 
     @staticmethod
     @kernel
-    def subgradient(w, p, shape, out):
+    def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = p[0] * np.sign(w[i])
-        add_variation_subgradient(w, p[1], out)
+            out[i] = psi.strength * np.sign(w[i])
+        add_variation_subgradient(w, psi.variation_strength, out)

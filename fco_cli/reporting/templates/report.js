@@ -4,7 +4,7 @@
   const PAGE = 200; // rows shown until asked for all
   const COLUMNS = [
     ["study", "study"], ["algo", "algorithm"], ["client_lr", "client lr"], ["server_lr", "server lr"],
-    ["seed", "seed"], ["status", "status"], ["rule", "metric"], ["score", "score"], ["rounds", "rounds"],
+    ["seed", "seed"], ["status", "status"], ["rule", "metric"], ["score", "score"], ["gap", "optimality gap"], ["rounds", "rounds"],
     ["megabytes", "MB"], ["seconds", "seconds"], ["id", "run"],
   ];
   const view = { sort: null, descending: false, all: false };

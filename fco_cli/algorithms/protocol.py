@@ -1,0 +1,248 @@
+"""What an algorithm is.
+
+A federated method is four small things: the arrays that the server broadcasts, those that a client remembers between
+rounds, those that it sends, and two functions, what a client does with its rows (`local_steps`) and what the server
+does with the clients' messages (`server_step`). Costs, memory, checkpoints and tests follow from these declarations;
+the simulation and a real site call the same `client_update`.
+
+All arrays carry the job axis J first. An algorithm sees psi and h only through `to_dual` and `to_primal`, and the loss
+only through `descend`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+
+from fco_cli.algorithms.aggregate import Aggregates, aggregate
+from fco_cli.algorithms.rounds import Cohort, Costs, Round, State, Varying
+from fco_cli.algorithms.visit import visit
+from fco_cli.errors import require
+from fco_cli.problem.compiled import Kernel, specialize
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror import Geometry
+from fco_cli.problem.named import named, pick
+from fco_cli.problem.numbers import Numbers, record
+from fco_cli.problem.problem import Problem
+
+
+@dataclass(kw_only=True)
+class Algorithm(ABC):
+    """The `algo` group: the fields are an algorithm's options, and its schema.
+
+    `bind` makes an algorithm that runs on a problem; there every option that is a float is a vector over the jobs.
+    """
+
+    name: str
+    federated: ClassVar[bool] = False
+    one_shot: ClassVar[bool] = False  # done after a single round, whatever `hparams.rounds` says
+    remembered: ClassVar[tuple[str, ...]] = ()  # the names of what every client keeps between rounds, each [J, P]
+    uses: ClassVar[frozenset[str]]  # the hyper-parameters that its result depends on
+
+    @classmethod
+    def varying_options(cls) -> tuple[str, ...]:
+        """The options that may differ along the job axis."""
+        return tuple(field.name for field in fields(cls) if field.type in ("float", float))
+
+    @property
+    def numbers(self) -> Numbers:
+        """Their values in this run, as kernels read them: [1]."""
+        return record({name: getattr(self, name) for name in self.varying_options()})
+
+    def bind(self, problem: Problem, varying: Varying) -> Self:
+        """This algorithm at work on a problem, with the stack's numbers."""
+        bound = copy.copy(self)
+        options = {name: np.ascontiguousarray(varying.options[name]) for name in self.varying_options()}
+        bound.__dict__ |= {"problem": problem, "varying": varying, "geometry": problem.geometry(varying.psi), **options}
+        bound.check()
+        return bound
+
+    problem: ClassVar[Problem]  # what `bind` adds; no options, hence no fields
+    varying: ClassVar[Varying]
+    geometry: ClassVar[Geometry]
+
+    def check(self) -> None:  # noqa: B027 - most algorithms take every problem
+        """Refuse a problem that this algorithm cannot solve."""
+
+    def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027
+        """Refuse a number of clients per round that this algorithm cannot work with."""
+
+    @abstractmethod
+    def initial_state(self, w: Array) -> State:
+        """The state before the first round, for w_0 [J, P]."""
+
+    def initial_memory(self, w: Array) -> Array:
+        """What every client remembers before its first round: [remembered, J, P]."""
+        return np.zeros((len(self.remembered), *w.shape), w.dtype)
+
+    @abstractmethod
+    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
+        """One more round; memory [S, remembered, J, P] is that of the cohort's clients, and is not changed."""
+
+    @abstractmethod
+    def output(self, state: State) -> Array:
+        """The model w [J, P]; [J, M, P] where every client has its own."""
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        return Costs()
+
+    def vectors_at_work(self, sampled: int, clients: int) -> int:
+        """How many vectors of P numbers a job holds at a time: states, temporaries and messages."""
+        return 8
+
+    def client_models(self, state: State, messages: Array, cohort: Cohort) -> Array:
+        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P]."""
+        raise NotImplementedError
+
+    # What the formulas are written in.
+
+    def _column(self, numbers: float | Array) -> Array:
+        """Numbers [J], an option for example, as [J, 1], to stand beside vectors [J, P]."""
+        return np.asarray(numbers, self.problem.dtype)[:, None]
+
+    def _to_dual(self, w: Array) -> Array:
+        z = np.empty_like(w)
+        self.problem.to_dual(w, self.geometry, z)
+        return z
+
+    def _to_primal(self, z: Array, t: Array) -> Array:
+        w = np.empty_like(z)
+        self.problem.to_primal(z, t, self.geometry, w)
+        return w
+
+
+@dataclass(kw_only=True)
+class Federated(Algorithm):
+    """Broadcast, local steps, mean, server step."""
+
+    federated: ClassVar[bool] = True
+    uses: ClassVar[frozenset[str]] = frozenset(
+        ("client_lr", "server_lr", "rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every",
+         "weighting", "normalize_steps", "dtype")
+    )  # fmt: skip
+    broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
+    clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
+    sent: ClassVar[tuple[str, ...]]  # what a client sends, each [J, P]
+    normalized: ClassVar[bool | None] = None  # whether the mean divides messages by K_m; none: hparams.normalize_steps
+    everybody: ClassVar[bool] = False  # whether all clients must take part in every round
+    psi_in_steps: ClassVar[bool] = True  # whether local steps know psi; false: "only server proximal" (OSP)
+    step_proxes: ClassVar[int] = 0  # prox calls of a local step
+    server_proxes: ClassVar[int] = 0  # and of the server, in a round
+
+    local_steps: ClassVar[Kernel]
+    """local_steps(received, memory, message, rate, options, batches, geometry): what one client does in a round.
+
+    `received` has the broadcast and the clocks by name, `memory` what the client remembers, to be changed in place,
+    `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] has the algorithm's own numbers by name.
+    """
+
+    @cached_property
+    def _parts(self) -> dict[str, Kernel]:
+        """The primitives that the text of `local_steps` may name."""
+        problem = self.problem
+        return {
+            "descend": problem.descend,
+            "to_dual": problem.to_dual,
+            "to_primal": problem.to_primal if self.psi_in_steps else problem.free_primal,
+            "psi_subgradient": problem.psi_subgradient,
+        }
+
+    @cached_property
+    def client_steps(self) -> Kernel:
+        """`local_steps` bound to the problem."""
+        return specialize(self.local_steps, parallel=False, **self._parts)
+
+    @cached_property
+    def _visit(self) -> Kernel:
+        return specialize(
+            visit,
+            parallel=True,
+            local_steps=self.client_steps,
+            memory_of=pick(self.remembered),
+            message_of=pick(self.sent),
+        )
+
+    def check_participation(self, sampled: int, clients: int) -> None:
+        whole = f"all {clients} clients: {self.name} is wrong where some do not take part"
+        require(not self.everybody or sampled == clients, "hparams.clients_per_round", sampled, whole)
+
+    def client_update(
+        self, received: State, memory: State, rows: ClientData, order: Array, edges: Array
+    ) -> tuple[State, State]:
+        """What a client does in a round, from its own rows alone: what it sends, and what it then remembers.
+
+        Batch b is the rows order[edges[b]:edges[b+1]]. The simulation calls the same machine code.
+        """
+        kept = np.stack([memory[name] for name in self.remembered])[None] if self.remembered else None
+        alone = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
+        messages, kept = self._messages(received, alone, kept, rows)
+        named_memory = dict(zip(self.remembered, kept[0], strict=True))
+        return dict(zip(self.sent, messages[0], strict=True)), named_memory
+
+    def _messages(self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData) -> tuple[Array, Array]:
+        """What the clients of the cohort send [S, sent, J, P] and then remember [S, remembered, J, P]."""
+        names = self.broadcast + self.clocks
+        received = named(names)(*(state[name] for name in names))
+        jobs, size = len(self.varying), self.problem.layout.size
+        messages = np.empty((len(cohort.clients), len(self.sent), jobs, size), self.problem.dtype)
+        memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
+        self._visit(
+            received, memory, messages, self.varying.client_lr, self.varying.options, rows.x, rows.y, rows.offsets,
+            cohort.clients, cohort.order, cohort.edges, cohort.first, self.problem.model.widths, self.geometry,
+        )  # fmt: skip
+        return messages, memory
+
+    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
+        assert cohort is not None
+        messages, memory = self._messages(state, cohort, memory, self.problem.data)
+        aggregates, arrived = self.aggregates(messages, cohort)
+        new = self.server_step(state, aggregates)
+        return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)
+
+    def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
+        """What the server sees of the messages, and which of them arrived: finite, [S, J]."""
+        normalized = cohort.normalize if self.normalized is None else self.normalized
+        mean_steps = cohort.mean_steps if normalized else None
+        return aggregate(messages, self.sent, cohort.weights, cohort.steps, cohort.all_weights, mean_steps)
+
+    @abstractmethod
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        """The server's step, from the clients' mean messages; their mean K is `aggregates.steps`."""
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        assert cohort is not None
+        clients, vector = len(cohort.clients), self.problem.layout.size * self.problem.dtype.itemsize
+        up, down = clients * len(self.sent), clients * len(self.broadcast)
+        proxes = int(cohort.steps.sum()) * self.step_proxes * self.psi_in_steps + self.server_proxes
+        return Costs(up, down, up * vector, down * vector, proxes)
+
+    def vectors_at_work(self, sampled: int, clients: int) -> int:
+        return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.remembered))
+
+    def client_models(self, state: State, messages: Array, cohort: Cohort) -> Array:
+        """For methods that send how far a broadcast array has moved; its name is the first of both lists."""
+        changes = messages[:, 0]
+        average = np.average(changes, axis=0, weights=cohort.weights)
+        steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
+        ends = state[self.broadcast[0]] + np.concatenate([changes, average[None].astype(changes.dtype)])
+        return np.stack([self._client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
+
+    def _client_model(self, end: Array, state: State, steps: float) -> Array:
+        """The model that stands for a client's array [J, P] after its local steps."""
+        return end
+
+    # What the formulas are written in.
+
+    def _along(self, s: Array, delta: Array) -> Array:
+        """s + eta_s Delta."""
+        return s + self._column(self.varying.server_lr) * delta
+
+    def _step_size(self, steps: Array) -> Array:
+        """eta_s eta_c K: how far a round goes, and so for how long psi acts in it."""
+        return self.varying.server_lr * self.varying.client_lr * steps

@@ -1,0 +1,74 @@
+"""What a round is made of: the jobs' numbers, the clients that take part, what came of it and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
+
+State = dict[str, Array]  # names -> arrays with J first
+
+
+@dataclass(frozen=True)
+class Varying:
+    """The numbers that may differ from job to job along the axis J."""
+
+    client_lr: Array  # [J], eta_c
+    server_lr: Array  # [J], eta_s
+    psi: Numbers  # [J], a record of the regularizer's numbers for every job
+    options: Numbers  # [J], a record of the algorithm's own
+
+    @classmethod
+    def in_rates(cls, algorithm: HasNumbers, psi: HasNumbers, client_lr: Array, server_lr: Array) -> Varying:
+        """Jobs that differ in their learning rates only."""
+        jobs = len(client_lr)
+        return cls(client_lr, server_lr, stack_numbers([psi] * jobs), stack_numbers([algorithm] * jobs))
+
+    def __len__(self) -> int:
+        return len(self.client_lr)
+
+    def take(self, keep: Array) -> Varying:
+        return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep])
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one round: who takes part, in which order they see their rows, what they weigh."""
+
+    clients: Array  # [S]
+    order: Array  # rows, counted by every client from its own first; the clients' epochs one after another
+    edges: Array  # batch b is order[edges[b]:edges[b + 1]]
+    first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1]
+    weights: Array  # [S], in proportion to p_m
+    all_weights: float  # the sum over all clients, those that do not take part included
+    mean_steps: float  # the weighted mean of K over all clients
+    normalize: bool = True  # whether the mean of messages divides each by its client's K
+
+    @property
+    def steps(self) -> Array:
+        """K of every client: [S]."""
+        return np.diff(self.first)
+
+
+class Round(NamedTuple):
+    """What one round did."""
+
+    state: State
+    dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
+    messages: Array | None = None  # [S, sent, J, P]
+    memory: Array | None = None  # [S, remembered, J, P], what the clients of the cohort remember after the round
+    arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
+
+
+class Costs(NamedTuple):
+    """Of one round: what travels, and how often prox is applied."""
+
+    vectors_up: int = 0
+    vectors_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    prox_calls: int = 0

@@ -1,0 +1,1 @@
+"""The commands, a file each: parse, call, print. No other room imports them."""

@@ -1,0 +1,45 @@
+"""fco-advise: the client_lr that the theorems recommend on a task's data; nothing is run or recorded."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from fco_cli.commands.shell import answered, run_hydra
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+log = logging.getLogger("fco")
+
+HELP = f"""\
+{__doc__}
+  fco-advise task=lasso
+  fco-advise task=custom task.path=clinics.csv task.loss=logistic hparams.rounds=200
+      takes what fco-run takes (fco-run --help)
+"""
+
+
+def main() -> None:
+    if not answered(lambda: HELP):
+        run_hydra("fco-advise", advise)
+
+
+def advise(config: DictConfig) -> None:
+    from rich.console import Console
+
+    from fco_cli.advice import estimate_constants, paper_grid
+    from fco_cli.commands.tables import advice_tables
+    from fco_cli.config import Run
+    from fco_cli.sweeps.problems import problem_of
+
+    one = Run.of(config)
+    log.info(one.describe())
+    constants = estimate_constants(one, problem_of(one))
+    output = Console()
+    for table in advice_tables(constants, paper_grid(), one.hparams.client_lr):
+        output.print(table, "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""fco-data: list, convert, check and describe clients' data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fco_cli.commands.shell import answered, end
+from fco_cli.errors import UserError, one_line, require
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fco_cli.federated_data import FederatedData
+
+LOSSES = ("squared", "logistic", "softmax")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
+    if answered():
+        return
+    options = _parser().parse_args(arguments)
+    try:
+        options.do(options)
+    except UserError as problem:
+        end("fco-data", 2, one_line(problem))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("list", help="what data sets there are, and which of them are here")
+    command.add_argument("folder", nargs="?", type=Path, help="also the .npz files in this folder")
+    command.set_defaults(do=_list)
+
+    command = commands.add_parser("convert", help="LEAF's JSON, TFF's HDF5, CSV or Parquet to an .npz file")
+    _source(command)
+    command.add_argument("target", type=Path, help="the .npz file to write")
+    command.set_defaults(do=_convert)
+
+    command = commands.add_parser("check", help="is everything right with it?")
+    _source(command)
+    command.add_argument("--loss", help="also: do the labels fit this loss, such as logistic?")
+    command.set_defaults(do=_check)
+
+    command = commands.add_parser("describe", help="clients, samples, classes and how much the clients differ")
+    _source(command)
+    command.add_argument("--picture", type=Path, metavar="FILE", help="also draw it: .png, .pdf or .svg")
+    command.set_defaults(do=_describe)
+    return parser
+
+
+def _source(command: argparse.ArgumentParser) -> None:
+    from fco_cli.federated_data.tables import Columns
+
+    known = Columns()
+    command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
+    command.add_argument("--label", default=known.label, metavar="COLUMN", help="of tables (default: %(default)s)")
+    command.add_argument(
+        "--client", default=known.client, metavar="COLUMN", help="of a single table (default: %(default)s)"
+    )
+    command.add_argument(
+        "--split", default=known.split, metavar="COLUMN", help="if there is one (default: %(default)s)"
+    )
+    command.add_argument("--drop", default=[], action="append", metavar="COLUMN", help="no feature; may be repeated")
+    command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer")
+
+
+def _read(options: argparse.Namespace) -> FederatedData:
+    from fco_cli.federated_data.readers import read
+    from fco_cli.federated_data.tables import Columns
+
+    columns = Columns(options.label, options.client, options.split, tuple(options.drop))
+    return read(options.source, columns, options.min_samples)
+
+
+def _list(options: argparse.Namespace) -> None:
+    from rich.table import Table
+
+    from fco_cli.federated_data.download import ARCHIVES
+
+    table = Table("data", "for", "where", box=None, pad_edge=False)
+    table.add_row("synthetic", "task=lasso, nuclear", "made when needed")
+    table.add_row("digits", "task=digits", "comes with scikit-learn")
+    for classes, tasks in ((10, "femnist10_l1, femnist10_l2"), (62, "femnist62_mlp")):
+        archive = ARCHIVES[classes]
+        here = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
+        table.add_row(f"femnist{classes}", f"task={tasks}", str(here))
+    if options.folder is not None:
+        if not options.folder.is_dir():
+            raise UserError(f"{options.folder}: no such folder")
+        for path in sorted(options.folder.glob("*.npz")):
+            table.add_row(path.stem, f"task=custom task.path={path}", f"{path.stat().st_size / 1e6:.1f} MB")
+    _print(table)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    if options.target.suffix != ".npz":
+        raise UserError(f"{options.target}: the file to write must end in .npz")
+    from fco_cli.federated_data import save
+
+    data = _read(options)
+    save(data, options.target)
+    print(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
+
+
+def _check(options: argparse.Namespace) -> None:
+    data = _read(options)
+    if options.loss:
+        from fco_cli.federated_data.format import check_labels
+        from fco_cli.problem.losses import all_losses
+
+        losses = all_losses()
+        require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
+        check_labels(data, losses[options.loss]())
+    print(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
+
+
+def _describe(options: argparse.Namespace) -> None:
+    from rich.table import Table
+
+    from fco_cli.federated_data.describe import Description
+
+    if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"{options.picture}: the picture must end in .png, .pdf or .svg")
+    description = Description(_read(options))
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in description.rows():
+        table.add_row(name, value)
+    _print(table)
+    if options.picture:
+        description.draw(options.picture)
+        print(f"picture: {options.picture}")
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    # A pipe has no width: lines are then as long as they need to be.
+    console = console if console.is_terminal else Console(width=300)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""fco-report: records become figures, tables, a claims ledger and one page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fco_cli.commands.shell import answered, end
+from fco_cli.errors import UserError, one_line
+from fco_cli.help import options_of
+from fco_cli.reporting.text import printable
+
+if TYPE_CHECKING:
+    from fco_cli.reporting.claims import Entry
+    from fco_cli.reporting.report import Report
+    from fco_cli.reporting.studies import Results
+
+OUTPUTS = Path("outputs")
+NAMED = 10  # unreadable records on the terminal; the page lists all
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="fco-report",
+        description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
+    )
+    made.add_argument("--version", action="store_true", help="print the version")
+    made.add_argument(
+        "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
+        help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",
+    )  # fmt: skip
+    made.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
+    made.add_argument("--csv", type=Path, metavar="FILE", help="also write a row per run to this file")
+    made.add_argument("--claims", action="store_true", help="also print the claims ledger")
+    made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command; a wrong input is one line and exit code 2."""
+    if answered():
+        return
+    options = parser().parse_args(arguments)
+    try:
+        report(options)
+    except UserError as problem:
+        end("fco-report", 2, one_line(problem))
+
+
+def report(options: argparse.Namespace) -> None:
+    """The story of one report."""
+    from fco_cli.reporting.studies import collect
+
+    folders = [folder for source in options.sources if (folder := _folder_of(source))]
+    results = collect(folders)
+    _name_left_out(results.left_out)
+    if not results.studies:
+        places = ", ".join(options.sources)
+        raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
+    from fco_cli.reporting.report import make_report  # matplotlib takes a while
+
+    made = make_report(results, options.output, options.x)
+    _name_left_out(made.damaged)
+    if options.csv:
+        _write_csv(results, options.csv)
+    if options.claims:
+        _print_ledger(made.ledger)
+    _print_end(results, made)
+
+
+def _folder_of(source: str) -> Path | None:
+    """The folder that a word of the command line means; None for a shipped experiment that has not been run."""
+    for folder in (Path(source), OUTPUTS / source):
+        if folder.is_dir():
+            return folder
+    if source in options_of("experiment"):
+        return None
+    known = ", ".join(options_of("experiment"))
+    raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
+
+
+def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
+    for path, reason in left_out[:NAMED]:
+        print(f"fco-report: left out {printable(str(path), longest=4096)}: {reason}", file=sys.stderr)
+    if len(left_out) > NAMED:
+        print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    from fco_cli.files import write_atomically
+    from fco_cli.reporting.text import as_csv
+
+    write_atomically(path, as_csv(results.table()).encode())
+
+
+def _print_ledger(ledger: list[Entry]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("claim", "experiment", "verdict", "claimed", "measured"):
+        table.add_column(heading)
+    for entry in ledger:
+        table.add_row(entry.claim.id, entry.experiment, entry.verdict, entry.claimed or "-", entry.measured)
+    console = Console(markup=False)
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no width of its own
+    console.print(table)
+
+
+def _print_end(results: Results, made: Report) -> None:
+    """Which figures were made and from what, what was not run and how to get it, and where everything is."""
+    from fco_cli.reporting.claims import summary
+
+    for study in results.studies:
+        kinds = ", ".join(one.kind for one in made.figures if one.study is study)
+        print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
+    missing = [name for name in options_of("experiment") if results.study(name) is None and name != "theory"]
+    if missing:
+        print(f"not run: {', '.join(missing)}")
+        print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
+    print(f"claims: {summary(made.ledger)}")
+    print(f"figures: {made.page.parent / 'figures'}")
+    print(f"report: {made.page}")
+
+
+if __name__ == "__main__":
+    main()

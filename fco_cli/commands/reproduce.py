@@ -1,0 +1,100 @@
+"""fco-reproduce: every experiment whose data are at hand, then one report of all (`make reproduce-figures`)."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fco_cli.commands.shell import answered, end
+from fco_cli.help import options_of
+
+FIGURES = Path("outputs/figures")
+FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: a smaller scale is no use
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing, report what is there, and say what was left out and what failed, and why."""
+    if answered():
+        return
+    options = _options(arguments)
+    skipped = {} if options.download else _without_data(options.experiments)
+    failed: dict[str, str] = {}
+    folders: list[str] = []
+    for name in options.experiments:
+        if name in skipped:
+            continue
+        profile = "paper" if name in FIXED_SCALE else options.profile
+        print(f"== {name}, profile {profile}", flush=True)
+        exit_code, last_words = run_experiment(name, profile)
+        if exit_code > 2 or exit_code < 0:  # a signal: whoever sent it means all of us
+            sys.exit(exit_code)
+        if exit_code:
+            failed[name] = last_words.removeprefix("fco-run: ")
+        folder = Path(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
+        if name == "theory":  # draws its own figure
+            FIGURES.mkdir(parents=True, exist_ok=True)
+            for path in folder.glob("theory.p*"):
+                shutil.copy(path, FIGURES)
+        elif folder.is_dir():
+            folders.append(str(folder))
+    if folders:
+        report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", "outputs/report"]
+        if subprocess.run(report).returncode == 0:
+            shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)
+        else:
+            failed["the report"] = "see above"
+    for name, reason in skipped.items():
+        print(f"skipped {name}: {reason}")
+    for name, reason in failed.items():
+        print(f"fco-reproduce: failed: {name}: {reason}", file=sys.stderr)
+    sys.exit(1 if failed else 0)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    known = options_of("experiment")
+    parser = argparse.ArgumentParser(prog="fco-reproduce", description=__doc__)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all")
+    parser.add_argument("--profile", choices=options_of("profile"), default="paper")
+    parser.add_argument("--download", action="store_true", help="fetch data that are not here, instead of skipping")
+    options = parser.parse_args(arguments)
+    for name in options.experiments:
+        if name not in known:
+            end("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
+    options.experiments = options.experiments or known
+    return options
+
+
+def _without_data(experiments: list[str]) -> dict[str, str]:
+    """The experiments whose data are not on this machine, and what they wait for; nothing is started to find out."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    from fco_cli.config import register
+
+    register()
+    missing = {}
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        for name in experiments:
+            task = OmegaConf.to_object(compose("config", [f"experiment={name}"]).task)
+            if reason := task.missing_data():  # type: ignore[union-attr]
+                missing[name] = reason
+    return missing
+
+
+def run_experiment(name: str, profile: str) -> tuple[int, str]:
+    """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
+    command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={name}", f"profile={profile}"]
+    line = ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+    return process.returncode, line.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""fco-run: a configuration becomes a problem, the problem a simulation, the simulation a record; with -m, many."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.errors import UserError
+from fco_cli.help import help_text
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+log = logging.getLogger("fco")
+
+
+def main() -> None:
+    if not answered(help_text):
+        run_hydra("fco-run", run, sweep)
+
+
+def run(config: DictConfig) -> float:
+    """The story of one run."""
+    from rich.console import Console
+
+    from fco_cli.commands.screen import RunProgress
+    from fco_cli.commands.tables import final_table
+    from fco_cli.config import Run
+    from fco_cli.simulation.smoothness import why_diverged
+    from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.runner import execute
+
+    if config.theory is not None:
+        return _theory(config)
+    _refuse_experiment_alone(config)
+    one = Run.of(config)
+    log.info(one.describe())
+    with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
+        (outcome,) = execute([one], progress, stop)
+    if outcome.was_done:
+        log.info("already done (force=true runs it again)")
+    if outcome.result["status"] == "diverged":
+        log.warning(why_diverged(one.hparams.client_lr, outcome.result))
+    output = Console()
+    output.print(final_table(outcome.result))
+    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
+    return outcome.result["final"]["objective"]
+
+
+def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    """The story of a sweep; Hydra wants a value for every job, or what it failed with."""
+    if any(config.theory is not None for config in configs):
+        return [run(config) for config in configs]  # nothing that could be stacked
+    from rich.console import Console
+
+    from fco_cli.commands.screen import SweepProgress
+    from fco_cli.commands.tables import best_table
+    from fco_cli.sweeps.plan import describe_plan
+    from fco_cli.sweeps.run import Sweep
+
+    all_runs = Sweep(configs, overrides, **options)
+    if configs[0].dry_run:
+        Console().print(describe_plan(all_runs.missing, len(all_runs.ended.results), all_runs.options), highlight=False)
+        return [math.nan] * len(configs)
+    progress = SweepProgress(Console(stderr=True))
+    all_runs.run(progress)
+    for text, count in all_runs.ended.warnings.values():
+        log.warning(text if count == 1 else f"{text} ({count} such warnings)")
+    if table := best_table(all_runs.finished_folders):
+        Console(width=160).print(table)
+    return all_runs.values()
+
+
+def _refuse_experiment_alone(config: DictConfig) -> None:
+    """An experiment without -m would be one run of many, and not one that the paper speaks of."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    if config.experiment is None or not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    name = config.experiment.name
+    grid = HydraConfig.get().sweeper.params or {}
+    sizes = " x ".join(f"{len(str(values).split(','))} {key}" for key, values in grid.items())
+    raise UserError(
+        f"experiment: {name} is a sweep: fco-run -m experiment={name} runs {sizes} (with dry_run=true: says how long)"
+    )
+
+
+def _theory(config: DictConfig) -> float:
+    """experiment=theory is not one run but many small ones, and has a command of its own."""
+    from fco_cli.commands.theory import check
+
+    check(config)
+    return math.nan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What the commands share: quick answers, Hydra's entry, one line for every bad end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fco_cli import VERSION
+from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
+from fco_cli.help import GROUPS, options_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Job = Callable[["DictConfig"], Any]
+
+
+def answered(help_text: Callable[[], str] | None = None) -> bool:
+    """Whether the command line asks for the version only, or for help; answered at once, before anything is loaded."""
+    if help_text and {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_text(), end="")
+    elif "--version" in sys.argv[1:]:
+        print(VERSION)
+    else:
+        return False
+    return True
+
+
+def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = None) -> None:
+    """Compose the command line's configuration and call `job` with it; with -m, `sweep` with all of them."""
+    gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
+    import hydra
+
+    from fco_cli import hydra_on_314, theory
+    from fco_cli.config import register
+
+    def guarded(config: DictConfig) -> Any:
+        with one_line_endings(command):  # Hydra must not see our exceptions: it would add lines of its own
+            return job(config)
+
+    guarded.sweep = sweep  # type: ignore[attr-defined]  # the fused launcher looks for it
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse wants flags first
+    hydra_on_314.mend()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
+    register()
+    theory.register()
+    _compose_once()
+    with one_line_endings(command):
+        hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+
+
+def _compose_once() -> None:
+    """Spare Hydra the composition from which it reads nothing but hydra.mode, where only -m could have set that."""
+    from hydra._internal.hydra import Hydra
+
+    options = ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path")  # of a user's own files
+    if not any("hydra.mode" in argument or argument.startswith(options) for argument in sys.argv[1:]):
+        Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
+
+
+@contextmanager
+def one_line_endings(command: str) -> Iterator[None]:
+    """Every foreseen way to fail has its exit code and says itself in one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except Interrupted as problem:
+        end(command, problem.exit_code, "stopped; checkpoints are saved, the same command continues")
+    except KeyboardInterrupt:  # before there was anything to save, or a second one
+        end(command, 130, "stopped at once")
+    except SweepFailed as problem:
+        end(command, 1, str(problem))
+    except MemoryError as problem:
+        end(command, 2, f"task: not enough memory: {one_line(problem)}")
+    except (UserError, HydraException, OmegaConfBaseException) as problem:
+        end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
+
+
+def _meant_by(word: str | None) -> str:
+    """What a word without = was meant to be, where the word after it or an option of that name tells."""
+    if word is None or "=" in word or word not in sys.argv[1:]:
+        return ""
+    after = sys.argv[sys.argv.index(word) + 1 :][:1]
+    meant = [f"{word}={option}" for option in after if word in GROUPS and option in options_of(word)]
+    meant += [f"{group}={word}" for group in GROUPS if word in options_of(group)]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def end(command: str, exit_code: int, message: str) -> None:
+    """Say why in one line, and end the process."""
+    print(f"{command}: {message}", file=sys.stderr)
+    sys.exit(exit_code)

@@ -1,0 +1,95 @@
+"""The tables that commands print: how a run ended, the best of a sweep, what theory says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fco_cli.advice import Constants
+
+
+def final_table(result: dict[str, Any]) -> Table:
+    """The final metrics, a row each."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    for name, value in result["final"].items():
+        table.add_row(name.replace("_", " "), "not finite" if value is None else f"{value:.6g}")
+    table.add_row("seconds", f"{result['seconds']:.2f}")
+    return table
+
+
+def best_table(folders: list[Path]) -> Table | None:
+    """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
+    from fco_cli.reporting.records import read_record
+    from fco_cli.reporting.select import choose
+    from fco_cli.reporting.studies import studies_of
+
+    studies = studies_of([read_record(folder) for folder in folders])
+    if not studies:
+        return None
+    table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("task", "algorithm", studies[0].rule.metric, "client lr", "server lr", "record"):
+        right = heading not in ("task", "algorithm", "record")
+        table.add_column(heading.replace("_", " "), justify="right" if right else "left", no_wrap=True)
+    for study in studies:
+        for choice in choose(study).values():
+            if (best := choice.best) is not None:
+                task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
+                rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
+                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, str(best.runs[0].folder))
+    return table
+
+
+def theory_table(result: dict[str, Any]) -> Table:
+    """The statements, a row each; slopes are measured / of the bound."""
+    header, *body = result["table"]
+    table = Table(box=None, pad_edge=False)
+    for i, title in enumerate(header):
+        table.add_column(title, justify="left" if i == 0 else "right")
+    for row in body:
+        table.add_row(*row)
+    broken = ", ".join(f"{count} of {statement}" for statement, count in result["violated"].items())
+    verdict = f"{result['cells']} cells, bound violated in {broken or 'none'}"
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in result["identity_error"].items())
+    table.caption = f"{verdict}; the key identity is off by {errors}; {result['seconds']} s"
+    return table
+
+
+def advice_tables(constants: Constants, grid: list[float], chosen: float) -> list[Table]:
+    """The estimates, the theorems' step sizes with what limits them, and where the paper's grid lies."""
+    estimates = Table(box=None, pad_edge=False, title="estimated from the data", title_justify="left")
+    for column in ("constant", "value", "what it is"):
+        estimates.add_column(column, justify="right" if column == "value" else "left")
+    meanings = {
+        "L": (constants.smoothness, "largest curvature of the loss on a batch"),
+        "sigma": (constants.sigma, "deviation of a batch's gradient from its client's"),
+        "zeta": (constants.zeta, "largest distance of a client's gradient from the mean"),
+        "G": (constants.gradient, "longest gradient of a batch"),
+        "B": (constants.divergence, "D_h(w*, w_0), from the start to the pooled optimum"),
+        "K": (constants.steps, "local steps"),
+        "M": (constants.clients, "clients of a round"),
+        "R": (constants.rounds, "rounds"),
+    }
+    for name, (value, meaning) in meanings.items():
+        estimates.add_row(name, f"{value:.4g}", meaning)
+
+    advice = Table(box=None, pad_edge=False, title="recommended client_lr", title_justify="left")
+    for column in ("by", "client_lr", "limited by"):
+        advice.add_column(column, justify="right" if column == "client_lr" else "left")
+    for theorem, limits in constants.recommended().items():
+        reason = min(limits, key=lambda key: limits[key])
+        advice.add_row(theorem, f"{limits[reason]:.2g}", reason)
+    advice.add_row("largest stable, 2/L", f"{constants.largest_stable:.2g}", "beyond it batches overshoot")
+
+    safe, stable = 1 / (4 * constants.smoothness), constants.largest_stable
+    places = Table(box=None, pad_edge=False, title="the paper's grid, and this run", title_justify="left")
+    places.add_column("client_lr", justify="right")
+    places.add_column("where")
+    for rate in sorted({*grid, chosen}):
+        where = "covered by the theorems" if rate <= safe else "stable, beyond the theorems' 1/(4L)"
+        where = where if rate <= stable else "beyond 2/L: may diverge"
+        places.add_row(f"{rate:g}", where + (" (this run)" if rate == chosen else ""))
+    return [estimates, advice, places]

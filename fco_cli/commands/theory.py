@@ -1,0 +1,58 @@
+"""fco-theory: the paper's theorems checked by running, on quadratics whose constants are known exactly."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from fco_cli.commands.shell import answered, run_hydra
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def main() -> None:
+    if not answered(_help):
+        sys.argv.insert(1, "experiment=theory")
+        run_hydra("fco-theory", check)
+
+
+def check(config: DictConfig) -> None:
+    """Many small runs, and the paper's bounds beside them."""
+    from omegaconf import OmegaConf
+    from rich.console import Console
+
+    from fco_cli.commands.tables import theory_table
+    from fco_cli.theory.run import check_theorems
+    from fco_cli.theory.statements import Grid
+
+    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
+    output = Console(width=160)
+    output.print(theory_table(result))
+    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)
+
+
+HELP = """\
+{about}
+  fco-theory
+      the figure, a table and every cell in outputs/theory
+  fco-theory profile=quick theory.seeds=4 output_dir=elsewhere
+
+Keys, and what they are:
+{keys}
+  output_dir, force (check again what is done), profile (paper, laptop, quick, smoke)
+"""
+
+
+def _help() -> str:
+    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
+    _, own = text.rstrip().split("\ntheory:\n")
+    return HELP.format(about=__doc__, keys=re.sub("^  ", "  theory.", own, flags=re.MULTILINE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The schemas of the configuration's groups, registered with Hydra.
+
+The dataclasses of tasks, algorithms, regularizers, mirror maps and hyper-parameters are themselves the schemas of their
+groups: a field is a key, its range is checked where it is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from fco_cli.algorithms import all_algorithms
+from fco_cli.problem.mirror_maps import MIRRORS
+from fco_cli.problem.regularizers import all_regularizers
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.tasks import TASKS
+from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
+
+
+@dataclass
+class Selection:
+    """How an experiment chooses its best learning rates: by the mean of a metric over the last rounds."""
+
+    metric: str = MISSING
+    mode: str = MISSING  # max or min
+    last: int = MISSING  # rounds; 1 is the last evaluated round
+
+
+@dataclass
+class Experiment:
+    """What a report must know of an experiment; it cannot change a run's result."""
+
+    name: str = MISSING
+    title: str = MISSING
+    select: Selection = field(default_factory=Selection)
+    panels: list[str] = MISSING
+
+
+@dataclass
+class Profile:
+    """The `profile` group: how much of the paper's scale an experiment runs at."""
+
+    name: str = MISSING
+    scale: float = MISSING  # of the number of rounds
+    outputs: str = MISSING  # where experiments leave their records
+
+
+@dataclass
+class RunConfig:
+    """One run, complete."""
+
+    task: Any = MISSING
+    algo: Any = MISSING
+    regularizer: Any = MISSING
+    mirror: Any = MISSING
+    hparams: Any = MISSING
+    seed: int = MISSING
+    output_dir: str = MISSING
+    force: bool = MISSING
+    record_clients: bool = MISSING
+    dry_run: bool = MISSING
+    threads: int | None = MISSING
+    experiment: Experiment | None = None
+    theory: Any = None  # in place of a run: experiment=theory, whose schema is that of fco_cli/theory
+    profile: Profile = field(default_factory=Profile)
+
+
+def register() -> None:
+    """Tell Hydra the schemas; the YAML files of conf/ refer to them as /schema/... and to rounds as ${at_scale:...}."""
+    OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
+    for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
+        Plugins.instance().register(plugin)
+    store = ConfigStore.instance()
+    store.store(group="schema", name="run", node=RunConfig, package="_global_")
+    store.store(group="schema", name="hparams", node=Hparams)
+    families: dict[str, Mapping[str, type]] = {
+        "task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS,
+    }  # fmt: skip
+    for group, kinds in families.items():
+        for name, kind in kinds.items():
+            store.store(group=f"schema/{group}", name=name, node=kind)
+
+
+def _at_scale(rounds: int, *, _root_: DictConfig) -> int:
+    """The profile's share of the paper's rounds."""
+    return max(1, round(rounds * _root_.profile.scale))

@@ -1,0 +1,21 @@
+"""The members of a family: every class in a folder that has a name of its own."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+
+def members(base: Any, package: str) -> dict[str, Any]:
+    """The subclasses of a dataclass whose field `name` has a default of their own, by that name."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    return {vars(kind)["name"]: kind for kind in _descendants(base) if isinstance(vars(kind).get("name"), str)}
+
+
+def _descendants(kind: Any) -> Iterator[Any]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)

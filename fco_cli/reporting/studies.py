@@ -1,0 +1,249 @@
+"""From folders of records to studies: the runs of one experiment that may stand in one figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fco_cli.reporting.gate import BadRecord, is_number
+from fco_cli.reporting.records import RecordedRun, read_record, records_below
+from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
+from fco_cli.reporting.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an experiment chooses its learning rates: by the mean of a metric over the last rounds."""
+
+    metric: str
+    mode: str  # max or min
+    last: int  # rounds; 1 is the last one
+
+    def __str__(self) -> str:
+        window = "at the last round" if self.last == 1 else f"mean of the last {self.last} rounds"
+        return f"{metric_style(self.metric).label}, {window}"
+
+
+@dataclass
+class Study:
+    """The runs of one experiment at one scale on one problem: they differ in algorithm, learning rates and seed."""
+
+    name: str  # of the experiment; of the task where a run has none
+    title: str
+    profile: str
+    scale: float
+    rule: Rule
+    panels: list[str]
+    runs: list[RecordedRun]
+    slug: str = ""  # names the study's files, unique in a report
+    variant: str = ""  # what tells it from another study of the same name and profile
+
+    @property
+    def algorithms(self) -> list[str]:
+        return sorted({run.algo for run in self.runs}, key=algorithm_order)
+
+    @property
+    def heading(self) -> str:
+        extras = [f"profile {self.profile}" if self.profile != "paper" else "", self.variant]
+        extra = "; ".join(filter(None, extras))
+        return f"{self.title} ({extra})" if extra else self.title
+
+    def of(self, algo: str) -> list[RecordedRun]:
+        return [run for run in self.runs if run.algo == algo]
+
+
+@dataclass
+class Results:
+    """All that was found: studies, and the folders that had to be left out, each with the reason."""
+
+    studies: list[Study] = field(default_factory=list)
+    left_out: list[tuple[Path, str]] = field(default_factory=list)
+
+    def study(self, name: str) -> Study | None:
+        """The experiment's study at the largest scale, with the most runs."""
+        same = [study for study in self.studies if study.name == name]
+        return max(same, key=lambda study: (study.scale, len(study.runs)), default=None)
+
+    def table(self) -> pd.DataFrame:
+        """A row per run: what it was, how it ended, its final metrics."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(study, run) for study in self.studies for run in study.runs])
+
+
+def collect(folders: Iterable[Path]) -> Results:
+    """Read every record below the folders; a record that cannot be read is named and left out."""
+    results = Results()
+    read: dict[Path, RecordedRun] = {}
+    for folder in folders:
+        for place in records_below(folder):
+            if place.resolve() in read:
+                continue
+            try:
+                read[place.resolve()] = read_record(place)
+            except BadRecord as problem:
+                results.left_out.append((place, str(problem)))
+    runs, older = _newest({run.run_id: run for run in read.values()}.values())  # one run may lie in two places
+    results.left_out += older
+    results.studies = studies_of(with_gaps(runs))
+    return results
+
+
+def _newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:
+    """Of runs with equal configurations only the newest counts: since the others, data or code have changed."""
+    newest: dict[str, RecordedRun] = {}
+    older = []
+    parts = ("task", "algo", "regularizer", "mirror", "hparams", "seed", "experiment", "profile", "record_clients")
+    for run in sorted(runs, key=lambda run: (run.finished_at, str(run.folder))):
+        key = json.dumps([run.config.get(part) for part in parts], sort_keys=True)
+        if key in newest:
+            older.append((newest[key].folder, f"run again since, with other data or code: {run.folder.name}"))
+        newest[key] = run
+    return list(newest.values()), older
+
+
+def with_gaps(runs: list[RecordedRun]) -> list[RecordedRun]:
+    """Every run with its objective's distance to the smallest certified one of the same problem."""
+    optima: dict[str, float] = {}
+    for run in runs:
+        value = run.final.get("objective")
+        if run.algo == OPTIMUM and not run.diverged and value is not None:
+            optima[run.identity["problem"]] = min(value, optima.get(run.identity["problem"], value))
+
+    def gap(run: RecordedRun) -> float | None:
+        value, optimum = run.final.get("objective"), optima.get(run.identity["problem"])
+        return None if run.diverged or value is None or optimum is None else value - optimum
+
+    return [replace(run, optimality_gap=gap(run)) for run in runs]
+
+
+# Runs become studies.
+
+
+def studies_of(runs: list[RecordedRun]) -> list[Study]:
+    """Federated runs decide which studies there are; baselines join every study whose problem they solve."""
+    studies: dict[tuple[str, ...], list[RecordedRun]] = {}
+    hosts: dict[tuple[str, str], list[tuple[str, ...]]] = {}  # by experiment and family of problems
+    for run in sorted(runs, key=lambda run: not run.federated):
+        name, profile, family = _experiment(run)["name"], run.config["profile"]["name"], run.identity["family"]
+        mine: list[tuple[str, ...]] = [(name, profile, family, _work(run) if run.federated else "")]
+        if run.federated and mine[0] not in studies:
+            hosts.setdefault((name, family), []).append(mine[0])
+        if not run.federated:
+            # `optimum` does not depend on the profile: the first one that asked for it has made it for all
+            joined = [key for key in hosts.get((name, family), ()) if run.algo == OPTIMUM or key[1] == profile]
+            mine = joined or mine
+        for key in mine:
+            studies.setdefault(key, []).append(run)
+    made = [_study(members) for members in studies.values()]
+    made.sort(key=lambda study: (_natural(study.name), -study.scale, -len(study.runs), study.runs[0].run_id))
+    _tell_apart(made)
+    return made
+
+
+def _study(runs: list[RecordedRun]) -> Study:
+    first = next((run for run in runs if run.federated), runs[0])
+    experiment, profile = _experiment(first), first.config["profile"]
+    select = experiment["select"]
+    panels = [metric for metric in dict.fromkeys(experiment["panels"]) if metric in first.curves]
+    return Study(
+        name=experiment["name"],
+        title=printable(experiment["title"].strip(), longest=400),
+        profile=profile["name"],
+        scale=float(profile["scale"]),
+        rule=Rule(select["metric"], select["mode"], select["last"]),
+        panels=panels or [select["metric"]],
+        runs=sorted(runs, key=lambda run: (algorithm_order(run.algo), _rates(run), run.seed, run.run_id)),
+    )
+
+
+def _rates(run: RecordedRun) -> tuple[float, float]:
+    return (run.client_lr or 0.0, run.server_lr or 0.0)
+
+
+def _experiment(run: RecordedRun) -> dict[str, Any]:
+    """The experiment that a run is of; a run on its own counts as one of its task, chosen by the objective."""
+    task, main = run.config["task"]["name"], run.result["main_metric"]
+    alone = {
+        "name": task,
+        "title": f"{task}: runs outside of any experiment",
+        "select": {"metric": "objective", "mode": "min", "last": 1},
+        "panels": ["objective", "validation_loss", main, "kkt_residual"],
+    }
+    return run.config.get("experiment") or alone
+
+
+def _work(run: RecordedRun) -> str:
+    """The hyper-parameters that all runs of a study share.
+
+    No identity of the record says this: a stack has one algorithm, one seed and several numbers of the regularizer,
+    a study the reverse.
+    """
+    return json.dumps({k: v for k, v in run.config["hparams"].items() if not k.endswith("_lr")}, sort_keys=True)
+
+
+def _tell_apart(studies: list[Study]) -> None:
+    """Give each study a name for its files, and say in what those of the same experiment and profile differ."""
+    groups: dict[tuple[str, str], list[Study]] = {}
+    for study in studies:
+        groups.setdefault((study.name, study.profile), []).append(study)
+    taken: set[str] = set()
+    for (name, profile), group in groups.items():
+        settings = [_settings(study) for study in group]
+        keys = list(dict.fromkeys(key for one in settings for key in one))
+        varying = [key for key in keys if len({json.dumps(one.get(key)) for one in settings}) > 1]
+        for i, (study, mine) in enumerate(zip(group, settings, strict=True), start=1):
+            if len(group) > 1:
+                said = ", ".join(f"{key}={mine[key]}" for key in varying if key in mine)
+                study.variant = printable(said or f"data or code {study.runs[0].identity['family'][:8]}")
+            plain = name if profile == "paper" else f"{name}_{profile}"
+            study.slug = plain if i == 1 else f"{plain}_{i}"  # the largest keeps the plain name
+            while study.slug in taken:
+                study.slug += "_"
+            taken.add(study.slug)
+
+
+def _settings(study: Study) -> dict[str, Any]:
+    config = study.runs[0].config
+    sections = ("task", "regularizer", "mirror", "hparams")
+    flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
+    return {key: value for key, value in flat.items() if not key.endswith("_lr")}
+
+
+NUMERALS = {"i": 1, "ii": 2, "iii": 3, "iv": 4}
+
+
+def _natural(name: str) -> list[Any]:
+    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_mild."""
+    return [(NUMERALS.get(part, 9), part) if i else (0, part) for i, part in enumerate(name.split("_"))]
+
+
+def _row(study: Study, run: RecordedRun) -> dict[str, Any]:
+    psi = run.config["regularizer"]
+    strength = psi.get("strength", psi.get("radius"))
+    row = {
+        "experiment": study.name,
+        "profile": study.profile,
+        "study": study.slug,
+        "task": run.config["task"]["name"],
+        "algo": run.algo,
+        "regularizer": psi["name"],
+        "strength": strength if is_number(strength) or strength is None else printable(strength),
+        "client_lr": run.client_lr,
+        "server_lr": run.server_lr,
+        "seed": run.seed,
+        "status": run.status,
+        "diverged_round": run.result["diverged_round"],
+        "rounds": run.result["rounds"],
+        "seconds": run.result["seconds"],
+        "optimality_gap": run.optimality_gap,
+        "run_id": run.run_id,
+        "folder": printable(str(run.folder), longest=4096),
+    }
+    return row | {name: value for name, value in run.final.items() if name not in row}

@@ -1,0 +1,166 @@
+"""What clients remember between rounds, for all clients and all jobs of a stack.
+
+Small memories live in this process and are saved whole with every checkpoint. A large one lives in a file per run,
+`checkpoint_memory.bin`, with two places for every client: a row is never written over the place that the last
+checkpoint refers to, so that a process may die at any moment and the checkpoint still finds what it knew. The file is
+mapped only while rows are copied, and so costs no memory; places that no client has used take no disk either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+
+LARGE = 16 * 2**20  # bytes of one job's memory, from which on it lives in a file
+FILE = "checkpoint_memory.bin"
+Saved = dict[str, Array]  # what a checkpoint holds of one job's memory
+
+
+class DamagedMemory(Exception):
+    """A checkpoint and its memory do not fit together."""
+
+
+def bytes_of_job(clients: int, remembered: int, size: int, itemsize: int) -> int:
+    """What the memory of one job takes in this process; nothing if it lives in a file."""
+    total = clients * remembered * size * itemsize
+    return total if total < LARGE else 0
+
+
+def client_memory(initial: Array, clients: int, folders: list[Path] | None) -> ClientMemory:
+    """The memory for initial rows [remembered, J, P]; large ones go to the jobs' folders, if there are any."""
+    remembered, _, size = initial.shape
+    large = bytes_of_job(clients, remembered, size, initial.itemsize) == 0
+    return FileMemory(initial, clients, folders) if large and folders is not None else ProcessMemory(initial)
+
+
+class ClientMemory(ABC):
+    """Rows [remembered, J, P], one for every client; those of a client that has had no turn are the initial ones."""
+
+    def __init__(self, initial: Array) -> None:
+        self.initial = initial
+
+    @abstractmethod
+    def read(self, clients: Array) -> Array:
+        """A copy of some clients' rows: [S, remembered, J, P]."""
+
+    @abstractmethod
+    def write(self, clients: Array, rows: Array, arrived: Array) -> None:
+        """Replace rows, for the jobs in which a client's message arrived [S, J]."""
+
+    @abstractmethod
+    def keep(self, jobs: Array) -> None:
+        """The stack goes on with these jobs only, a mask [J]."""
+
+    @abstractmethod
+    def save(self, j: int) -> Saved:
+        """What a checkpoint of job j must hold."""
+
+    @abstractmethod
+    def load(self, j: int, saved: Saved) -> None:
+        """Continue job j from a checkpoint."""
+
+    def saved(self, j: int) -> None:  # noqa: B027 - only files must know
+        """The checkpoint of job j is on disk."""
+
+
+class ProcessMemory(ClientMemory):
+    """In this process."""
+
+    def __init__(self, initial: Array) -> None:
+        super().__init__(initial)
+        self.rows: dict[int, Array] = {}
+
+    def read(self, clients: Array) -> Array:
+        return np.stack([self.rows.get(m, self.initial) for m in clients.tolist()])
+
+    def write(self, clients: Array, rows: Array, arrived: Array) -> None:
+        for m, row, here in zip(clients.tolist(), rows, arrived, strict=True):
+            old = self.rows.get(m, self.initial)
+            self.rows[m] = row.copy() if here.all() else np.where(here[None, :, None], row, old)
+
+    def keep(self, jobs: Array) -> None:
+        self.initial = self.initial[:, jobs]
+        self.rows = {m: row[:, jobs] for m, row in self.rows.items()}
+
+    def save(self, j: int) -> Saved:
+        shape = (0, len(self.initial), self.initial.shape[2])
+        rows = [row[:, j] for row in self.rows.values()] or np.empty(shape, self.initial.dtype)
+        return {"clients": np.array(list(self.rows), dtype=np.int64), "rows": np.array(rows)}
+
+    def load(self, j: int, saved: Saved) -> None:
+        try:
+            clients, rows = saved["clients"].tolist(), saved["rows"]
+            for m, row in zip(clients, rows, strict=True):
+                self.rows.setdefault(m, self.initial.copy())[:, j] = row
+        except (KeyError, ValueError) as problem:
+            raise DamagedMemory(str(problem)) from problem
+
+
+class FileMemory(ClientMemory):
+    """In a file for every job: [clients, 2 places, remembered, P]."""
+
+    def __init__(self, initial: Array, clients: int, folders: list[Path]) -> None:
+        super().__init__(initial)
+        remembered, jobs, size = initial.shape
+        self.paths = [folder / FILE for folder in folders]
+        self.shape = (clients, 2, remembered, size)
+        self.place = np.full((jobs, clients), -1, dtype=np.int8)  # where a client's row is; -1: nowhere yet
+        self.safe = self.place.copy()  # where the last checkpoint says it is
+
+    def _map(self, j: int) -> Array:
+        """The whole file as an array, as long as someone holds it."""
+        size = int(np.prod(self.shape)) * self.initial.itemsize
+        try:
+            with self.paths[j].open("ab") as file:
+                file.truncate(size)
+            return np.memmap(self.paths[j], self.initial.dtype, "r+", shape=self.shape)
+        except OSError as problem:
+            raise UserError(f"{self.paths[j]}: cannot be written: {problem.strerror}") from problem
+
+    def read(self, clients: Array) -> Array:
+        rows = np.repeat(self.initial[None], len(clients), axis=0)
+        for j in range(len(self.paths)):
+            places = self.place[j, clients]
+            if (places >= 0).any():
+                mapped = self._map(j)
+                for i in np.flatnonzero(places >= 0):
+                    rows[i, :, j] = mapped[clients[i], places[i]]
+        return rows
+
+    def write(self, clients: Array, rows: Array, arrived: Array) -> None:
+        for j in range(len(self.paths)):
+            mapped = self._map(j)
+            for i in np.flatnonzero(arrived[:, j]):
+                m = clients[i]
+                place = 1 - self.safe[j, m] if self.safe[j, m] >= 0 else 0
+                mapped[m, place] = rows[i, :, j]
+                self.place[j, m] = place
+
+    def keep(self, jobs: Array) -> None:
+        self.initial, self.place, self.safe = self.initial[:, jobs], self.place[jobs], self.safe[jobs]
+        self.paths = [path for path, kept in zip(self.paths, jobs, strict=True) if kept]
+
+    def save(self, j: int) -> Saved:
+        """The rows reach the disk before the checkpoint that refers to them."""
+        if (self.place[j] >= 0).any():
+            mapped = self._map(j)
+            assert isinstance(mapped, np.memmap)
+            mapped.flush()
+        return {"place": self.place[j].copy()}
+
+    def load(self, j: int, saved: Saved) -> None:
+        place = saved.get("place")
+        if place is None or place.shape != self.place[j].shape:
+            raise DamagedMemory("the checkpoint does not say where the clients' rows are")
+        expected = int(np.prod(self.shape)) * self.initial.itemsize
+        if (place >= 0).any() and not (self.paths[j].exists() and self.paths[j].stat().st_size == expected):
+            raise DamagedMemory(f"{self.paths[j].name} is not there or not of its size")
+        self.place[j] = self.safe[j] = place
+
+    def saved(self, j: int) -> None:
+        self.safe[j] = self.place[j]

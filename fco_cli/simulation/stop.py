@@ -1,0 +1,53 @@
+"""Being asked to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fco_cli.errors import Interrupted
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@dataclass
+class Stop:
+    """Remembers that someone asked to stop: by a signal to this process, or by a file that another process wrote.
+
+    A second signal stops at once.
+    """
+
+    flag: Path | None = None
+    signal_number: int | None = None
+    _previous: dict[int, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Stop:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
+            for number in SIGNALS:
+                self._previous[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, _frame: object) -> None:
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = number
+        if self.flag is not None:
+            self.flag.write_text(str(number))
+
+    @property
+    def requested(self) -> bool:
+        if self.signal_number is None and self.flag is not None and self.flag.exists():
+            self.signal_number = int(self.flag.read_text() or signal.SIGTERM)
+        return self.signal_number is not None
+
+    def check(self) -> None:
+        if self.requested:
+            assert self.signal_number is not None
+            raise Interrupted(self.signal_number)

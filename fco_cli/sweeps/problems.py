@@ -1,0 +1,53 @@
+"""From a run to its problem: the task's data, joined with what the run adds to them."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from fco_cli.algorithms import Varying
+from fco_cli.config import Run
+from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.problem import Problem, TaskData
+
+
+class _Keyed:
+    """A run that equals every other one with the same key; for the caches below."""
+
+    def __init__(self, run: Run, key: str) -> None:
+        self.run, self.key = run, key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@functools.lru_cache(maxsize=1)  # stacks in a row mostly share their data
+def _data(keyed: _Keyed) -> TaskData:
+    return keyed.run.task.build(keyed.run.seed, keyed.run.hparams.dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _problem(keyed: _Keyed) -> Problem:
+    run = keyed.run
+    return _data(_Keyed(run, run.identity.data)).joined(run.regularizer, run.mirror, run.hparams.weighting)
+
+
+def problem_of(run: Run) -> Problem:
+    """What the run minimizes; the regularizer's numbers, which may differ within a stack, are not looked at."""
+    kind = (run.regularizer.kind, run.mirror, run.hparams.weighting)
+    return _problem(_Keyed(run, f"{run.identity.data} {kind}"))
+
+
+def varying_of(runs: list[Run]) -> Varying:
+    """What differs between the runs of a stack, as vectors over the job axis."""
+    dtype = runs[0].hparams.dtype
+    return Varying(
+        np.array([run.hparams.client_lr for run in runs], dtype),
+        np.array([run.hparams.server_lr for run in runs], dtype),
+        stack_numbers(run.regularizer for run in runs),
+        stack_numbers(run.algo for run in runs),
+    )

@@ -1,0 +1,202 @@
+"""A stack of runs, from its start to its records."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from threadpoolctl import threadpool_limits
+
+from fco_cli.config import Run
+from fco_cli.problem.compiled import set_threads
+from fco_cli.problem.problem import Problem
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
+from fco_cli.simulation.provenance import software
+from fco_cli.simulation.record import Record, replace_folder
+from fco_cli.simulation.smoothness import estimate_smoothness, warning_of_large_steps, why_diverged
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.problems import problem_of, varying_of
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 5.0
+WAIT_SECONDS = 0.2
+
+
+@dataclass
+class Outcome:
+    """How one run ended: its result, and whether it was there already."""
+
+    run: Run
+    result: dict[str, Any]
+    was_done: bool = False
+
+
+class Observer(Protocol):
+    """Someone who watches a stack."""
+
+    def on_start(self, runs: list[Run], rounds: int) -> None: ...
+
+    def on_round(self, simulation: Simulation) -> None: ...
+
+    def on_outcome(self, outcome: Outcome) -> None: ...
+
+
+def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 512) -> list[Outcome]:
+    """Run what is not done yet and return all outcomes, in order. The runs share a stack.
+
+    Runs on which another process is working are waited for at the end; if it died, they are run here.
+    """
+    outcomes: dict[str, Outcome] = {}
+    busy: list[Run] = []
+    with ExitStack() as held:
+        waiting: list[tuple[Run, Record]] = []
+        for run in {run.run_id: run for run in runs}.values():
+            record = _record_of(run)
+            if not run.force and (result := record.result()):
+                outcomes[run.run_id] = Outcome(run, result, was_done=True)
+            elif not held.enter_context(record.lock(wait=False)):
+                busy.append(run)
+            elif not run.force and (result := record.result()):  # done by another process just now
+                outcomes[run.run_id] = Outcome(run, result, was_done=True)
+            else:
+                waiting.append((run, record))
+        if waiting:
+            outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
+    for run in busy:
+        log.info("%s: another process is working on this run; waiting for it", run.folder)
+        _wait_for(_record_of(run), stop)
+        (outcomes[run.run_id],) = execute([run], observer, stop, memory_mb)
+    return [outcomes[run.run_id] for run in runs]
+
+
+def _record_of(run: Run) -> Record:
+    """Where a run writes; one that is forced takes the place of the old record only when it is complete."""
+    return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
+
+
+def _wait_for(record: Record, stop: Stop) -> None:
+    """Until no other process holds the record; asking often, so that a signal is answered."""
+    while True:
+        with record.lock(wait=False) as free:
+            if free:
+                return
+        stop.check()
+        time.sleep(WAIT_SECONDS)
+
+
+def _prepare(run: Run) -> tuple[Problem, float | None]:
+    """The problem and the estimate of L.
+
+    Data are drawn and summed up in C, outside the interpreter, which loads Numba and its kernels in the meantime.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        building = beside.submit(problem_of, run)
+        set_threads(run.threads or os.cpu_count() or 1)
+        problem = building.result()
+        run.check_clients(problem.data.clients)
+        beside.submit(lambda: (problem.risk, problem.validation))
+        smoothness = None
+        if run.algo.federated:
+            smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)
+    return problem, smoothness
+
+
+def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
+    first = waiting[0][0]
+    problem, smoothness = _prepare(first)
+    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients)
+    for run, record in waiting:
+        record.save_config(run.yaml)
+        record.note(run.describe())
+        if warning := warning_of_large_steps(run.hparams.client_lr, smoothness):
+            record.note(warning)
+            if len(waiting) == 1:
+                log.warning(warning)
+    jobs = [record.checkpoint() or Job() for _, record in waiting]
+    observer.on_start([run for run, _ in waiting], first.hparams.rounds)
+    size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
+    # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
+    for done in sorted({job.round for job in jobs}):
+        members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == done]
+        for low in range(0, len(members), size):
+            # Threads belong to the kernels; a second pool of them in BLAS would only get in their way.
+            with threadpool_limits(1, user_api="blas"):
+                yield from _simulate(setup, members[low : low + size], smoothness, observer, stop)
+
+
+def bytes_per_job(run: Run, problem: Problem) -> int:
+    """What a job adds to its stack: states and temporaries, messages, and what clients remember."""
+    size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
+    return run.algo.vectors_at_work(run.hparams.clients_per_round, clients) * size * itemsize + bytes_of_job(
+        clients, len(run.algo.remembered), size, itemsize
+    )
+
+
+def _simulate(
+    setup: Setup, stack: list[tuple[Run, Record, Job]], smoothness: float | None, observer: Observer, stop: Stop
+) -> Iterator[Outcome]:
+    runs, records, jobs = (list(column) for column in zip(*stack, strict=True))
+    simulation, jobs = _started(setup, runs, records, jobs)
+    unfinished = dict(enumerate(jobs))
+    before = saved = time.monotonic()
+    while simulation.advance():
+        now = time.monotonic()
+        for job in unfinished.values():
+            job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time
+        before = now
+        for i in [i for i, job in unfinished.items() if job.ended]:
+            outcome = _finish(runs[i], records[i], unfinished.pop(i), setup.problem, smoothness)
+            observer.on_outcome(outcome)
+            yield outcome
+        if unfinished and (stop.requested or now - saved > CHECKPOINT_SECONDS):
+            simulation.snapshot()
+            for i, job in unfinished.items():
+                records[i].save_checkpoint(job)
+            simulation.saved()
+            saved = time.monotonic()
+            stop.check()
+        observer.on_round(simulation)
+
+
+def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]) -> tuple[Simulation, list[Job]]:
+    """The simulation from the jobs' checkpoints; from the start where the clients' memory is damaged."""
+    folders = [record.folder for record in records]
+    try:
+        return Simulation(setup, jobs, varying_of(runs), folders), jobs
+    except DamagedMemory as problem:
+        log.warning("%s: %s; the stack starts over", folders[0], problem)
+        jobs = [Job() for _ in runs]
+        return Simulation(setup, jobs, varying_of(runs), folders), jobs
+
+
+def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: float | None) -> Outcome:
+    details = {
+        "run_id": run.run_id,
+        "identity": asdict(run.identity),
+        "task": run.task.name,
+        "algo": run.algo.name,
+        "federated": run.algo.federated,
+        "uses": sorted(run.algo.uses),
+        "main_metric": run.task.main_metric,
+        "seed": run.seed,
+        "smoothness": smoothness,
+        **software(),
+        "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+    assert job.model is not None
+    run.task.export(problem, job.model, record.folder)
+    result = record.finish(job, problem.layout, details)
+    if job.diverged is not None:
+        record.note(why_diverged(run.hparams.client_lr, result))
+    if run.force:
+        replace_folder(run.folder, record.folder)
+    return Outcome(run, result)

@@ -1,0 +1,160 @@
+"""What every algorithm has in common, and what the simulation may rely on."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.fedavg import FedAvgM
+from fco_cli.problem.numbers import stack_numbers
+from fco_cli.simulation.sampling import Sampler
+
+_specification = importlib.util.spec_from_file_location("site_of_a_client", Path(__file__).with_name("site.py"))
+site = importlib.util.module_from_spec(_specification)
+_specification.loader.exec_module(site)
+
+FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
+WITHOUT_PSI = ("scaffold",)
+SIZES = (7, 4, 9)
+
+
+def suited(name, make_problem, regularizer, **options):
+    psi = "none" if name in WITHOUT_PSI else "l1"
+    return make_problem(regularizer(psi, strength=0.3) if psi == "l1" else regularizer(psi), sizes=SIZES, **options)
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_declarations_fit_what_the_algorithm_does(
+    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
+):
+    problem = suited(name, make_problem, regularizer)
+    algorithm = make_algorithm(name, problem, [0.01, 0.02])
+    w = np.zeros((2, problem.layout.size))
+    state, memory = algorithm.initial_state(w), algorithm.initial_memory(w)
+    assert memory.shape == (len(algorithm.remembered), *w.shape)
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
+    made = algorithm.round(state, cohort, np.repeat(memory[None], 3, axis=0))
+    assert made.state.keys() == state.keys()
+    assert {*algorithm.broadcast, *algorithm.clocks} <= state.keys()
+    assert all(state[key].shape == w.shape for key in algorithm.broadcast)
+    assert all(state[key].shape == (2,) for key in algorithm.clocks)
+    assert made.messages.shape == (3, len(algorithm.sent), *w.shape)
+    assert made.memory.shape == (3, *memory.shape)
+    assert made.arrived.all()
+    assert np.isfinite(algorithm.output(made.state)).all()
+    costs = algorithm.costs(cohort)
+    assert (costs.vectors_up, costs.vectors_down) == (3 * len(algorithm.sent), 3 * len(algorithm.broadcast))
+    assert costs.bytes_up == costs.vectors_up * problem.layout.size * 8
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
+    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
+):
+    problem = suited(name, make_problem, regularizer)
+    algorithm = make_algorithm(name, problem)
+    state = algorithm.initial_state(np.ones((1, problem.layout.size)))
+    memory = np.ones((3, len(algorithm.remembered), 1, problem.layout.size))
+    before = {key: values.copy() for key, values in state.items()}
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
+    algorithm.round(state, cohort, memory)
+    for key, values in before.items():
+        np.testing.assert_array_equal(state[key], values)
+    assert (memory == 1).all()
+
+
+# A client needs its own rows only: here each lives in a process of its own, which has no others.
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Start a process for every client; each gets a file with its rows."""
+    processes = []
+
+    def start(problem, **settings) -> list[subprocess.Popen]:
+        for m in range(problem.data.clients):
+            own, path = problem.data.client(m), tmp_path / f"{m}.npz"
+            np.savez(path, x=own.x, y=own.y, number=np.array([m]), **settings)
+            command = [sys.executable, str(Path(__file__).with_name("site.py")), str(path)]
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return processes
+
+    yield start
+    for process in processes:
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddualavg"])
+def test_clients_in_processes_of_their_own_give_the_same_bits(
+    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive, sites
+):
+    problem = suited(name, make_problem, regularizer)
+    hparams, rounds = make_hparams(clients_per_round=2), 5
+    expected = drive(make_algorithm(name, problem, 0.05, 0.7), cohorts_of(problem, hparams, rounds))[0]
+
+    strength = getattr(problem.regularizer, "strength", 0.0)
+    clients = sites(problem, name=name, strength=strength, rates=np.array([0.05, 0.7]), batch_size=hparams.batch_size)
+    server = make_algorithm(name, problem, 0.05, 0.7)
+    sampler = Sampler(np.array(SIZES), hparams, 0)  # sizes are all that the server knows of the rows
+    state = server.initial_state(np.zeros((1, problem.layout.size)))
+    for r in range(rounds):
+        cohort = sampler.cohort(r)
+        for m in cohort.clients:
+            wanted = {key: state[key] for key in (*server.broadcast, *server.clocks)}
+            site.send(clients[m].stdin, {"round": np.array(r), **wanted})
+        answers = [site.receive(clients[m].stdout) for m in cohort.clients]
+        messages = np.array([[answer[key] for key in server.sent] for answer in answers])
+        state = server.server_step(state, server.aggregates(messages, cohort)[0])
+        np.testing.assert_array_equal(server.output(state), expected[r])
+
+
+# Options.
+
+
+def test_an_option_varies_along_the_job_axis(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
+    """A stack of momenta gives what each gives alone, bit for bit; momentum 0 is FedAvg."""
+    problem = make_problem(sizes=SIZES)
+    cohorts, momenta = cohorts_of(problem, make_hparams(), 5), (0.0, 0.5, 0.9)
+    options = stack_numbers(FedAvgM(momentum=momentum) for momentum in momenta)
+    psi = stack_numbers([problem.regularizer] * 3)
+    stacked = FedAvgM().bind(problem, Varying(np.full(3, 0.05), np.full(3, 0.7), psi, options))
+    models = drive(stacked, cohorts)[0]
+    for j, momentum in enumerate(momenta):
+        alone = drive(make_algorithm("fedavgm", problem, 0.05, 0.7, momentum=momentum), cohorts)[0]
+        np.testing.assert_array_equal(models[-1][j], alone[-1][0])
+    plain = drive(make_algorithm("fedavg", problem, 0.05, 0.7), cohorts)[0]
+    np.testing.assert_array_equal(models[-1][0], plain[-1][0])
+
+
+def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
+    """v_r is the sum of momentum^(r - s) Delta_s: after two rounds w_2 - w_1 = eta_s (momentum Delta_1 + Delta_2)."""
+    problem = make_problem(sizes=SIZES)
+    cohorts = cohorts_of(problem, make_hparams(), 2)
+    algorithm = make_algorithm("fedavgm", problem, 0.05, 0.7, momentum=0.5)
+    models, state, _ = drive(algorithm, cohorts)
+    first = models[0] / 0.7
+    plain = make_algorithm("fedavg", problem, 0.05, 1.0)
+    second = plain.round({"w": models[0]}, cohorts[1]).state["w"] - models[0]
+    np.testing.assert_allclose(models[1] - models[0], 0.7 * (0.5 * first + second), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(state["v"], 0.5 * first + second, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_options_are_numbers_with_defaults(name):
+    """So that a YAML file may say nothing, and a sweep may say anything that a stack can hold."""
+    kind = all_algorithms()[name]
+    algorithm = kind()
+    assert algorithm.name == name
+    for field in fields(kind):
+        assert isinstance(getattr(algorithm, field.name), str | bool | int | float)
+    assert algorithm.numbers.shape == (1,)
+    assert set(kind.varying_options()) <= {field.name for field in fields(kind)}

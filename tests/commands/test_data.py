@@ -1,0 +1,86 @@
+"""fco-data, as a person calls it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.commands.data import main
+from fco_cli.federated_data import FederatedData, load, save
+from fco_cli.federated_data.describe import Description
+
+TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_convert_check_describe(table, tmp_path, capsys):
+    target = tmp_path / "t.npz"
+    main(["convert", str(table), str(target), "--min-samples", "2"])
+    assert load(target).clients.tolist() == ["a", "b"]
+    main(["check", str(target), "--loss", "logistic"])
+    assert "good: 4 samples of 2 clients" in capsys.readouterr().out
+    main(["describe", str(target), "--picture", str(tmp_path / "t.png")])
+    out = capsys.readouterr().out
+    assert "samples per client" in out
+    assert "label skew" in out
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_list_names_what_can_be_used(table, tmp_path, capsys):
+    main(["convert", str(table), str(tmp_path / "mine.npz"), "--min-samples", "2"])
+    main(["list", str(tmp_path)])
+    out = capsys.readouterr().out
+    for name in ("digits", "femnist10", "femnist62", "mine"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check", "{table}"], "client 'c', row 4: the client's only sample"),
+        (["check", "{table}", "--min-samples", "2", "--label", "sick"], "has no column 'sick'"),
+        (["check", "nowhere.npz"], "nowhere.npz: no such file or folder"),
+        (["convert", "{table}", "t.zip"], "must end in .npz"),
+        (["describe", "{table}", "--picture", "t.gif"], "must end in .png, .pdf or .svg"),
+        (["list", "nowhere"], "nowhere: no such folder"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(table, capsys, arguments, says):
+    with pytest.raises(SystemExit) as end:
+        main([argument.format(table=table) for argument in arguments])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def of(y, client, x=None) -> Description:
+    x = np.ones((len(y), 1)) if x is None else np.array(x, dtype=float)
+    return Description(FederatedData("here", x, np.array(y), np.array(client)))
+
+
+def test_label_skew_is_0_for_equal_and_large_for_disjoint_clients():
+    assert of([0, 1, 0, 1], ["a", "a", "b", "b"]).label_skew == 0
+    assert of([0, 0, 1, 1], ["a", "a", "b", "b"]).label_skew == 0.5  # from a pool that is half one's own
+    assert of([0.5, 0.5, 2.5, 2.5], ["a", "a", "b", "b"]).label_skew == 1  # a regression
+
+
+def test_feature_shift_is_the_share_of_variance_between_clients():
+    assert of([0, 1, 0, 1], ["a", "a", "b", "b"], [[0], [1], [0], [1]]).feature_shift == 0
+    assert of([0, 1, 0, 1], ["a", "a", "b", "b"], [[0], [0], [1], [1]]).feature_shift == 1
+
+
+def test_a_regression_is_described_and_drawn(tmp_path):
+    random = np.random.default_rng(0)
+    save(
+        FederatedData("here", random.random((40, 2)), random.random(40), np.repeat(["a", "b"], 20)),
+        tmp_path / "r.npz",
+    )
+    main(["describe", str(tmp_path / "r.npz"), "--picture", str(tmp_path / "r.svg")])
+    assert b"<svg" in (tmp_path / "r.svg").read_bytes()

@@ -1,0 +1,73 @@
+"""fco-theory and fco-advise, and that fco-run -m experiment=theory is the former."""
+
+import sys
+
+import pytest
+
+from fco_cli.commands import advise, run, theory
+
+SMALL = ["theory.rounds=[4,8]", "theory.steps=[1,2]", "theory.clients=[2]", "theory.rates=[0.0625]",
+         "theory.seeds=2", "theory.dimension=4"]  # fmt: skip
+TINY = ["task.dimension=20", "task.ones=5", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    """Call a command in an empty folder: its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def call(command, *words):
+        monkeypatch.setattr(sys, "argv", ["command", *words])
+        code = 0
+        try:
+            command.main()
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def test_theory_leaves_its_table_and_fco_run_finds_it(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b"drawn elsewhere, and slowly"})
+    code, out, _ = call(theory, *SMALL)
+    assert code == 0
+    assert "bound violated in none" in " ".join(out.split())
+    assert {"theory.png", "theory.md", "cells.csv", "result.json"} <= {
+        path.name for path in (tmp_path / "outputs" / "theory").iterdir()
+    }
+    for words in (["-m", "experiment=theory"], ["experiment=theory"]):
+        code, again, err = call(run, *words, *SMALL)
+        assert (code, again) == (0, out)
+        assert "already done" in err
+
+
+def test_advice_takes_what_a_run_takes_and_leaves_nothing(call, tmp_path):
+    code, out, _ = call(advise, *TINY, "hparams.client_lr=0.002")
+    assert code == 0
+    assert "recommended client_lr" in out
+    assert "0.002  " in out
+    assert "(this run)" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "name"), [(theory, "fco-theory"), (advise, "fco-advise")])
+def test_a_mistake_is_one_line_of_the_command_s_own(call, command, name):
+    code, out, err = call(command, "hparams.rounds=0" if command is advise else "theory.rouds=[1]")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{name}: {'hparams.rounds: got 0' if command is advise else 'theory.rouds: no such key'}")
+    assert err.count("\n") == 1
+
+
+def test_advice_is_a_command_now(call):
+    code, _, err = call(run, "advise=true")
+    assert code == 2
+    assert err.startswith("fco-run: advise: no such key")
+
+
+@pytest.mark.parametrize("command", [theory, advise])
+def test_help_names_the_command(call, command):
+    code, out, _ = call(command, "--help")
+    assert code == 0
+    assert out.startswith(command.__doc__)

@@ -1,0 +1,86 @@
+"""Every file of conf/ composes, and every experiment's first job is a run.
+
+The folders are walked, so a new file is covered without a line here.
+"""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from fco_cli.config import Run
+from fco_cli.help import GROUPS, options_of
+
+PROFILES, EXPERIMENTS = options_of("profile"), options_of("experiment")
+CHOSEN_ON_THEIR_OWN = [
+    (group, option) for group in GROUPS if group not in ("experiment", "profile") for option in options_of(group)
+]
+NEEDED = {"task=custom": ["task.path=mine.npz", "task.loss=logistic"]}  # what no default can be given for
+
+
+def own_part(config):
+    return OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+
+
+def resolved(config):
+    return OmegaConf.to_container(own_part(config), resolve=True, throw_on_missing=True)
+
+
+@pytest.mark.parametrize(("group", "option"), CHOSEN_ON_THEIR_OWN)
+def test_every_option_of_every_group_composes(composed, group, option):
+    choice = f"{group}={option}"
+    config = resolved(composed(choice, *NEEDED.get(choice, [])))
+    if group != "hparams/grid" and "name" in config[group]:
+        # lasso_i and nuclear_i are second names
+        assert config[group]["name"] == option.removesuffix("_i")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_at_every_profile(composed, experiment, profile):
+    config = composed(f"experiment={experiment}", f"profile={profile}")
+    resolved(config)
+    assert config.output_dir == f"{config.profile.outputs}/{experiment}"
+    assert config.hydra.launcher._target_.endswith("FusedLauncher")
+    if config.theory is None:
+        assert config.experiment.name == experiment
+        assert set(config.hydra.sweeper.params.algo.split(",")) <= set(options_of("algo"))
+        assert set(config.hydra.sweeper.grid_of or {}) <= set(options_of("algo"))
+
+
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "theory"])
+def test_the_first_job_of_every_experiment_is_a_run(composed, experiment):
+    sweep = composed(f"experiment={experiment}", "profile=paper").hydra.sweeper.params
+    first = [f"{key}={values.split(',')[0]}" for key, values in sweep.items()]
+    run = Run.of(own_part(composed(f"experiment={experiment}", *first)))
+    assert f"algo={run.algo.name}" in first
+    assert run.select.metric
+    assert run.hparams.rounds >= 1
+
+
+def test_experiments_of_one_family_differ_in_what_they_are_named_for(composed):
+    def differences(one, other):
+        def flat(config):
+            return dict(_leaves(resolved(config)))
+
+        a, b = (flat(composed(f"experiment={name}", "profile=paper")) for name in (one, other))
+        return {key for key in a | b if a.get(key) != b.get(key)}
+
+    named = {"experiment.name", "experiment.title", "output_dir"}
+    assert differences("lasso_iii", "lasso_iii_mild") == {*named, "task.heterogeneity"}
+    assert differences("nuclear_iv", "nuclear_iv_mild") == {*named, "task.heterogeneity"}
+    assert differences("lasso_i", "lasso_iv") == {*named, "task.name", "task.clients", "task.samples"}
+    assert differences("lasso_i", "lasso_ii") == {*named, "task.name", "task.ones", "task.radius"}
+
+
+@pytest.mark.parametrize("family", ["lasso", "nuclear"])
+def test_a_task_goes_by_its_experiments_name_too(composed, family):
+    short, long = (own_part(composed(f"task={name}")) for name in (family, f"{family}_i"))
+    assert short == long
+    assert Run.of(short).run_id == Run.of(long).run_id
+
+
+def _leaves(node, path=""):
+    if not isinstance(node, dict):
+        return [(path, repr(node))]
+    return [leaf for key, value in node.items() for leaf in _leaves(value, f"{path}.{key}".lstrip("."))]

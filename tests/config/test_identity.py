@@ -1,0 +1,94 @@
+"""When two runs are the same."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.config.identity import _meaning, source_of
+
+SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
+
+
+@pytest.fixture(scope="module")
+def identity():
+    register()
+
+    def of(*overrides):
+        with initialize_config_module("fco_cli.conf", version_base="1.3"):
+            return Run.of(compose("config", overrides=[*SMALL, *overrides])).identity
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("threads=1", set()),
+        ("force=true", set()),
+        ("output_dir=elsewhere", set()),
+        ("task.strength=0.7", {"problem", "family", "run"}),  # by way of the regularizer, whose default it is
+        ("task.radius=3", set()),
+        ("hparams.client_lr=0.5", {"run"}),
+        ("hparams.server_lr=0.5", {"run"}),
+        ("regularizer.strength=0.7", {"problem", "family", "run"}),
+        ("hparams.batch_size=7", {"stack", "run"}),
+        ("hparams.normalize_steps=false", {"stack", "run"}),
+        ("record_clients=true", {"stack", "run"}),
+        ("algo=fedmid", {"stack", "run"}),
+        ("hparams.weighting=examples", {"problem", "family", "stack", "run"}),
+        ("seed=1", {"data", "problem", "stack", "run"}),
+        ("task.samples=16", {"data", "problem", "family", "stack", "run"}),
+        ("hparams.dtype=float32", {"data", "problem", "family", "stack", "run"}),
+        ("regularizer=l2_ball", {"problem", "family", "stack", "run"}),
+    ],
+)
+def test_what_changes_what(identity, override, changed):
+    usual, other = vars(identity()), vars(identity(override))
+    assert {key for key in usual if usual[key] != other[key]} == changed
+
+
+def test_strength_by_the_task_or_by_the_regularizer_is_one_run(identity):
+    assert identity("task.strength=0.3") == identity("regularizer.strength=0.3")
+
+
+def test_an_option_varies_within_a_stack(identity):
+    usual, other = identity("algo=fedavgm"), identity("algo=fedavgm", "algo.momentum=0.5")
+    assert usual.stack == other.stack
+    assert usual.run != other.run
+
+
+def test_a_solver_has_no_rates(identity):
+    rates = ["hparams.client_lr=0.5", "hparams.server_lr=0.5", "hparams.rounds=3", "hparams.normalize_steps=false"]
+    assert identity("algo=optimum") == identity("algo=optimum", *rates)
+
+
+def test_other_code_is_another_run(tmp_path, monkeypatch):
+    """A user edits her algorithm and runs it again: comments and layout do not count, a number does."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = '''
+    class Mine:
+        """Says what it does."""
+        def step(self):
+            return 1  # the step
+    '''
+
+    def digest(source):
+        (tmp_path / "my_algorithm.py").write_text(textwrap.dedent(source))
+        for cached in (_meaning,):
+            cached.cache_clear()
+        sys.modules.pop("my_algorithm", None)
+        import linecache
+
+        linecache.clearcache()
+        import my_algorithm
+
+        return source_of(my_algorithm.Mine())
+
+    first = digest(text)
+    assert digest(text.replace("Says what it does", "Says more").replace("# the step", "")) == first
+    assert digest(text.replace("return 1", "return 2")) != first

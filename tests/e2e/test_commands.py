@@ -1,0 +1,40 @@
+"""What all installed commands have in common: a version, help, and a quick answer to both."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+BIN = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
+def test_every_command_tells_the_version_of_the_distribution(command):
+    """Of ours: the name fco is somebody else's on PyPI."""
+    assert PROJECT["name"] == "fco-cli"
+    done = subprocess.run([BIN / command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fco-cli {version('fco-cli')}\n"
+
+
+def test_no_hint_names_the_other_package():
+    """pip install 'fco[...]' would fetch a file copier."""
+    root = Path(__file__).parents[2]
+    texts = [path for folder in ("fco_cli", "docs", "conf") for path in (root / folder).rglob("*.[mpy]*")]
+    for path in [*texts, *root.glob("*.md"), root / "pyproject.toml"]:
+        if path.suffix in (".py", ".md", ".yaml", ".toml"):
+            assert "fco[" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
+def test_a_quick_answer_loads_nothing_heavy(command):
+    """fco-run --help has to come in 0.15 s; what takes longer is imported when it is used."""
+    module, _, function = PROJECT["scripts"][command].partition(":")
+    flag = "--version" if command in ("fco-data", "fco-report", "fco-reproduce") else "--help"
+    script = f"import sys; sys.argv = ['{command}', '{flag}']; from {module} import {function}; {function}()\n"
+    script += "print(*{'hydra', 'omegaconf', 'numpy', 'numba', 'pandas', 'rich', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""

@@ -1,0 +1,60 @@
+"""Regularizers as the algorithms meet them: through the templates over jobs and blocks, beside a bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.compiled import Kernel, specialize
+from fco_cli.problem.layout import Block, Layout
+from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
+from fco_cli.problem.mirror_maps import Euclidean
+from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.regularizers import Regularizer
+
+BIAS = 7.0  # psi must leave it alone
+
+
+def _call(
+    template: Kernel, regularizer: Regularizer, w: np.ndarray, shape: tuple[int, ...] | None, numbers: Numbers | None
+) -> Callable[..., np.ndarray]:
+    """The template with w [J, n] and a bias; what it writes beside the weights must be the bias, or 0."""
+    layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularized=False)))
+    numbers = np.repeat(regularizer.numbers, len(w)) if numbers is None else numbers
+    geometry = Geometry(numbers, Euclidean().numbers, regularizer.table(layout))
+    padded = np.hstack([w, np.full((len(w), 1), BIAS, w.dtype)])
+
+    def call(*between: np.ndarray, out: np.ndarray | None = None, bias: float = BIAS) -> np.ndarray:
+        if out is not None:
+            template(padded, *between, geometry, out)
+            return out
+        filled = np.zeros_like(padded)
+        template(padded, *between, geometry, filled)
+        assert (filled[:, -1] == bias).all()
+        return filled[:, :-1]
+
+    return call
+
+
+def _prox(regularizer, z, t, shape=None, numbers=None):
+    template = specialize(to_primal, primal=Euclidean().primal(regularizer))
+    return _call(template, regularizer, z, shape, numbers)(np.broadcast_to(np.asarray(t, float), len(z)).copy())
+
+
+def _psi(regularizer, w, shape=None, numbers=None):
+    template = specialize(psi_value, value=regularizer.value)
+    return _call(template, regularizer, w, shape, numbers)(out=np.zeros(len(w)))
+
+
+def _subgradient(regularizer, w, shape=None, numbers=None):
+    template = specialize(psi_subgradient, subgradient=regularizer.subgradient)
+    return _call(template, regularizer, w, shape, numbers)(bias=0.0)
+
+
+@pytest.fixture(scope="session")
+def stacked() -> SimpleNamespace:
+    """prox(regularizer, z [J, n], t), psi(regularizer, w) and subgradient(regularizer, w)."""
+    return SimpleNamespace(prox=_prox, psi=_psi, subgradient=_subgradient)

@@ -1,0 +1,53 @@
+"""`descend` for every loss, against finite differences of the mean loss by the loss's own value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fco_cli.problem.data import Batches, steps_of
+from fco_cli.problem.losses import all_losses
+
+
+@pytest.fixture(params=sorted(all_losses()))
+def problem(request, make_problem):
+    return make_problem(loss=request.param, outputs=3 if request.param == "softmax" else 1, features=4)
+
+
+def batches_of(problem, rows) -> Batches:
+    """Three batches, of which the second is `rows`."""
+    data, order = problem.data, np.concatenate([[5, 6], rows, [8]])
+    return Batches(data.x, data.y, order, np.array([0, 2, 2 + len(rows), 3 + len(rows)]), problem.model.widths)
+
+
+def test_the_batches_are_counted(problem):
+    assert steps_of(batches_of(problem, np.arange(4))) == 3
+
+
+def mean_loss(problem, w, rows) -> float:
+    outputs, value = problem.model.outputs, problem.loss.bound("value")
+    scores = problem.data.x[rows] @ w[:-outputs].reshape(outputs, -1).T + w[-outputs:]
+    return float(np.mean([value(s, y) for s, y in zip(scores, problem.data.y[rows], strict=True)]))
+
+
+def test_descend_follows_the_gradient(problem):
+    """Per job and from any query point."""
+    random, rows = np.random.default_rng(2), np.array([3, 0, 11, 7, 19, 4, 2])
+    query, state = random.standard_normal((2, 2, problem.layout.size))
+    rate, before = np.array([0.1, 0.7]), state.copy()
+    problem.descend(state, query, batches_of(problem, rows), 1, rate)
+    for j in range(2):
+        nudges = 1e-6 * np.eye(problem.layout.size)
+        gradient = [
+            (mean_loss(problem, query[j] + n, rows) - mean_loss(problem, query[j] - n, rows)) / 2e-6 for n in nudges
+        ]
+        np.testing.assert_allclose(state[j], before[j] - rate[j] * np.array(gradient), rtol=1e-6, atol=1e-7)
+
+
+def test_descend_may_update_its_own_query(problem):
+    w = np.random.default_rng(3).standard_normal((3, problem.layout.size))
+    batches, rate = batches_of(problem, np.arange(8)), np.array([0.1, 0.2, 0.3])
+    apart, together = w.copy(), w.copy()
+    problem.descend(apart, w, batches, 1, rate)
+    problem.descend(together, together, batches, 1, rate)
+    np.testing.assert_array_equal(together, apart)

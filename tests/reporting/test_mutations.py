@@ -1,0 +1,228 @@
+"""One bad record never ends a report: a sound record is damaged in every way, one at a time, and a report made."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fco_cli.reporting.report import make_report
+from fco_cli.reporting.studies import collect
+from fco_cli.reporting.text import as_csv
+
+MISSING = object()
+VALUES = [
+    MISSING, None, True, "", "../../../pwn", "\x1b[31m$x^{", "\ud800", "1e-3", [[]], {"a": {"b": []}},
+    -1, 0, 0.5, 1e300, 5e-324, 10**30, float("nan"),
+]  # fmt: skip
+CELLS = [
+    "",
+    "nan",
+    "inf",
+    "-inf",
+    "1e308",
+    "-1e308",
+    "5e-324",
+    "-1",
+    "0",
+    "0.5",
+    "x",
+    "0x10",
+    "1 2",
+    "#",
+    '"1"',
+    "1e999",
+]
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+SECONDS = 3.0  # to read or refuse a record
+
+
+def paths(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in nested content."""
+    for key in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield (*before, key)
+        yield from paths(content[key], (*before, key))
+
+
+def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    content = copy.deepcopy(content)
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    if value is MISSING:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return content
+
+
+def field_mutations(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Every field of both files with every value: the file's name and its new content."""
+    result = json.loads((folder / "result.json").read_text())
+    for path in paths(result):
+        for value in VALUES:
+            yield "result.json", json.dumps(changed(result, path, value)).encode()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for path in paths(config):
+        for value in VALUES:
+            content = changed(config, path, value)
+            # JSON is YAML, and can spell half a character
+            text = json.dumps(content) if value == "\ud800" else yaml.dump(content, Dumper=DUMPER)
+            yield "config.yaml", text.encode()
+    for name in ("result.json", "config.yaml"):
+        for whole in ("null", "[]", "3", '"x"', "{}", "[" * 100_000, "- " * 200_000, "{a: " * 50_000, "9" * 5000):
+            yield name, whole.encode()
+    yield "config.yaml", b"a: &a [x]\nb: &b [*a,*a]\n" + (folder / "config.yaml").read_bytes()
+    yield "config.yaml", (folder / "config.yaml").read_bytes() + b"when: 2026-01-01\n"
+    yield "config.yaml", (folder / "config.yaml").read_bytes() + b"1: !!binary aGVsbG8=\n"
+    yield "config.yaml", b"a: !!python/object/apply:os.system ['touch pwned']\n"
+
+
+def table_mutations(folder: Path) -> Iterator[tuple[str, bytes]]:
+    rows = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+
+    def table(rows: list[list[str]]) -> tuple[str, bytes]:
+        return "metrics.csv", ("\n".join(map(",".join, rows)) + "\n").encode(errors="surrogatepass")
+
+    for row in (1, 2, len(rows) - 1):
+        for column in range(len(rows[0])):
+            for cell in CELLS:
+                yield table(changed(rows, (row, column), cell))
+    for column, name in enumerate(rows[0]):
+        for other in ("", "round", "x", "=cmd()", "a b", "<b>", "\ud800", "f1"):
+            yield table(changed(rows, (0, column), other))
+        yield table([row[:column] + row[column + 1 :] for row in rows])
+        yield table([[*row, name if i == 0 else "1"] for i, row in enumerate(rows)])
+    for row in range(len(rows)):
+        yield table(rows[:row] + rows[row + 1 :])  # removed
+        yield table(rows[: row + 1] + rows[row:])  # twice
+        yield table([*rows[:row], rows[row] * 2, *rows[row + 1 :]])
+    yield table(rows[:1] + rows[:0:-1])  # backwards
+    yield table(rows[:1])
+    yield table([rows[0] * 100_000])
+    yield table([rows[0], ["0"] * 10**6])
+    yield "metrics.csv", b"\n".join([",".join(rows[0]).encode(), b"0\n" * (10**6 + 1)])
+
+
+def mutations(folder: Path) -> Iterator[tuple[str, bytes]]:
+    yield from field_mutations(folder)
+    yield from table_mutations(folder)
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**30)
+
+
+PLACES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "folder": Path.mkdir,
+    "pipe": lambda path: os.mkfifo(path),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "a gibibyte": _sparse,
+    "empty": Path.touch,
+    "binary": lambda path: path.write_bytes(bytes(range(256)) * 40),
+}
+
+
+@pytest.fixture
+def pair(records) -> tuple[Path, Path]:
+    """A sound record, and one to be damaged."""
+    options = {"panels": ("f1", "density", "objective"), "smoothness": 2.0}
+    return records.add("fedmid", **options), records.add("feddualavg", **options)
+
+
+def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
+    """Whether the damaged record was still read; if not, it is named in one line, and quickly."""
+    start = time.perf_counter()
+    results = collect([root])
+    assert time.perf_counter() - start < SECONDS, what
+    read = [run.folder for study in results.studies for run in study.runs]
+    assert sound in read, what
+    if damaged in read:
+        return True
+    ((folder, reason),) = results.left_out
+    assert folder == damaged, what
+    assert reason.isprintable(), what
+    assert len(reason) < 600, what
+    return False
+
+
+# Usually only every third damage is done (each field meets every third value), and of those that pass a tenth is drawn.
+@pytest.mark.usefixtures("quick_figures")
+@pytest.mark.parametrize(("done", "drawn"), [(3, 12), pytest.param(1, 1, marks=pytest.mark.slow)])
+def test_a_damaged_record_is_named_or_drawn(records, pair, tmp_path, monkeypatch, done, drawn):
+    sound, damaged = pair
+    monkeypatch.chdir(tmp_path)
+    originals = {path.name: path.read_bytes() for path in damaged.iterdir()}
+    tried, survivors = 0, []
+    for name, content in itertools.islice(mutations(damaged), 0, None, done):
+        (damaged / name).write_bytes(content)
+        if assert_sane(records.root, sound, damaged, (name, content[:2000])):
+            survivors.append((name, content))
+        (damaged / name).write_bytes(originals[name])
+        tried += 1
+    assert 0.05 < len(survivors) / tried < 0.6  # neither is everything refused nor everything believed
+    chosen = survivors[::drawn]
+    for low in range(0, len(chosen), 8):
+        root = tmp_path / f"batch{low}"
+        shutil.copytree(sound, root / "sound")
+        for i, (name, content) in enumerate(chosen[low : low + 8]):
+            shutil.copytree(damaged, root / str(i))
+            (root / str(i) / name).write_bytes(content)
+            _set_apart(root / str(i), i)
+        results = collect([root])
+        page = make_report(results, tmp_path / f"report{low}").page
+        assert page.read_text().startswith("<!doctype html>")
+        as_csv(results.table()).encode()
+    assert not (tmp_path / "pwned").exists()
+    assert not list(tmp_path.parent.rglob("pwn*"))
+
+
+def _set_apart(folder: Path, i: int) -> None:
+    """Give a copy an identity and a learning rate of its own, so that it counts beside the others."""
+    for name, old, new in (
+        ("result.json", json.loads((folder / "result.json").read_text())["run_id"], f"{i:012x}"),
+        ("config.yaml", "client_lr: 0.001", f"client_lr: {0.002 + i / 1000}"),
+    ):
+        (folder / name).write_text((folder / name).read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["result.json", "config.yaml", "metrics.csv"])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_file_of_a_sane_size_is_not_read(records, pair, name, place):
+    sound, damaged = pair
+    (damaged / name).unlink()
+    PLACES[place](damaged / name)
+    assert not assert_sane(records.root, sound, damaged, place)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_changed_bytes(records, data):
+    if not records.root.exists():
+        records.add("fedmid")
+        records.add("feddualavg")
+    sound, damaged = sorted(path.parent for path in records.root.rglob("result.json"))[::-1]
+    path = damaged / data.draw(st.sampled_from(["result.json", "config.yaml", "metrics.csv"]))
+    original = path.read_bytes()
+    at = data.draw(st.integers(0, len(original) - 1))
+    new = data.draw(st.binary(max_size=4))
+    path.write_bytes(original[:at] + new + original[at + data.draw(st.integers(0, 4)) :])
+    try:
+        assert_sane(records.root, sound, damaged, (path.name, at, new))
+    finally:
+        path.write_bytes(original)

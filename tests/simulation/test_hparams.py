@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fco_cli.errors import UserError
+
+
+def test_the_usual_ones_are_fine(make_hparams):
+    hparams = make_hparams()
+    assert (hparams.eval_every, hparams.weighting, hparams.dtype) == (1, "uniform", "float64")
+
+
+@pytest.mark.parametrize("key", ["client_lr", "server_lr"])
+@pytest.mark.parametrize("bad", [0.0, -0.1, math.nan, math.inf])
+def test_rates_are_positive_and_finite(make_hparams, key, bad):
+    with pytest.raises(UserError, match=rf"^hparams\.{key}: got .*, must be a number > 0$"):
+        make_hparams(**{key: bad})
+
+
+@pytest.mark.parametrize("key", ["rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every"])
+@pytest.mark.parametrize("bad", [0, -3])
+def test_counts_are_at_least_one(make_hparams, key, bad):
+    with pytest.raises(UserError, match=rf"^hparams\.{key}: got {bad}, must be a whole number >= 1$"):
+        make_hparams(**{key: bad})
+
+
+@pytest.mark.parametrize(("key", "bad"), [("weighting", "equal"), ("dtype", "float16")])
+def test_choices(make_hparams, key, bad):
+    with pytest.raises(UserError, match=rf"^hparams\.{key}: got '{bad}'"):
+        make_hparams(**{key: bad})

@@ -1,0 +1,50 @@
+"""Hydra's parser on Python 3.14, whose argparse looks into every help text; here on any Python."""
+
+import argparse
+import sys
+
+import hydra.main  # noqa: F401 - the module, which the function of that name hides
+import pytest
+from hydra._internal import utils
+
+from fco_cli import hydra_on_314
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    """argparse as of 3.14, on an older Python too; Hydra's functions as they came."""
+    unguarded = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
+    monkeypatch.setattr(utils, "get_args_parser", unguarded)
+    monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", unguarded)
+    if sys.version_info < (3, 14):
+        add = argparse.ArgumentParser._add_action
+
+        def check(self, action):
+            if action.help and "%(nosuch)" in action.help:
+                raise ValueError("badly formed help string")
+
+        def add_checked(self, action):
+            self._check_help(action)
+            return add(self, action)
+
+        monkeypatch.setattr(argparse.ArgumentParser, "_check_help", check, raising=False)
+        monkeypatch.setattr(argparse.ArgumentParser, "_add_action", add_checked)
+
+
+@pytest.mark.usefixtures("strict")
+def test_hydras_parser_needs_the_guard_and_has_it():
+    with pytest.raises((ValueError, TypeError)):
+        utils.get_args_parser()
+    hydra_on_314.mend()
+    for module in (utils, sys.modules["hydra.main"]):
+        arguments = module.get_args_parser().parse_args(["-m", "seed=1"])
+        assert arguments.multirun
+        assert arguments.overrides == ["seed=1"]
+
+
+@pytest.mark.usefixtures("strict")
+def test_help_that_is_text_is_still_checked():
+    with hydra_on_314.only_text_is_checked(), pytest.raises(ValueError, match="badly formed"):
+        argparse.ArgumentParser().add_argument("--wrong", help="%(nosuch)s")
+    with pytest.raises((ValueError, TypeError)):  # and the guard is gone
+        argparse.ArgumentParser().add_argument("--lazy", help=object())
