@@ -18,6 +18,8 @@ from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.regularizers import Regularizer
 
 
 @dataclass(kw_only=True)
@@ -53,8 +55,7 @@ class FedAvgSubgradient(FedAvg):
 
     name: str = "fedavg_subgrad"
 
-    def check(self) -> None:
-        psi = self.problem.regularizer
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.subgradient is not None, "algo", self.name, f"one that needs no subgradient: {psi.name} has none")
 
     @staticmethod

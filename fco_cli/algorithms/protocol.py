@@ -27,9 +27,11 @@ from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
+from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.named import named, pick
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import Regularizer
 
 
 @dataclass(kw_only=True)
@@ -60,6 +62,7 @@ class Algorithm(ABC):
         bound = copy.copy(self)
         options = {name: np.ascontiguousarray(varying.options[name]) for name in self.varying_options()}
         bound.__dict__ |= {"problem": problem, "varying": varying, "geometry": problem.geometry(varying.psi), **options}
+        bound.check_pair(problem.regularizer, problem.mirror)
         bound.check()
         return bound
 
@@ -67,7 +70,10 @@ class Algorithm(ABC):
     varying: ClassVar[Varying]
     geometry: ClassVar[Geometry]
 
-    def check(self) -> None:  # noqa: B027 - most algorithms take every problem
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:  # noqa: B027 - most algorithms take every one
+        """Refuse a regularizer or a mirror map that this algorithm cannot work with, before any data are built."""
+
+    def check(self) -> None:  # noqa: B027
         """Refuse a problem that this algorithm cannot solve."""
 
     def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027

@@ -14,6 +14,8 @@ from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.regularizers import Regularizer
 
 
 @dataclass(kw_only=True)
@@ -32,8 +34,7 @@ class Scaffold(Federated):
     normalized = True
     uses = Federated.uses - {"normalize_steps"}
 
-    def check(self) -> None:
-        psi, mirror = self.problem.regularizer, self.problem.mirror
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.name == "none", "regularizer", psi.name, "none: scaffold knows no psi")
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold knows no other map")
 

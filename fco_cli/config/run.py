@@ -67,6 +67,7 @@ class Run:
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
+        run.algo.check_pair(run.regularizer, run.mirror)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         return run
