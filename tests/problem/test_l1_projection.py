@@ -101,7 +101,7 @@ def test_the_result_is_feasible_in_either_precision(family, kind, order, dtype):
     assert (norms <= radius * (1 + 1e-12)).all()
     outside = np.linalg.norm(z.astype(float), order, axis=1) > radius
     # What is outside lands on the boundary, up to the rounding of every entry.
-    rounding = 4 * np.finfo(dtype).eps * np.maximum(np.abs(z).max(axis=1) * z.shape[1], radius)
+    rounding = 64 * np.finfo(dtype).eps * np.maximum(np.abs(z).max(axis=1) * z.shape[1], radius)
     assert (radius - norms <= rounding)[outside].all()
 
 
@@ -112,7 +112,7 @@ def test_small_vectors_agree_with_cvxpy():
         z = np.random.default_rng(int(radius)).standard_normal(6)
         w = cvxpy.Variable(6)
         cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w - z)), [cvxpy.norm1(w) <= radius]).solve(solver="CLARABEL")
-        np.testing.assert_allclose(project(z[None], np.array([radius]))[0], w.value, atol=1e-6)
+        np.testing.assert_allclose(project(z[None], np.array([radius]))[0], w.value, atol=1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

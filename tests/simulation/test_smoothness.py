@@ -17,7 +17,7 @@ def largest_eigenvalue(x, factor):
 def test_exact_where_the_batch_is_all_there_is(make_problem, loss, factor):
     problem = make_problem(loss=loss, sizes=(8,), features=5)
     estimate = estimate_smoothness(problem, seed=0, batch_size=100, iterations=200)
-    np.testing.assert_allclose(estimate, largest_eigenvalue(problem.data.x, factor), rtol=1e-4)
+    np.testing.assert_allclose(estimate, largest_eigenvalue(problem.data.x, factor), rtol=1e-3)
 
 
 def test_the_largest_over_clients(make_problem):
