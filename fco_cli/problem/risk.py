@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import backward, each_row, forward
 from fco_cli.problem.layout import Array
@@ -212,12 +212,22 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     return scores
 
 
+@kernel_in_order
+def add_parts(parts, total):
+    """total [J, n] = the sum of parts [parts, J, n], one after another: NumPy's sum takes another order for one job."""
+    for j in prange(parts.shape[1]):
+        for k in range(parts.shape[2]):
+            total[j, k] = 0
+        for part in range(parts.shape[0]):
+            for k in range(parts.shape[2]):
+                total[j, k] += parts[part, j, k]
+
+
 def ordered_sum(parts: Array) -> Array:
-    """The sum over the first axis, in float64, a part after another: NumPy's sum takes another order for one job."""
-    total = np.zeros(parts.shape[1:])
-    for part in parts:
-        total += part
-    return total
+    """The sum over the first axis, in float64, in an order that does not depend on the number of jobs."""
+    total = np.empty((parts.shape[1], int(np.prod(parts.shape[2:]))))
+    specialize(add_parts, parallel=True)(parts.reshape(len(parts), *total.shape), total)
+    return total.reshape(parts.shape[1:])
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
