@@ -7,7 +7,6 @@ is worth knowing of the scores of data that were held out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.layout import Array
+from fco_cli.problem.registry import members
 
 MAX_CLASSES = 10_000
 TINY = 1e-300
@@ -255,10 +255,4 @@ class Softmax(Loss):
 
 def all_losses() -> dict[str, type[Loss]]:
     """Every loss that has a name, by name."""
-    return {vars(kind)["name"]: kind for kind in _descendants(Loss) if "name" in vars(kind)}
-
-
-def _descendants(kind: type[Loss]) -> Iterator[type[Loss]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _descendants(child)
+    return members(Loss)

@@ -1,4 +1,4 @@
-"""The members of a family: every class in a folder that has a name of its own."""
+"""The members of a family: its classes that have a name of their own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def members(base: Any, package: str) -> dict[str, Any]:
-    """The subclasses of a dataclass whose field `name` has a default of their own, by that name."""
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
+def members(base: Any, package: str | None = None) -> dict[str, Any]:
+    """The subclasses that set `name` themselves, by that name; those of a package after importing all its modules."""
+    if package is not None:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{module.name}")
     return {vars(kind)["name"]: kind for kind in _descendants(base) if isinstance(vars(kind).get("name"), str)}
 
 

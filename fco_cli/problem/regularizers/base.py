@@ -11,10 +11,7 @@ nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -24,6 +21,7 @@ from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, numbers_of
+from fco_cli.problem.registry import members
 
 
 class OneBlock(NamedTuple):
@@ -148,13 +146,4 @@ def positive(key: str, value: float) -> None:
 
 def all_regularizers() -> dict[str, type[Regularizer]]:
     """Every regularizer in this folder by name; a new file needs no list to be added to."""
-    package = importlib.import_module(__package__)
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{__package__}.{module.name}")
-    return {vars(kind)["name"]: kind for kind in _descendants(Regularizer) if "name" in vars(kind)}
-
-
-def _descendants(kind: type[Regularizer]) -> Iterator[type[Regularizer]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _descendants(child)
+    return members(Regularizer, __package__)
