@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,54 @@ import yaml
 
 from fco_cli.errors import UserError
 
+PART = ".part-"  # in the name of a file that is being written; one that a killed process left is no use to anyone
+
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
     """Write the whole file or nothing.
 
+    The content reaches the disk before the name does, and the name before we return: a file that refers to another
+    (result.json to all others, a checkpoint to the clients' memory) is written after it and so never outlives it.
     Without `flush` a power failure may leave an unreadable file (a process that dies cannot): enough for checkpoints,
     whose damage is detected, and which are written often.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}{PART}{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
+        with temporary.open("wb", buffering=0) as file:
+            write_all(file, content)
             if flush:
-                file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
+        if flush:
+            _flush_folder(path.parent)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that has become read-only does not let us tidy up either
+            temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+def write_all(file: io.FileIO, content: bytes) -> None:
+    """All of it: a raw file may take less at a time, and the rest is where a full disk shows."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _flush_folder(folder: Path) -> None:
+    """The names in it, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_parts(folder: Path) -> None:
+    """Forget what killed processes were writing there; only for who has locked the folder."""
+    for path in folder.glob(f".*{PART}*"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
+from fco_cli.problem.compiled import Kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear
@@ -19,9 +23,14 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.sampling import Sampler
 
+# Two test processes fill two cores, and kernels for one thread compile in a third of the time. Threads have their own
+# tests (e2e/test_fco_run.py), whose commands do not inherit this.
+os.environ["NUMBA_NUM_THREADS"] = "1"
+
 # Kernels compile on their first call, and the machine may be busy: time says nothing about correctness.
 settings.register_profile("fco", deadline=None, max_examples=50)
 settings.load_profile("fco")
+logging.getLogger("fontTools").setLevel(logging.WARNING)  # its dozens of lines about a font would bury a failure's own
 
 BESIDE = Path(__file__).parents[2] / "shared" / "data"  # real data, on the machines of those who develop
 
@@ -36,6 +45,20 @@ def real_data() -> Callable[[str], Path]:
         return BESIDE / name
 
     return find
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as the Python they are written in: for what a text says, with a dozen rows, that takes milliseconds.
+
+    That machine code says the same is proven apart, once for every algorithm, regularizer, mirror map and loss.
+    """
+
+    def call(kernel: Kernel, *arguments: Any) -> Any:
+        with np.errstate(all="ignore"):  # machine code does not warn either
+            return kernel.as_python(*arguments)
+
+    monkeypatch.setattr(Kernel, "__call__", call)
 
 
 SIZES = (7, 4, 9)  # rows of the clients: unequal, so that a weighting or a partial batch gone wrong shows

@@ -50,10 +50,15 @@ class Kernel:
         functools.update_wrapper(self, python)
 
     @property
+    def _threaded(self) -> bool:
+        """Where there is one thread only (NUMBA_NUM_THREADS), plain loops: they compile in a third of the time."""
+        return self.parallel and _numba().config.NUMBA_NUM_THREADS > 1
+
+    @property
     def identity(self) -> str:
         """Names this kernel and all it is made of: the key under which its machine code is cached."""
         inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
-        return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self.parallel}[{inner}]"
+        return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self._threaded}[{inner}]"
 
     @property
     def compilable(self) -> bool:
@@ -65,13 +70,18 @@ class Kernel:
     def function(self) -> Callable[..., Any]:
         """The function to call: machine code from the cache, or Python where a part is Python."""
         if not self.compilable:
-            return self._bind(self.parts)
+            return self.as_python
         compiled = self._compile()
         if (folder := _cache_folder()) is not None:
             from fco_cli.problem.kernel_cache import keep
 
             keep(compiled, folder)
         return compiled
+
+    @functools.cached_property
+    def as_python(self) -> Callable[..., Any]:
+        """The same text as an ordinary Python function: the parts are called as they are."""
+        return self._bind(self.parts)
 
     @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
@@ -85,10 +95,10 @@ class Kernel:
     def _compile(self, **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
-        text = self._bind(parts | {"prange": numba.prange})
+        text = self._bind(parts | ({"prange": numba.prange} if self._threaded else {}))
         # Numba names its cache files after the function alone; two specializations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
-        parallel = PARALLEL if self.parallel else False
+        parallel = PARALLEL if self._threaded else False
         fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
         options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
         return numba.njit(**options)(text)

@@ -142,7 +142,11 @@ class Problem:
         return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
 
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
-        """How far w is outside of a constraint, relative to its length: |w - projection| / |w|, 0 inside."""
+        """How far the weights are outside of a constraint, relative to their length or their projection's; 0 inside.
+
+        What psi does not act on is left out: beside a huge bias every distance would vanish.
+        """
         w = np.asarray(w, dtype=float)
-        outside = np.linalg.norm(w - self.prox(w, np.zeros(len(w)), numbers), axis=1)
-        return outside / np.maximum(np.linalg.norm(w, axis=1), np.finfo(float).tiny)
+        weights, inside = (v[:, self.layout.regularized] for v in (w, self.prox(w, np.zeros(len(w)), numbers)))
+        length = np.maximum(np.linalg.norm(weights, axis=1), np.linalg.norm(inside, axis=1))
+        return np.linalg.norm(weights - inside, axis=1) / np.maximum(length, np.finfo(float).tiny)

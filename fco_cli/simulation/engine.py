@@ -13,6 +13,7 @@ import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State, Varying
 from fco_cli.algorithms.rounds import Costs, Round
+from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate
@@ -22,6 +23,7 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
+EXPLOSION = 1e12  # times the objective at the start: beyond it no digit means anything, and a constraint may hide why
 
 
 @dataclass
@@ -71,14 +73,14 @@ class Simulation:
         self.memory = None
         if self.algorithm.remembered:
             self.memory = client_memory(self.algorithm.initial_memory(w), setup.problem.data.clients, folders)
-        if jobs[0].state:
+        if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
             if self.memory is not None:
                 for j, job in enumerate(jobs):
                     self.memory.load(j, job.memory)
         else:
             self.state = self.algorithm.initial_state(w)
-            self._record(0)
+            self._start()
 
     def _adopt(self, varying: Varying) -> None:
         self.varying = varying
@@ -108,19 +110,21 @@ class Simulation:
             assert made.memory is not None
             assert made.arrived is not None
             self.memory.write(cohort.clients, made.memory, made.arrived & finite)
-        before, self.state = self.state, made.state
-        if not finite.all():
-            self._drop(~finite, before)
-        if self.running:
-            self._count_round(self.algorithm.costs(cohort), made.dropped[finite])
+        done, before, self.state = self.round + 1, self.state, made.state
+        before = self._drop(finite, before)
+        counts = np.array([(*self.algorithm.costs(cohort), clients) for clients in made.dropped[finite]])
+        if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
+            metrics = self._evaluate()
+            sound = self._sound(metrics)
+            self._drop(sound, before)
+            counts = counts[sound]
+            self._record(done, {name: values[sound] for name, values in metrics.items()}, counts)
+        self._count(done, counts)
 
-    def _count_round(self, costs: Costs, dropped: Array) -> None:
-        done = self.round + 1
-        for job, clients in zip(self.running, dropped.tolist(), strict=True):
-            job.round, job.counters = done, job.counters + np.array([*costs, clients])
-        if done % self.setup.hparams.eval_every == 0 or done == self.rounds:
-            self._record(done)
-        if done == self.rounds:
+    def _count(self, done: int, counts: Array) -> None:
+        for job, count in zip(self.running, counts, strict=True):
+            job.round, job.counters = done, job.counters + count
+        if done == self.rounds and self.running:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
             self.running = []
@@ -131,29 +135,64 @@ class Simulation:
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
 
-    def _drop(self, diverged: Array, before: State) -> None:
-        """Jobs that have diverged leave the stack, with their last finite model."""
+    def _drop(self, kept: Array, before: State) -> State:
+        """Jobs that have diverged leave the stack, with their last model; the state before, of those that stay."""
+        if kept.all():
+            return before
         models = self.algorithm.output(before)
-        for j in np.flatnonzero(diverged):
+        for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
         self.running = [job for job in self.running if not job.ended]
-        self.state = {name: values[~diverged] for name, values in self.state.items()}
+        self.state = {name: values[kept] for name, values in self.state.items()}
         if self.memory is not None:
-            self.memory.keep(~diverged)
+            self.memory.keep(kept)
         if self.running:
-            self._adopt(self.varying.take(~diverged))
+            self._adopt(self.varying.take(kept))
+        return {name: values[kept] for name, values in before.items()}
 
-    def _record(self, done: int) -> None:
+    def _start(self) -> None:
+        """Round 0: the evaluation with which all others are compared."""
+        metrics = self._evaluate()
+        if not np.isfinite(metrics["objective"]).all():
+            raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
+        self._record(0, metrics, np.zeros((len(self.running), len(COUNTERS)), np.int64))
+
+    def _evaluate(self) -> Metrics:
+        with np.errstate(all="ignore"):
+            return evaluate(self.setup.task, self.setup.problem, self.algorithm.output(self.state), self.varying.psi)
+
+    def _sound(self, metrics: Metrics) -> Array:
+        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
+        first = np.array([abs(job.history["objective"][0]) for job in self.running])
+        limit = np.where(first > 0, EXPLOSION * first, np.inf)
+        return np.isfinite(metrics["objective"]) & (metrics["objective"] <= limit)
+
+    def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
         """Append an evaluation to the running jobs' histories."""
-        models, psi = self.algorithm.output(self.state), self.varying.psi
-        metrics: Metrics = evaluate(self.setup.task, self.setup.problem, models, psi)
         rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
-        for job, row in zip(self.running, rows, strict=True):
+        for job, row, count in zip(self.running, rows, counts, strict=True):
             if not job.history:
                 job.history = {name: [] for name in ("round", *metrics, *COUNTERS)}
-            numbers = (done, *row, *job.counters.tolist())
+            numbers = (done, *row, *(job.counters + count).tolist())
             for column, number in zip(job.history.values(), numbers, strict=True):
                 column.append(number)
+
+    def why_unfit(self, job: Job) -> str | None:
+        """What is wrong with a checkpoint that should go on from here, the start; None if it fits this simulation."""
+        wanted = {name: (values.shape[1:], values.dtype) for name, values in self.state.items()}
+        if {name: (values.shape, values.dtype) for name, values in job.state.items()} != wanted:
+            return "its arrays are not this run's"
+        if not 0 < job.round < self.rounds or job.counters.shape != (len(COUNTERS),):
+            return "it is of no round of this run"
+        evaluated = [0, *range(self.setup.hparams.eval_every, job.round + 1, self.setup.hparams.eval_every)]
+        rows = {len(column) for column in job.history.values()}
+        if (
+            list(job.history) != list(self.running[0].history)
+            or job.history["round"] != evaluated
+            or rows != {len(evaluated)}
+        ):
+            return "its metrics are not this run's"
+        return None
 
     def snapshot(self) -> list[Job]:
         """The running jobs with their states filled in, for a checkpoint."""

@@ -2,18 +2,23 @@
 
 Small memories live in this process and are saved whole with every checkpoint. A large one lives in a file per run,
 `checkpoint_memory.bin`, with two places for every client: a row is never written over the place that the last
-checkpoint refers to, so that a process may die at any moment and the checkpoint still finds what it knew. The file is
-mapped only while rows are copied, and so costs no memory; places that no client has used take no disk either.
+checkpoint refers to, so that a process may die at any moment and the checkpoint still finds what it knew. Places that
+no client has used take no disk.
 """
 
 from __future__ import annotations
 
+import io
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.files import write_all
 from fco_cli.problem.layout import Array
 
 LARGE = 16 * 2**20  # bytes of one job's memory, from which on it lives in a file
@@ -97,49 +102,62 @@ class ProcessMemory(ClientMemory):
             clients, rows = saved["clients"].tolist(), saved["rows"]
             for m, row in zip(clients, rows, strict=True):
                 self.rows.setdefault(m, self.initial.copy())[:, j] = row
-        except (KeyError, ValueError) as problem:
+        except (KeyError, ValueError, TypeError) as problem:
             raise DamagedMemory(str(problem)) from problem
 
 
 class FileMemory(ClientMemory):
-    """In a file for every job: [clients, 2 places, remembered, P]."""
+    """In a file for every job: [clients, 2 places, remembered, P].
+
+    Read and written, not mapped: where the disk is full, a write says so; a mapped page would end the process.
+    """
 
     def __init__(self, initial: Array, clients: int, folders: list[Path]) -> None:
         super().__init__(initial)
         remembered, jobs, size = initial.shape
         self.paths = [folder / FILE for folder in folders]
-        self.shape = (clients, 2, remembered, size)
+        self.row_bytes = remembered * size * initial.itemsize
         self.place = np.full((jobs, clients), -1, dtype=np.int8)  # where a client's row is; -1: nowhere yet
         self.safe = self.place.copy()  # where the last checkpoint says it is
 
-    def _map(self, j: int) -> Array:
-        """The whole file as an array, as long as someone holds it."""
-        size = int(np.prod(self.shape)) * self.initial.itemsize
+    @contextmanager
+    def _open(self, j: int) -> Iterator[io.FileIO]:
+        path = self.paths[j]
         try:
-            with self.paths[j].open("ab") as file:
-                file.truncate(size)
-            return np.memmap(self.paths[j], self.initial.dtype, "r+", shape=self.shape)
+            with open(path, "r+b" if path.exists() else "w+b", buffering=0) as file:
+                yield file
         except OSError as problem:
-            raise UserError(f"{self.paths[j]}: cannot be written: {problem.strerror}") from problem
+            raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
     def read(self, clients: Array) -> Array:
         rows = np.repeat(self.initial[None], len(clients), axis=0)
         for j in range(len(self.paths)):
             places = self.place[j, clients]
             if (places >= 0).any():
-                mapped = self._map(j)
-                for i in np.flatnonzero(places >= 0):
-                    rows[i, :, j] = mapped[clients[i], places[i]]
+                with self._open(j) as file:
+                    for i in np.flatnonzero(places >= 0):
+                        rows[i, :, j] = self._row(file, clients[i], places[i])
         return rows
+
+    def _row(self, file: io.FileIO, client: int, place: int) -> Array:
+        file.seek(self._offset(client, place))
+        content = file.read(self.row_bytes)
+        if len(content) != self.row_bytes:
+            raise UserError(f"{file.name}: became shorter while in use")
+        return np.frombuffer(content, self.initial.dtype).reshape(len(self.initial), -1)
+
+    def _offset(self, client: int, place: int) -> int:
+        return (2 * int(client) + int(place)) * self.row_bytes
 
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
         for j in range(len(self.paths)):
-            mapped = self._map(j)
-            for i in np.flatnonzero(arrived[:, j]):
-                m = clients[i]
-                place = 1 - self.safe[j, m] if self.safe[j, m] >= 0 else 0
-                mapped[m, place] = rows[i, :, j]
-                self.place[j, m] = place
+            with self._open(j) as file:
+                for i in np.flatnonzero(arrived[:, j]):
+                    m = clients[i]
+                    place = 1 - self.safe[j, m] if self.safe[j, m] >= 0 else 0
+                    file.seek(self._offset(m, place))
+                    write_all(file, rows[i, :, j].tobytes())
+                    self.place[j, m] = place
 
     def keep(self, jobs: Array) -> None:
         self.initial, self.place, self.safe = self.initial[:, jobs], self.place[jobs], self.safe[jobs]
@@ -148,18 +166,18 @@ class FileMemory(ClientMemory):
     def save(self, j: int) -> Saved:
         """The rows reach the disk before the checkpoint that refers to them."""
         if (self.place[j] >= 0).any():
-            mapped = self._map(j)
-            assert isinstance(mapped, np.memmap)
-            mapped.flush()
+            with self._open(j) as file:
+                os.fsync(file.fileno())
         return {"place": self.place[j].copy()}
 
     def load(self, j: int, saved: Saved) -> None:
         place = saved.get("place")
-        if place is None or place.shape != self.place[j].shape:
+        if place is None or place.shape != self.place[j].shape or not np.isin(place, (-1, 0, 1)).all():
             raise DamagedMemory("the checkpoint does not say where the clients' rows are")
-        expected = int(np.prod(self.shape)) * self.initial.itemsize
-        if (place >= 0).any() and not (self.paths[j].exists() and self.paths[j].stat().st_size == expected):
-            raise DamagedMemory(f"{self.paths[j].name} is not there or not of its size")
+        used = np.flatnonzero(place >= 0)
+        end = max((self._offset(int(m), place[m]) + self.row_bytes for m in used), default=0)
+        if len(used) and not (self.paths[j].exists() and self.paths[j].stat().st_size >= end):
+            raise DamagedMemory(f"{self.paths[j].name} is not there or too short")
         self.place[j] = self.safe[j] = place
 
     def saved(self, j: int) -> None:

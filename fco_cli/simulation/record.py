@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.files import lock, write_atomically
+from fco_cli.files import lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.memory import FILE
@@ -81,6 +81,10 @@ class Record:
             self._move_aside(path, problem)
             return None
 
+    def refuse_checkpoint(self, reason: str) -> None:
+        """Move a checkpoint aside that can be read but does not fit."""
+        self._move_aside(self.folder / "checkpoint.npz", ValueError(reason))
+
     def _move_aside(self, path: Path, problem: Exception) -> None:
         aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
         path.rename(aside)
@@ -99,6 +103,8 @@ class Record:
         """Hold this run for this process; False if another one does."""
         self.create()
         with lock(self.folder / ".lock", wait) as ours:
+            if ours:
+                remove_parts(self.folder)
             yield ours
 
     def note(self, line: str) -> None:

@@ -121,7 +121,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
             record.note(warning)
             if len(waiting) == 1:
                 log.warning(warning)
-    jobs = [record.checkpoint() or Job() for _, record in waiting]
+    jobs = _resumed(setup, waiting)
     observer.on_start([run for run, _ in waiting], first.hparams.rounds)
     size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
     # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
@@ -131,6 +131,19 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
             # Threads belong to the kernels; a second pool of them in BLAS would only get in their way.
             with threadpool_limits(1, user_api="blas"):
                 yield from _simulate(setup, members[low : low + size], smoothness, observer, stop)
+
+
+def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
+    """Where the runs stand; a checkpoint that does not fit its run, whatever made it so, is moved aside."""
+    jobs = [record.checkpoint() for _, record in waiting]
+    if any(jobs):
+        fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
+        for i, (_, record) in enumerate(waiting):
+            job = jobs[i]
+            if job is not None and (reason := fresh.why_unfit(job)):
+                record.refuse_checkpoint(reason)
+                jobs[i] = None
+    return [job or Job() for job in jobs]
 
 
 def bytes_per_job(run: Run, problem: Problem) -> int:

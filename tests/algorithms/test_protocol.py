@@ -30,6 +30,7 @@ def suited(name, make_problem, regularizer, **options):
     return make_problem(regularizer(psi, strength=0.3) if psi == "l1" else regularizer(psi), sizes=SIZES, **options)
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_declarations_fit_what_the_algorithm_does(
     name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
@@ -54,6 +55,7 @@ def test_declarations_fit_what_the_algorithm_does(
     assert costs.bytes_up == costs.vectors_up * problem.layout.size * 8
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
     name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
@@ -120,6 +122,7 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
 # Options.
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_an_option_varies_along_the_job_axis(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
     """A stack of momenta gives what each gives alone, bit for bit; momentum 0 is FedAvg."""
     problem = make_problem(sizes=SIZES)
@@ -135,6 +138,7 @@ def test_an_option_varies_along_the_job_axis(make_problem, make_hparams, cohorts
     np.testing.assert_array_equal(models[-1][0], plain[-1][0])
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
     """v_r is the sum of momentum^(r - s) Delta_s: after two rounds w_2 - w_1 = eta_s (momentum Delta_1 + Delta_2)."""
     problem = make_problem(sizes=SIZES)

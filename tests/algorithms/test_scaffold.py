@@ -47,6 +47,7 @@ def by_plain_loops(data, cohorts, eta_c, eta_s, weights):
     return outputs, c, own
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("sampled", [2, 5])
 def test_against_plain_loops(make_problem, make_algorithm, make_hparams, cohorts_of, drive, weighting, sampled):
@@ -62,6 +63,7 @@ def test_against_plain_loops(make_problem, make_algorithm, make_hparams, cohorts
     np.testing.assert_allclose(memory.read(np.arange(5))[:, 0, 0], own, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_c_is_the_mean_of_the_clients(problem, make_algorithm, make_hparams, cohorts_of, drive):
     """c = sum_m p_m c_m, whoever took part: nothing would restore it."""
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2), 20)
@@ -69,6 +71,7 @@ def test_c_is_the_mean_of_the_clients(problem, make_algorithm, make_hparams, coh
     np.testing.assert_allclose(state["c"][0], memory.read(np.arange(5))[:, 0, 0].mean(axis=0), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_at_the_optimum_nothing_moves(problem, make_algorithm, make_hparams, cohorts_of, drive):
     """With c_m = grad F_m(w*), whatever the cohort and the K_m; full batches."""
     algorithm, data = make_algorithm("scaffold", problem, 0.05), problem.data
@@ -113,6 +116,7 @@ def replace_by_whole_batches(cohort, sizes):
     return replace(cohort, order=np.concatenate(order), edges=np.array(edges))
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_identical_clients_need_no_correction(make_problem, make_algorithm, full_cohort, drive):
     """K = 1 with everybody: c is the gradient before, and SCAFFOLD is FedAvg."""
     problem = make_problem(sizes=(8,), features=4)
@@ -121,6 +125,7 @@ def test_identical_clients_need_no_correction(make_problem, make_algorithm, full
     np.testing.assert_allclose(scaffold, fedavg, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_a_client_whose_message_is_not_finite_forgets_nothing(problem, make_algorithm, full_cohort, drive):
     algorithm, cohort = make_algorithm("scaffold", problem, 0.05), full_cohort(problem)
     _, state, memory = drive(algorithm, [cohort] * 3)
@@ -136,6 +141,7 @@ def test_a_client_whose_message_is_not_finite_forgets_nothing(problem, make_algo
     assert (after[0] != before[0]).all()
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_it_refuses_psi_and_other_maps(make_problem, make_algorithm, regularizer):
     with pytest.raises(UserError, match=r"^regularizer: got 'l1', must be none: scaffold knows no psi$"):
         make_algorithm("scaffold", make_problem(regularizer("l1")))

@@ -35,8 +35,17 @@ def test_every_option_of_every_group_composes(composed, group, option):
         assert config[group]["name"] == option.removesuffix("_i")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+OFTEN = ("lasso_i", "theory")  # a profile treats them all alike: one experiment usually meets them all
+
+
+@pytest.mark.parametrize(
+    ("experiment", "profile"),
+    [
+        pytest.param(name, profile, marks=() if profile == "paper" or name in OFTEN else pytest.mark.slow)
+        for name in EXPERIMENTS
+        for profile in PROFILES
+    ],
+)
 def test_every_experiment_composes_at_every_profile(composed, experiment, profile):
     config = composed(f"experiment={experiment}", f"profile={profile}")
     resolved(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,8 +26,8 @@ TINY = [
 TINY_NUCLEAR = ["task=nuclear", "task.dimension=4", "task.rank=2", *TINY[2:]]
 
 
-def fco_run(*words, cwd=None, code=0):
-    done = subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, timeout=300)
+def fco_run(*words, cwd=None, code=0, env=None):
+    done = subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=env, timeout=300)
     assert done.returncode == code, done.stderr
     return done
 
@@ -97,8 +98,9 @@ def test_again_from_another_folder_and_by_force(tmp_path):
 
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     """Nor does it change the run's id."""
+    with_threads = {key: value for key, value in os.environ.items() if key != "NUMBA_NUM_THREADS"}
     for threads in (1, 2):
-        fco_run(*TINY, f"threads={threads}", f"output_dir={tmp_path / str(threads)}")
+        fco_run(*TINY, f"threads={threads}", f"output_dir={tmp_path / str(threads)}", env=with_threads)
     one, two = the_record(tmp_path / "1"), the_record(tmp_path / "2")
     assert one.name == two.name
     assert (one / "metrics.csv").read_bytes() == (two / "metrics.csv").read_bytes()

@@ -155,7 +155,8 @@ def test_divergence_is_bregman(mirror):
     assert mirror.divergence(w, w) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ["feddualavg", pytest.param("fedmid", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("algorithm", ["feddualavg", "fedmid"])
 @pytest.mark.parametrize(
     "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name
 )

@@ -45,7 +45,7 @@ CELLS = [
     "1e999",
 ]
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-SECONDS = 3.0  # to read or refuse a record
+SECONDS = 60.0  # of this process, to read or refuse a record: whatever hangs takes longer, a busy machine does not
 
 
 def paths(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -147,9 +147,9 @@ def pair(records) -> tuple[Path, Path]:
 
 def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
     """Whether the damaged record was still read; if not, it is named in one line, and quickly."""
-    start = time.perf_counter()
+    start = time.process_time()
     results = collect([root])
-    assert time.perf_counter() - start < SECONDS, what
+    assert time.process_time() - start < SECONDS, what
     read = [run.folder for study in results.studies for run in study.runs]
     assert sound in read, what
     if damaged in read:

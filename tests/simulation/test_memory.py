@@ -96,7 +96,7 @@ def test_memory_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(DamagedMemory, match="does not say where"):
         FileMemory(initial, CLIENTS + 1, [tmp_path]).load(0, saved)
     (tmp_path / FILE).write_bytes(b"half")
-    with pytest.raises(DamagedMemory, match="not of its size"):
+    with pytest.raises(DamagedMemory, match="too short"):
         FileMemory(initial, CLIENTS, [tmp_path]).load(0, saved)
     with pytest.raises(DamagedMemory):
         ProcessMemory(initial).load(0, saved)

@@ -94,13 +94,14 @@ def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
     def runs(name, rates):
         return make_runs(tmp_path / name, *TINY[task], f"algo={algo}", rates=rates)
 
-    grid = runs("grid", RATES)
+    several = RATES[::4]  # every client rate, with some of the server's
+    grid = runs("grid", several)
     ended = execute(grid)
     statuses = {result["status"] for result in ended.results.values()}
     assert statuses == {"finished", "diverged"}  # both kinds must be compared
-    for i in (0, 11, 30, 48):
-        (alone,) = runs("alone", RATES[i : i + 1])
-        pair = runs("pair", [RATES[i], RATES[3]])
+    for i in (0, 5, 12):
+        (alone,) = runs("alone", several[i : i + 1])
+        pair = runs("pair", [several[i], several[3]])
         execute([alone])
         execute(pair)
         for run in (alone, pair[0]):
