@@ -45,7 +45,7 @@ def run(config: DictConfig) -> float:
         log.warning(why_diverged(one.hparams.client_lr, outcome.result))
     output = Console()
     output.print(final_table(outcome.result))
-    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False)
+    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
     return outcome.result["final"]["objective"]
 
 

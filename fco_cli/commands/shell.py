@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fco_cli import VERSION
 from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
@@ -33,24 +35,45 @@ def answered(help_text: Callable[[], str] | None = None) -> bool:
 def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = None) -> None:
     """Compose the command line's configuration and call `job` with it; with -m, `sweep` with all of them."""
     gc.set_threshold(100_000)  # start-up makes a great many objects and no garbage
-    import hydra
-
-    from fco_cli import hydra_on_314, theory
-    from fco_cli.config import register
-
-    def guarded(config: DictConfig) -> Any:
-        with one_line_endings(command):  # Hydra must not see our exceptions: it would add lines of its own
-            return job(config)
-
-    guarded.sweep = sweep  # type: ignore[attr-defined]  # the fused launcher looks for it
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse wants flags first
-    hydra_on_314.mend()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
-    register()
-    theory.register()
-    _compose_once()
     with one_line_endings(command):
-        hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+        import hydra
+
+        from fco_cli import hydra_on_314, theory
+        from fco_cli.commands.words import check_words
+        from fco_cli.config import register
+
+        begun = []  # whether the configuration is composed and our own work has begun
+
+        def guarded(config: DictConfig) -> Any:
+            begun.append(True)
+            with one_line_endings(command):  # Hydra must not see our exceptions: it would add lines of its own
+                return job(config)
+
+        def guarded_sweep(*arguments: Any, **options: Any) -> list[Any]:
+            begun.append(True)
+            assert sweep is not None
+            return sweep(*arguments, **options)
+
+        guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # the fused launcher looks for it
+        sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse: flags first
+        hydra_on_314.mend()
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
+        register()
+        theory.register()
+        _compose_once()
+        argparse.ArgumentParser.error = _refuse_flag  # type: ignore  # its own prints eight lines
+        check_words(sys.argv[1:])
+        try:
+            hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+        except (ValueError, TypeError, AssertionError, LookupError, AttributeError, RecursionError, OSError) as problem:
+            if begun:
+                raise
+            # Nothing but the command line has been at work: whatever Hydra stumbles over stands there.
+            raise UserError(f"the command line cannot be used: {one_line(problem)}") from problem
+
+
+def _refuse_flag(_: object, message: str) -> NoReturn:
+    raise UserError(f"{message}; --hydra-help lists the flags")
 
 
 def _compose_once() -> None:
@@ -65,21 +88,35 @@ def _compose_once() -> None:
 @contextmanager
 def one_line_endings(command: str) -> Iterator[None]:
     """Every foreseen way to fail has its exit code and says itself in one line."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no Greek gets a number, no traceback
     try:
         yield
     except Interrupted as problem:
         end(command, problem.exit_code, "stopped; checkpoints are saved, the same command continues")
     except KeyboardInterrupt:  # before there was anything to save, or a second one
         end(command, 130, "stopped at once")
+    except BrokenPipeError:  # who reads has left, as `head` does: nobody is there to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + 13)
     except SweepFailed as problem:
         end(command, 1, str(problem))
     except MemoryError as problem:
         end(command, 2, f"task: not enough memory: {one_line(problem)}")
-    except (UserError, HydraException, OmegaConfBaseException) as problem:
+    except Exception as problem:
+        if not _is_foreseen(problem):
+            raise
         end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
+
+
+def _is_foreseen(problem: Exception) -> bool:
+    if isinstance(problem, UserError):
+        return True
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    return isinstance(problem, HydraException | OmegaConfBaseException)
 
 
 def _meant_by(word: str | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.errors import require
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -22,18 +23,25 @@ def main() -> None:
 
 def check(config: DictConfig) -> None:
     """Many small runs, and the paper's bounds beside them."""
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
     from rich.console import Console
 
     from fco_cli.commands.tables import theory_table
     from fco_cli.theory.run import check_theorems
     from fco_cli.theory.statements import Grid
 
-    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+    grid = OmegaConf.to_object(config.theory) if isinstance(config.theory, DictConfig) else config.theory
+    require(
+        isinstance(grid, Grid),
+        "theory",
+        config.theory,
+        "left to experiment=theory, whose keys are theory.seeds=... and so on",
+    )
+    folder, grid = Path(config.output_dir), cast(Grid, grid)
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     output = Console(width=160)
     output.print(theory_table(result))
-    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False)
+    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False, markup=False)
 
 
 HELP = """\

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
@@ -15,11 +16,15 @@ from fco_cli.config.identity import Identity, identity_of
 from fco_cli.config.schemas import RunConfig, Selection
 from fco_cli.errors import no_such_key, require
 from fco_cli.files import as_yaml
+from fco_cli.memory_limit import require_memory
+from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
 
+LARGEST = 2**63  # what a machine's integer can hold
+BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
 PARTS = ("task", "algo", "regularizer", "mirror", "hparams")
 
 
@@ -47,6 +52,8 @@ class Run:
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
+        for key in PARTS:
+            _refuse_huge_integers(key, parts[key])
         for key in ("algo", "regularizer", "mirror"):
             name, own = parts[key].name, type(parts[key]).name
             require(
@@ -64,13 +71,31 @@ class Run:
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
         require(is_folder_name, "task.name", run.task.name, "of letters, digits, _ and -: it names a folder")
-        require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
+        require(0 <= run.seed < LARGEST, "seed", run.seed, "a whole number from 0 to 2^63 - 1")
+        require(
+            str(run.output_dir) != "." and config.output_dir.isprintable(), "output_dir", config.output_dir, "a folder"
+        )
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
+        run.check_memory()
         return run
+
+    def check_memory(self) -> None:
+        """Refuse what would not fit this machine, before anything is drawn, read or waited for."""
+        hparams = self.hparams
+        require_memory("task: the data", self.task.bytes_needed(self.hparams.dtype))
+        evaluations = hparams.rounds // hparams.eval_every
+        what = f"hparams.rounds={hparams.rounds}: the metrics of an evaluation every {hparams.eval_every}"
+        require_memory(what, evaluations * BYTES_PER_EVALUATION)
+
+    def check_batches(self, sizes: Array) -> None:
+        """The rows that a round goes through are listed in memory; `sizes` are those of the clients."""
+        hparams = self.hparams
+        rows = int(np.sort(sizes)[-hparams.clients_per_round :].sum()) * hparams.local_epochs
+        require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
 
     def check_clients(self, available: int) -> None:
         """A round cannot sample more clients than there are, nor fewer than the algorithm needs."""
@@ -103,6 +128,13 @@ class Run:
             f"{key} {getattr(self.hparams, key):g}" for key in ("client_lr", "server_lr") if key in self.algo.uses
         ]
         return ", ".join([*parts, f"seed {self.seed}"])
+
+
+def _refuse_huge_integers(group: str, part: Any) -> None:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, int):
+            require(abs(value) < LARGEST, f"{group}.{field.name}", value, "a whole number below 2^63")
 
 
 def _refuse_unknown_keys(prefix: str, config: DictConfig, schema: Any) -> None:

@@ -147,6 +147,7 @@ class Problem:
         What psi does not act on is left out: beside a huge bias every distance would vanish.
         """
         w = np.asarray(w, dtype=float)
-        weights, inside = (v[:, self.layout.regularized] for v in (w, self.prox(w, np.zeros(len(w)), numbers)))
+        projected = self.prox(w, np.zeros(len(w)), numbers)
+        weights, inside = (np.where(self.layout.regularized, vectors, 0) for vectors in (w, projected))
         length = np.maximum(np.linalg.norm(weights, axis=1), np.linalg.norm(inside, axis=1))
         return np.linalg.norm(weights - inside, axis=1) / np.maximum(length, np.finfo(float).tiny)

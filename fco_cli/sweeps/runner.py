@@ -62,6 +62,7 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
         for run in {run.run_id: run for run in runs}.values():
             record = _record_of(run)
             if not run.force and (result := record.result()):
+                record.drop_checkpoint()  # who wrote the result may have been killed right after it
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             elif not held.enter_context(record.lock(wait=False)):
                 busy.append(run)
@@ -103,6 +104,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
         set_threads(run.threads or os.cpu_count() or 1)
         problem = building.result()
         run.check_clients(problem.data.clients)
+        run.check_batches(problem.data.sizes)
         beside.submit(lambda: (problem.risk, problem.validation))
         smoothness = None
         if run.algo.federated:

@@ -42,6 +42,10 @@ class Task(ABC):
         """Digests of the files that the configuration names, by their keys."""
         return {}
 
+    def bytes_needed(self, dtype: str) -> int:
+        """At least so much memory the data take, where the configuration tells."""
+        return 0
+
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:
         """The data, the model and the loss, from the seed alone."""

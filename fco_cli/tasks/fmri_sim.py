@@ -28,6 +28,7 @@ REGIONS = tuple(
     for side in (-1, 1)
     for x, y, z, sign in ((42, -50, -20, 1), (40, -80, -8, 1), (22, -36, -12, -1), (30, -84, 24, -1))
 )
+VOXELS_OF_1_MM = 1_870_000  # in the brain mask, about
 FWHM_TO_SIGMA = 1 / np.sqrt(8 * np.log(2))
 
 
@@ -61,6 +62,10 @@ class FmriSim(BrainTask):
     @property
     def clients_available(self) -> int:
         return self.train_subjects * self.sessions
+
+    def bytes_needed(self, dtype: str) -> int:
+        sessions = (self.train_subjects + self.validation_subjects) * self.sessions
+        return sessions * self.scans * VOXELS_OF_1_MM // self.resolution**3 * np.dtype(dtype).itemsize
 
     def mask(self) -> Nifti1Image:
         return brain_mask(self.resolution)

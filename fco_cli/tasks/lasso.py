@@ -29,6 +29,10 @@ class Lasso(SyntheticRegression):
         require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
         require(0 <= self.ones <= self.dimension, "task.ones", self.ones, f"from 0 to the dimension, {self.dimension}")
 
+    @property
+    def features(self) -> int:
+        return self.dimension
+
     def true_weights(self) -> Array:
         return np.repeat([1.0, 0.0], [self.ones, self.dimension - self.ones])
 

@@ -29,6 +29,10 @@ class Nuclear(SyntheticRegression):
         require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
         require(0 <= self.rank <= self.dimension, "task.rank", self.rank, f"from 0 to the dimension, {self.dimension}")
 
+    @property
+    def features(self) -> int:
+        return self.dimension**2
+
     def true_weights(self) -> Array:
         return np.diag(np.repeat([1.0, 0.0], [self.rank, self.dimension - self.rank]))
 

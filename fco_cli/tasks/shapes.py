@@ -30,6 +30,10 @@ class ShapedRegression(SyntheticRegression):
         super().__post_init__()
         require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
 
+    @property
+    def features(self) -> int:
+        return self.dimension
+
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None
         estimate, truth = w[:, :-1], problem.truth[:-1]

@@ -35,6 +35,15 @@ class SyntheticRegression(Task):
     def clients_available(self) -> int:
         return self.clients
 
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """d, the number of weights."""
+
+    def bytes_needed(self, dtype: str) -> int:
+        """Training and validation rows, drawn in float64 and then kept in their precision."""
+        return 2 * self.clients * self.samples * (self.features + 1) * 8
+
     @abstractmethod
     def true_weights(self) -> Array:
         """w_real, in the shape that the regularizer sees."""

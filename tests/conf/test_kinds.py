@@ -55,7 +55,7 @@ def write_writers(path: Path) -> None:
     np.savez(path, x=pixels, y=rows % 10, client=rows // 4, split=np.where(rows % 4 == 3, "test", "train"))
 
 
-SLOW = ("digits", "fmri_sim", "femnist10_l1")  # to compile; their tasks have tests of their own
+SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their tasks have tests of their own
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ def test_the_same_parts_give_the_same_kernel():
     assert specialize(total, inner=double) is not specialize(total, inner=double, parallel=True)
 
 
-def test_identities_tell_specialisations_apart():
-    """The identity is the cache key: parts at any depth and the parallel flag change it."""
+def test_identities_tell_specialisations_apart(monkeypatch):
+    """The identity is the cache key: parts at any depth and the parallel flag change it, where there are threads."""
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
 
     @kernel
     def outer(values):
@@ -74,6 +75,8 @@ def test_identities_tell_specialisations_apart():
         specialize(total, inner=double, parallel=True),
     ]
     assert len({k.identity for k in kernels}) == 4
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
+    assert len({k.identity for k in kernels}) == 3
 
 
 def test_a_python_part_makes_it_all_python_with_the_same_numbers():
