@@ -6,7 +6,9 @@ import argparse
 import gc
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -88,6 +90,8 @@ def _compose_once() -> None:
 @contextmanager
 def one_line_endings(command: str) -> Iterator[None]:
     """Every foreseen way to fail has its exit code and says itself in one line."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C has its line, too
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that knows no Greek gets a number, no traceback
@@ -99,7 +103,7 @@ def one_line_endings(command: str) -> Iterator[None]:
         end(command, 130, "stopped at once")
     except BrokenPipeError:  # who reads has left, as `head` does: nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + 13)
+        sys.exit(1)
     except SweepFailed as problem:
         end(command, 1, str(problem))
     except MemoryError as problem:

@@ -1,0 +1,126 @@
+"""Whatever is typed after fco-run: no traceback, no run that goes on for ever, one line that names what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from fco_cli.commands import run
+from fco_cli.config import register
+from fco_cli.help import GROUPS, options_of
+
+TINY = ["task.clients=6", "task.samples=15", "hparams.rounds=2", "hparams.clients_per_round=3", "output_dir=out"]
+TASKS = {"lasso": ["task.dimension=20", "task.ones=5"], "mixture": ["task.dimension=12", "task.active=3"]}
+SECONDS = 120  # whoever is at work longer does not end; the machine may be busy
+
+EXTREMES = [
+    "", "null", "-1", "0", "1", "1e23", str(2**63 - 1), str(2**63), "1" + 400 * "0", "1e308", "-1e308", "1e-320",
+    "nan", "inf", "-inf", "true", "[]", "{}", "[1,2]", "{a: 1}", "[[1]]", "../../x", "a[/b]", "${x}", "${seed}",
+    "${oc.env:HOME}", "???", "'a b'", "'\"'", "0x10", "1_000", "x,y", "\\", "/dev/null",
+    "/proc/x", "range(3)", "glob(*)",
+]  # fmt: skip
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+values = st.sampled_from(EXTREMES) | texts | st.integers().map(str) | st.floats().map(str)
+
+
+def leaves(node: object, key: str = "") -> Iterator[str]:
+    if isinstance(node, dict) and node:
+        for name, inner in node.items():
+            yield from leaves(inner, f"{key}.{name}" if key else name)
+    else:
+        yield key
+
+
+def keys_of(task: str) -> list[str]:
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        config = OmegaConf.to_container(compose("config", overrides=[f"task={task}"]))
+    hydra = ["hydra.run.dir", "hydra.output_subdir", "hydra.verbose", "hydra.job.name"]
+    return [*leaves(config), *GROUPS, "theory", *hydra]
+
+
+KEYS = {task: keys_of(task) for task in TASKS}
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    task = draw(st.sampled_from(sorted(TASKS)))
+    key = draw(st.sampled_from(KEYS[task]))
+    options = st.sampled_from([option for group in GROUPS for option in options_of(group)])
+    value = draw(options if key in GROUPS and draw(st.booleans()) else values)
+    word = draw(
+        st.sampled_from(
+            [f"{key}={value}"] * 6 + [f"+{key}={value}", f"++{key}={value}", f"~{key}", f"{key}.foo={value}"]
+        )
+        | texts
+    )
+    return [f"task={task}", *TASKS[task], *TINY, word]
+
+
+@pytest.fixture
+def fco_run(tmp_path, monkeypatch):
+    """The command in this process: its exit code and what it said to stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    get_mode = Hydra.get_mode
+
+    def hangs(*_: object) -> None:
+        raise AssertionError(f"still at work after {SECONDS} s: {sys.argv}")
+
+    def call(words: list[str]) -> tuple[int, str]:
+        monkeypatch.setattr(Hydra, "get_mode", get_mode)
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["fco-run", *words])
+        before, errors, code = signal.signal(signal.SIGALRM, hangs), io.StringIO(), 0
+        signal.alarm(SECONDS)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+                run.main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+            os.chdir(tmp_path)
+        return code, errors.getvalue()
+
+    return call
+
+
+def check(fco_run, words):
+    code, errors = fco_run(words)
+    ours = [line for line in errors.splitlines() if line.startswith("fco-run: ")]
+    assert "Traceback" not in errors
+    assert code in (0, 1, 2), (words, errors)
+    if code == 2:
+        assert len(ours) == 1, (words, errors)
+        assert len(errors.splitlines()) <= 3, (words, errors)
+
+
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FEW
+@given(words=command_lines())
+def test_a_wrong_word(fco_run, words):
+    check(fco_run, words)
+
+
+@pytest.mark.slow
+@MANY
+@given(words=command_lines())
+def test_thousands_of_wrong_words(fco_run, words):
+    check(fco_run, words)
