@@ -60,25 +60,24 @@ class _Cells:
         self.known: dict[str, str] = {}  # one object for all cells of the same text
 
     def add(self, rows: list[Row]) -> None:
-        """Column by column, which is quick; where something is odd, cell by cell."""
+        """Quickly; where something is odd, cell by cell."""
+        features = self.found.features
         for line, cells in rows:
             if len(cells) != len(self.header):
                 raise UserError(f"{self.path}: line {line} has {len(cells)} cells, the header has {len(self.header)}")
-        columns = list(zip(*(cells for _, cells in rows), strict=True))
-        if not columns:
-            return
         try:
-            if any("_" in "".join(columns[place]) for place in self.found.features):
-                raise ValueError  # Python takes 1_000 for a number
-            block = [np.fromiter(map(float, columns[place]), float, len(rows)) for place in self.found.features]
+            values = [float(cells[place]) for _, cells in rows for place in features]
+            for _, cells in rows:
+                if "_" in "".join(cells) and any("_" in cells[place] for place in features):
+                    raise ValueError  # Python takes 1_000 for a number
         except ValueError:
-            block = [np.array([self._number(row, place) for row in rows]) for place in self.found.features]
-        self.numbers.frombytes(np.array(block).T.tobytes())
+            values = [self._number(row, place) for row in rows for place in features]
+        self.numbers.extend(values)
         for place, texts in self.texts.items():
-            if not all(map(str.strip, columns[place])):
-                row = next(row for row in rows if not row[1][place].strip())
-                raise self._wrong(row, place, "it must be given in every row")
-            texts += [self.known.setdefault(cell, cell) for cell in columns[place]]
+            for row in rows:
+                if not row[1][place].strip():
+                    raise self._wrong(row, place, "it must be given in every row")
+                texts.append(self.known.setdefault(row[1][place], row[1][place]))
 
     def _number(self, row: Row, place: int) -> float:
         cell = row[1][place].strip()

@@ -60,6 +60,8 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
         raise UserError(f"{path}: HDF5 files need h5py: pip install 'fco-cli[femnist]'") from None
     with h5py.File(path, "r") as file:
         examples = _inside(path, file, "examples", h5py.Group)
+        if odd := [name for name in examples if isinstance(name, bytes)]:
+            raise UserError(f"{path}: client {odd[0]!r}: its name is not text")
         chosen = wanted.clients(sorted(examples))
 
         def each() -> Iterator[tuple[str, Any, Any]]:
