@@ -123,22 +123,27 @@ def examine(path: Path, formats: Sequence[Format]) -> Source:
         if reason := kind.not_in_folder if path.is_dir() else kind.not_alone:
             raise UserError(f"{path}: {reason}")
         for file in files:
-            _check_place(file, path)
+            check_file(file)
+            if file != path:
+                _check_place(file, path)
         return Source(path, kind, tuple(files), path.is_dir())
 
 
-def _check_place(file: Path, source: Path) -> None:
-    """A pipe or a device would never end; a link out of a folder would read what its owner never meant to give."""
+def check_file(file: Path) -> None:
+    """A pipe or a device would never end."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{shown(file)}: is not a regular file")
     if status.st_size == 0:
         raise UserError(f"{shown(file)}: is empty")
-    if file != source:
-        if not file.name.isprintable():
-            raise UserError(f"{source}: holds {shown(file.name)!r}; a file's name must be printable text")
-        if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(source)):
-            raise UserError(f"{file}: is a link to a file outside of {source}, which is not followed")
+
+
+def _check_place(file: Path, folder: Path) -> None:
+    """A link out of a folder would read what nobody meant to give."""
+    if not file.name.isprintable():
+        raise UserError(f"{folder}: holds {shown(file.name)!r}; a file's name must be printable text")
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):
+        raise UserError(f"{file}: is a link to a file outside of {folder}, which is not followed")
 
 
 def admit(source: Source, wanted: Wanted) -> None:
