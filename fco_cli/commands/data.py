@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _source(command: argparse.ArgumentParser) -> None:
-    from fco_cli.federated_data.tables import Columns
+    from fco_cli.federated_data.source import Columns
 
     known = Columns()
     command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
@@ -71,8 +71,8 @@ def _source(command: argparse.ArgumentParser) -> None:
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
-    from fco_cli.federated_data.readers import read
-    from fco_cli.federated_data.tables import Columns
+    from fco_cli.federated_data import read
+    from fco_cli.federated_data.source import Columns
 
     columns = Columns(options.label, options.client, options.split, tuple(options.drop))
     return read(options.source, columns, options.min_samples)

@@ -1,5 +1,6 @@
 """Clients' data from files: one neutral format, readers that convert into it, and the command `fco-data`."""
 
-from fco_cli.federated_data.format import FederatedData, load, save
+from fco_cli.federated_data.format import FederatedData, save
+from fco_cli.federated_data.readers import read
 
-__all__ = ["FederatedData", "load", "save"]
+__all__ = ["FederatedData", "read", "save"]

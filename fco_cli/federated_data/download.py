@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError
+from fco_cli.federated_data.private_cache import private, private_cache
 from fco_cli.files import cache_folder, one_at_a_time
 
 log = logging.getLogger(__name__)
@@ -44,29 +45,28 @@ ARCHIVES = {
 
 def fetch(archive: Archive) -> Path:
     """The folder with the archive's files; downloads what is not there yet."""
+    home = private_cache("data")
     if archive.folder.exists():
-        return archive.folder
+        return private(home / archive.folder.name)
     try:
         import pooch
     except ImportError:
         hint = f"pip install 'fco-cli[femnist]', or {by_hand(archive)}"
         raise UserError(f"task.data_dir: not given, and a download needs pooch: {hint}") from None
-    with one_at_a_time(cache_folder("data")):
+    with one_at_a_time(home):
         if archive.folder.exists():  # another process was faster
-            return archive.folder
-        return _fetch(archive, pooch)
+            return private(home / archive.folder.name)
+        return _fetch(archive, home, pooch)
 
 
-def _fetch(archive: Archive, pooch: Any) -> Path:
-    packed = cache_folder("data") / archive.name
+def _fetch(archive: Archive, home: Path, pooch: Any) -> Path:
+    packed = home / archive.name
     if packed.exists():
         verify(packed, archive.sha256)
     pooch.get_logger().setLevel("WARNING")
     log.info("downloading %s to %s", archive.url, packed)
-    path = pooch.retrieve(
-        archive.url, f"sha256:{archive.sha256}", archive.name, cache_folder("data"), downloader=Resumable(archive)
-    )
-    return unpack(Path(path), archive.folder)
+    path = pooch.retrieve(archive.url, f"sha256:{archive.sha256}", archive.name, home, downloader=Resumable(archive))
+    return unpack(Path(path), home / archive.folder.name)
 
 
 def by_hand(archive: Archive) -> str:
@@ -132,7 +132,7 @@ def verify(path: Path, sha256: str) -> None:
 def unpack(packed: Path, folder: Path) -> Path:
     """Take the HDF5 files out of the archive; the folder appears when all are there."""
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-    unfinished.mkdir(parents=True, exist_ok=True)
+    unfinished.mkdir(mode=0o700, exist_ok=True)
     with tarfile.open(packed) as archive:
         for member in archive:
             if member.isfile() and member.name.endswith(".h5"):

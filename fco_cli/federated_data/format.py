@@ -15,8 +15,8 @@ names the file and, where there is one, the client and the row (counted from 0).
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +26,14 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
 NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "features", "classes")
 SPLITS = ("train", "val", "test")
-MAX_BYTES = 8 << 30  # of all arrays together
-MAX_RATIO = 200  # of compression, for files that unpack to more than...
-SMALL_BYTES = 64 << 20
+MAX_NAME = 1000  # characters; arrays of text give every name the room of the longest
 ROWS_AT_ONCE = 4096
 
 Arrays = dict[str, Array]  # by the names above, not yet checked
@@ -63,7 +62,7 @@ class FederatedData:
 
     def fail(self, row: int, problem: str) -> NoReturn:
         """The one wording for a bad row."""
-        raise UserError(f"{self.source}: client {str(self.client[row])!r}, row {row}: {problem}")
+        raise UserError(f"{self.source}: client {shown(self.client[row])!r}, row {row}: {problem}")
 
     def take(self, rows: Array) -> FederatedData:
         """Some of the rows, by mask or index; all of them stay where they are, be it on disk."""
@@ -84,67 +83,12 @@ class FederatedData:
         return ClientData(np.ascontiguousarray(x, dtype), np.ascontiguousarray(y, dtype), start)
 
 
-def load(path: Path) -> FederatedData:
-    """Read and check a file in the neutral format."""
-    return from_arrays(str(path), read_arrays(Path(path)))
-
-
-def read_arrays(path: Path) -> Arrays:
-    """The arrays of an .npz file, no larger than it said before they were read."""
-    _check_before_reading(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as problem:
-        raise UserError(f"{path}: cannot be read: {problem}") from problem
-
-
-def map_arrays(folder: Path) -> Arrays:
-    """The arrays of a folder of .npy files, left on disk; what is written to them stays in memory."""
-    try:
-        return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
-    except (OSError, ValueError, EOFError) as problem:
-        raise UserError(f"{folder}: cannot be mapped: {problem}") from problem
-
-
 def save(data: FederatedData, path: Path) -> None:
     """Write the file, whole or not at all."""
     optional = {name: getattr(data, name) for name in OPTIONAL if getattr(data, name) is not None}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, x=data.x, y=data.y, client=data.client, **optional)
     write_atomically(Path(path), buffer.getvalue())
-
-
-def _check_before_reading(path: Path) -> None:
-    """Refuse by the sizes that the file declares, before a byte of an array is unpacked."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            total = sum(member.file_size for member in members)
-            if total > MAX_BYTES:
-                raise UserError(f"{path}: unpacks to {total / 1e9:.1f} GB; at most {MAX_BYTES / 1e9:.1f} GB are read")
-            if total > SMALL_BYTES and total > MAX_RATIO * path.stat().st_size:
-                raise UserError(f"{path}: unpacks to more than {MAX_RATIO} times its size: looks like a zip bomb")
-            for member in members:
-                _check_header(path, archive, member)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error) as problem:
-        raise UserError(f"{path}: is not an .npz file that can be read: {problem}") from problem
-
-
-def _check_header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    name = member.filename.removesuffix(".npy")
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-        held = member.file_size - file.tell()
-    if dtype.hasobject:
-        raise UserError(f"{path}: array {name!r} holds Python objects (a pickle), which are never read")
-    declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if declared != held:
-        raise UserError(f"{path}: array {name!r} declares {declared / 1e9:.3g} GB but holds {held / 1e9:.3g} GB")
 
 
 def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedData:
@@ -154,28 +98,30 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedD
             raise UserError(f"{source}: array {name!r} is missing; needed are x, y and client")
     for name in arrays:
         if name not in NEEDED + OPTIONAL:
-            raise UserError(f"{source}: array {name!r} is unknown; beside x, y and client there are {_list(OPTIONAL)}")
-    x, y, client = arrays["x"], arrays["y"], arrays["client"]
+            known = f"beside x, y and client there are {_list(OPTIONAL)}"
+            raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
+    x = arrays["x"]
     _shape(source, "x", x, x.ndim == 2 and x.size > 0, "rows and columns, [N, d]")
     for name in ("y", "client", "split"):
         if name in arrays:
             array = arrays[name]
             _shape(source, name, array, array.shape == (len(x),), f"a value for each of the {len(x)} rows of x")
-    for name in OPTIONAL[1:]:
+    for name in ("features", "classes"):
         if name in arrays:
-            arrays[name] = _names(source, name, arrays[name])
             _shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
     if "features" in arrays and len(arrays["features"]) != x.shape[1]:
         raise UserError(f"{source}: array 'features' has {len(arrays['features'])} names for {x.shape[1]} columns of x")
     for name in ("x", "y"):
         if arrays[name].dtype.kind not in "biuf":
-            raise UserError(f"{source}: array {name!r} must hold numbers, not {arrays[name].dtype}")
-    split = _names(source, "split", arrays["split"]) if "split" in arrays else None
-    names = _names(source, "client", client)
-    data = FederatedData(source, x, y, names, split, arrays.get("features"), arrays.get("classes"))
+            raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
+    texts = {name: _names(source, name, arrays[name]) for name in ("client", *OPTIONAL) if name in arrays}
+    for name in ("features", "classes"):
+        if name in texts:
+            check_different(source, name, texts[name].tolist())
+    data = FederatedData(source, x, arrays["y"], **texts)
     _check_values(data)
     if min_samples > 0:
-        _, member, sizes = np.unique(names, return_inverse=True, return_counts=True)
+        _, member, sizes = np.unique(data.client, return_inverse=True, return_counts=True)
         data = data.take(sizes[member] >= min_samples)
     _check_clients(data)
     return data
@@ -183,16 +129,57 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedD
 
 def _shape(source: str, name: str, array: Array, right: bool, wanted: str) -> None:
     if not right:
-        raise UserError(f"{source}: array {name!r} has shape {array.shape}, must be {wanted}")
+        raise UserError(f"{source}: array {name!r} has shape {shown(array.shape)}, must be {wanted}")
 
 
 def _names(source: str, name: str, array: Array) -> Array:
+    """As text that can be written and printed, whatever wrote it."""
     if array.dtype.kind not in "USiu":
-        raise UserError(f"{source}: array {name!r} must hold names or whole numbers, not {array.dtype}")
+        raise UserError(f"{source}: array {name!r} must hold names or whole numbers, not {shown(array.dtype)}")
+    width = 21 if array.dtype.kind in "iu" else max(1, array.dtype.itemsize // (4 if array.dtype.kind == "U" else 1))
+    require_memory(f"{source}: array {name!r}", 4 * width * len(array))
     try:
-        return array.astype(np.str_)
+        text = np.ascontiguousarray(array, dtype=np.str_)
     except UnicodeDecodeError:
         raise UserError(f"{source}: array {name!r} holds bytes that are not text") from None
+    codes = text.astype(text.dtype.newbyteorder("="), copy=False).view(np.uint32)
+    if ((codes >= 0xD800) & (codes <= 0xDFFF) | (codes > 0x10FFFF)).any():
+        raise UserError(f"{source}: array {name!r} holds codes that are no characters")
+    return text
+
+
+def as_names(source: object, what: str, names: Sequence[str]) -> Array:
+    """Names from a file as an array, none of them longer than is good for the others."""
+    longest = max(names, key=len, default="")
+    if len(longest) > MAX_NAME:
+        raise UserError(
+            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most {MAX_NAME} will do"
+        )
+    if "\0" in "".join(names):
+        raise UserError(f"{source}: {what}: a name holds the character NUL")
+    require_memory(f"{source}: {what}", 4 * len(longest) * len(names))
+    return np.array(names, dtype=np.str_)
+
+
+def check_different(source: object, what: str, names: Sequence[str]) -> None:
+    """Of two features with one name nobody could tell which is meant."""
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        raise UserError(f"{source}: {what}: given more than once: {listed(twice)}")
+
+
+def listed(names: Iterable[object], most: int = 10) -> str:
+    """Names for a message, on one line, whatever is in them."""
+    names = list(names)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name, 40) for name in names[:most]) + rest
+
+
+def shown(text: object, most: int = 200) -> str:
+    """Text that a file or a parser has made, for a line on a terminal: short, printable, encodable."""
+    line = " ".join(str(text).split())
+    line = line if len(line) <= most else line[: most - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
 
 
 def _check_values(data: FederatedData) -> None:
@@ -201,11 +188,11 @@ def _check_values(data: FederatedData) -> None:
         if (row := first_not_finite(values)) is not None:
             cells = np.atleast_1d(values[row])
             column = int(np.argmin(np.isfinite(cells)))
-            what = "the label" if name == "y" else f"feature {data.feature_names[column]!r}"
+            what = "the label" if name == "y" else f"feature {shown(data.feature_names[column])!r}"
             data.fail(row, f"{what} is {cells[column]}; every value must be finite")
     if data.split is not None and not (known := np.isin(data.split, SPLITS)).all():
         row = int(np.argmin(known))
-        data.fail(row, f"split is {str(data.split[row])!r}; it must be one of {_list(SPLITS)}")
+        data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
 
 
 def _check_clients(data: FederatedData) -> None:

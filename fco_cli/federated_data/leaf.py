@@ -4,65 +4,108 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, first_not_finite
+from fco_cli.federated_data.format import Arrays, as_names, check_different, first_not_finite, shown
+from fco_cli.federated_data.source import Format, Wanted, in_order
 from fco_cli.problem.layout import Array
 
-
-def read_leaf(source: Path) -> Arrays:
-    """A shard, or a folder of them; shards below folders `train` and `test` give the split."""
-    shards = [source] if source.is_file() else sorted(source.rglob("*.json"))
-    if not shards:
-        raise UserError(f"{source}: holds no .json files")
-    x, y, client, split = [], [], [], []
-    for shard in shards:
-        folder = shard.parent.name if shard.parent.name in ("train", "test") else ""
-        for user, rows, labels in _read_shard(shard):
-            x.append(rows)
-            y.append(labels)
-            client += [user] * len(labels)
-            split += [folder] * len(labels)
-    if not x:
-        raise UserError(f"{source}: its shards hold no users")
-    widths = {rows.shape[1] for rows in x}
-    if len(widths) > 1:
-        raise UserError(f"{source}: its samples have different numbers of features: {sorted(widths)}")
-    arrays = {"x": np.concatenate(x), "y": np.concatenate(y), "client": np.array(client)}
-    if all(split):
-        arrays["split"] = np.array(split)
-    elif any(split):
-        raise UserError(f"{source}: some shards are below `train` and `test`, others are not")
-    return arrays
+PARTS = ("train", "test")
+CHUNK = 1 << 24
+# What the objects that follow a character of JSON take in CPython, at most: a number and its place in a list, ...
+BYTES = {b",": 40, b"[": 80, b"{": 300, b'"': 40}
 
 
-def _read_shard(path: Path) -> list[tuple[str, Array, Array]]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as problem:
-        raise UserError(f"{path}: cannot be read: {problem.strerror}") from problem
-    except ValueError as problem:  # cut off, or not JSON at all
-        raise UserError(f"{path}: is not complete JSON: {problem}") from problem
+class Leaf(Format):
+    """A shard, or a folder of them; shards in folders `train` and `test` give the split."""
+
+    name, ending = "a LEAF shard", ".json"
+
+    def files(self, folder: Path) -> list[Path]:
+        places = [folder, *(folder / part for part in PARTS)]
+        return [path for place in places if place.is_dir() for path in in_order(place, self.ending)]
+
+    def split_of(self, path: Path) -> str:
+        return path.parent.name if path.parent.name in PARTS else ""
+
+    def needs(self, path: Path, wanted: Wanted) -> int:
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            if file.read(CHUNK).lstrip()[:1] != b"{":
+                raise UserError(f"{path}: is not a LEAF shard: it does not begin with a brace")
+            file.seek(0)
+            while chunk := file.read(CHUNK):
+                total += sum(chunk.count(character) * size for character, size in BYTES.items())
+        return total
+
+    def read(self, path: Path, wanted: Wanted) -> Arrays:
+        try:
+            content = json.loads(path.read_bytes(), object_pairs_hook=_without_doubles)
+        except RecursionError:
+            raise UserError(f"{path}: is not a LEAF shard: lists in lists, hundreds deep") from None
+        except ValueError as problem:  # cut off, or not JSON at all
+            raise UserError(f"{path}: is not complete JSON: {shown(problem)}") from problem
+        users, counts, data = _parts(path, content)
+        rows, labels = [], []
+        for user, count in zip(users, counts, strict=True):
+            x, y = _client(f"{path}: client {shown(user)!r}", data[user], count)
+            rows.append(x)
+            labels.append(y)
+        widths = {x.shape[1] for x in rows}
+        if len(widths) > 1:
+            raise UserError(f"{path}: its samples have different numbers of features: {sorted(widths)}")
+        names = as_names(path, "user", users)
+        return {
+            "x": np.concatenate(rows),
+            "y": np.concatenate(labels),
+            "client": np.repeat(names, [len(y) for y in labels]),
+        }
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        check_different("its objects", "keys", [key for key, _ in pairs])
+    return content
+
+
+def _parts(path: Path, content: Any) -> tuple[list[str], list[int | None], dict[str, Any]]:
+    """Users, their numbers of samples and their data, of the right kinds and fitting each other."""
     if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
         raise UserError(f"{path}: is not a LEAF shard: it needs users and user_data")
-    users = content["users"]
-    counts = content.get("num_samples") or [None] * len(users)
-    if len(counts) != len(users):
-        raise UserError(f"{path}: has {len(users)} users but {len(counts)} num_samples")
-    clients = []
-    for user, count in zip(users, counts, strict=True):
-        try:
-            rows = np.array(content["user_data"][user]["x"], dtype=np.float32)
-            labels = np.array(content["user_data"][user]["y"])
-        except (KeyError, TypeError, ValueError) as problem:
-            raise UserError(f"{path}: client {user!r}: x and y must be lists of numbers ({problem})") from problem
-        if rows.ndim != 2 or labels.shape != (len(rows),) or count not in (None, len(rows)):
-            raise UserError(
-                f"{path}: client {user!r}: x has shape {rows.shape}, y {labels.shape}, num_samples says {count}"
-            )
-        if (row := first_not_finite(rows)) is not None:
-            raise UserError(f"{path}: client {user!r}, row {row}: not every feature is a finite number")
-        clients.append((str(user), rows, labels))
-    return clients
+    users, data = content["users"], content["user_data"]
+    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+        raise UserError(f"{path}: is not a LEAF shard: users must be a list of names")
+    if not users:
+        raise UserError(f"{path}: holds no users")
+    check_different(path, "users", users)
+    if not isinstance(data, dict) or data.keys() != set(users):
+        raise UserError(f"{path}: is not a LEAF shard: user_data must hold every user, and no other")
+    counts = content.get("num_samples")
+    counts = [None] * len(users) if counts is None else counts
+    if not isinstance(counts, list) or len(counts) != len(users):
+        given = f"{len(counts)} num_samples" if isinstance(counts, list) else "num_samples that are no list"
+        raise UserError(f"{path}: has {len(users)} users but {given}")
+    return users, counts, data
+
+
+def _client(who: str, content: Any, count: Any) -> tuple[Array, Array]:
+    if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
+        raise UserError(f"{who}: needs x and y")
+    try:
+        rows, labels = np.array(content["x"]), np.array(content["y"])
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise UserError(f"{who}: x and y must be lists of numbers ({shown(problem)})") from problem
+    for name, array in (("x", rows), ("y", labels)):
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"{who}: {name} must be lists of numbers, none of them text or of more than 19 digits")
+    if rows.ndim != 2 or labels.shape != (len(rows),) or count not in (None, len(rows)):
+        raise UserError(f"{who}: x has shape {rows.shape}, y {labels.shape}, num_samples says {shown(count, 40)}")
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)
+    if (row := first_not_finite(rows)) is not None:
+        raise UserError(f"{who}, row {row}: not every feature is a finite number in single precision")
+    return rows, labels

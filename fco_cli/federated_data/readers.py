@@ -7,61 +7,65 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, FederatedData, from_arrays, map_arrays, read_arrays
-from fco_cli.federated_data.leaf import read_leaf
-from fco_cli.federated_data.tables import SUFFIXES, Columns, read_tables
-from fco_cli.federated_data.tff import read_tff
+import numpy as np
 
-KINDS = {"npz": (".npz",), "npy": (".npy",), "leaf": (".json",), "tff": (".h5",), "table": SUFFIXES}
+from fco_cli.federated_data.csv_files import Csv
+from fco_cli.federated_data.format import FederatedData, from_arrays
+from fco_cli.federated_data.leaf import Leaf
+from fco_cli.federated_data.numpy_files import Npy, Npz
+from fco_cli.federated_data.parquet import Parquet
+from fco_cli.federated_data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays, understood
+from fco_cli.federated_data.tff import Tff
 
+FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Parquet())
 
-def kind_of(source: Path) -> str:
-    """What a file or folder holds, by the endings of its names."""
-    if not source.exists():
-        raise UserError(f"{source}: no such file or folder")
-    files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
-    suffixes = {path.suffix for path in files}
-    kinds = [kind for kind, endings in KINDS.items() if suffixes & set(endings)]
-    if source.is_dir() and kinds == ["npz"]:
-        raise UserError(f"{source}: is a folder; name the .npz file in it")
-    if source.is_file() and kinds == ["npy"]:
-        raise UserError(f"{source}: is one array; name the folder with x.npy, y.npy and client.npy")
-    if len(kinds) != 1:
-        found = " and ".join(kinds) or "nothing that is known"
-        raise UserError(
-            f"{source}: holds {found}; it must hold files of one kind: .npz, .npy, .json, .h5, .csv or .parquet"
-        )
-    return kinds[0]
+Choice = Callable[[list[str]], list[str]]  # of some clients, from the sorted names of all
 
 
-def read(source: Path, columns: Columns | None = None, min_samples: int = 0) -> FederatedData:
-    """Read and check data of any known kind."""
-    columns = columns or Columns()
-    readers: dict[str, Callable[[], Arrays]] = {
-        "npz": lambda: read_arrays(source),
-        "npy": lambda: map_arrays(source),
-        "leaf": lambda: read_leaf(source),
-        "tff": lambda: read_tff(source),
-        "table": lambda: read_tables(source, columns),
-    }
-    return from_arrays(str(source), readers[kind_of(source)](), min_samples)
+def everyone(clients: list[str]) -> list[str]:
+    return clients
 
 
-def fingerprint(source: Path) -> str:
-    """A hash of the content of a file or folder, whatever its path: what a result depends on."""
-    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    if not files:
-        raise UserError(f"{source}: no such file or folder, or an empty one")
-    stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    return _fingerprint(stamps)
+def read(path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone) -> FederatedData:
+    """Read and check data of any known kind; of the chosen clients only, and of those with enough samples."""
+    source = examine(path, FORMATS)
+    arrays = read_arrays(source, _wanted(source, columns, choose))
+    data = from_arrays(str(path), arrays, min_samples)
+    if choose is everyone or source.format.chooses:
+        return data
+    return data.take(np.isin(data.client, choose(data.clients.tolist())))
+
+
+def fingerprint(path: Path, choose: Choice = everyone) -> str:
+    """A hash of all that a result depends on: the kind of the files, their content and, in a folder, their names.
+
+    Only what would be read is hashed, and only after it has been let in: no other file, however long, is opened.
+    """
+    source = examine(path, FORMATS)
+    with understood(path, source.format.name):
+        stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
+    return _fingerprint(source, stamps, choose)
 
 
 @lru_cache(maxsize=16)
-def _fingerprint(stamps: tuple[tuple[str, int, int], ...]) -> str:
+def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], choose: Choice) -> str:
     """Once for all runs of a sweep, as long as size and time of change stay as they are."""
-    total = hashlib.sha256()
-    for name, _, _ in stamps:
-        with Path(name).open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+    admit(source, _wanted(source, None, choose))
+    total = hashlib.sha256(source.format.name.encode())
+    for path in source.files:
+        with understood(path, source.format.name), path.open("rb") as file:
+            name = path.relative_to(source.path).as_posix() if source.in_folder else ""
+            total.update(hashlib.sha256(name.encode()).digest() + hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
+
+
+def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
+    """The first file decides who is chosen, so that train and test have the same clients."""
+    decided: list[str] = []
+
+    def chosen(clients: list[str]) -> list[str]:
+        if not decided:
+            decided.extend(choose(clients))
+        return decided
+
+    return Wanted(columns or Columns(), chosen, source.in_folder)

@@ -9,9 +9,8 @@ import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.download import ARCHIVES, fetch
-from fco_cli.federated_data.format import FederatedData, check_labels, from_arrays
-from fco_cli.federated_data.readers import fingerprint, kind_of, read
-from fco_cli.federated_data.tff import read_tff
+from fco_cli.federated_data.format import FederatedData, check_labels
+from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.problem import TaskData
@@ -41,8 +40,10 @@ class Femnist(ImageClassification):
         return f"{archive.url} has not been downloaded (to {archive.folder})"
 
     def contents(self) -> dict[str, str]:
-        known = ARCHIVES[self.classes].sha256
-        return {"data_dir": known if self.data_dir is None else fingerprint(Path(self.data_dir))}
+        if self.data_dir is None:
+            return {"data_dir": ARCHIVES[self.classes].sha256}
+        some = Writers(self.client_fraction, seed=0)  # as many as with any seed, and so as much memory
+        return {"data_dir": fingerprint(Path(self.data_dir), some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
@@ -61,17 +62,21 @@ class Femnist(ImageClassification):
 
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""
-
-        def choose(writers: list[str]) -> list[str]:
-            count = max(2, round(self.client_fraction * len(writers)))
-            chosen = generator(seed, TRAINING).choice(len(writers), min(count, len(writers)), replace=False)
-            return [writers[m] for m in sorted(chosen)]
-
         source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
-        if kind_of(source) == "tff":
-            return from_arrays(str(source), read_tff(source, choose))
-        data = read(source)
-        return data.take(np.isin(data.client, choose(data.clients.tolist())))
+        return read(source, choose=Writers(self.client_fraction, seed))
+
+
+@dataclass(frozen=True)
+class Writers:
+    """A random choice of the writers."""
+
+    fraction: float
+    seed: int
+
+    def __call__(self, writers: list[str]) -> list[str]:
+        count = max(2, round(self.fraction * len(writers)))
+        chosen = generator(self.seed, TRAINING).choice(len(writers), min(count, len(writers)), replace=False)
+        return [writers[m] for m in sorted(chosen)]
 
 
 def ink(pixels: Array, data: FederatedData) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
-import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.errors import UserError, one_line
-from fco_cli.files import cache_folder, one_at_a_time
+from fco_cli.federated_data.private_cache import private, private_cache
+from fco_cli.federated_data.source import check_file, understood
+from fco_cli.files import one_at_a_time
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 
@@ -30,8 +33,6 @@ log = logging.getLogger(__name__)
 
 STIMULI = {"house": 0.0, "face": 1.0}
 PREPROCESSING = {"standardize": "zscore_sample", "by": "run", "stimuli": sorted(STIMULI), "dtype": "float32"}
-# What nibabel and gzip say of a damaged file; nibabel's own ImageFileError is no OSError.
-UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Prepared:
 def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
     """The sessions of the subjects, from the cache if they have been prepared before."""
     files = [fetch(data_dir, number) for number in subjects]
-    folder = cache_home() / _digest(files)
+    with understood(files[0].mask.parent, "a folder of scans"):
+        folder = cache_home() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
         with one_at_a_time(folder.parent):  # another process may be at it: then wait, and find its work done
@@ -124,13 +126,10 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
     """The subject's sessions in the order of time, and the run of every volume."""
     import pandas as pd
 
-    try:
+    with understood(subject.labels, "a table with the columns 'labels' and 'chunks', separated by a blank,"):
+        check_file(subject.labels)
         table = pd.read_csv(subject.labels, sep=" ")
         names, runs = table["labels"], table["chunks"].to_numpy(dtype=np.int64)
-    except (OSError, ValueError, KeyError) as problem:
-        raise UserError(
-            f"{subject.labels}: needs the columns 'labels' and 'chunks', separated by a blank: {one_line(problem)}"
-        ) from problem
     y = names.map(STIMULI).to_numpy()
     sessions = []
     for run in dict.fromkeys(runs.tolist()):
@@ -147,14 +146,13 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
 def read_image(path: Path) -> Nifti1Image:
     """The whole image, read into memory so that damage shows here."""
     import nibabel
-    from nibabel.filebasedimages import ImageFileError
 
-    try:
+    with understood(path, "a NIfTI image"):
+        check_file(path)
         image = nibabel.load(path)
         assert isinstance(image, nibabel.Nifti1Image)
+        require_memory(f"{path}: reading it", 8 * math.prod(image.shape))  # whole numbers with a scale become floats
         return nibabel.Nifti1Image(np.asanyarray(image.dataobj), image.affine, image.header)
-    except (*UNREADABLE, ImageFileError) as problem:
-        raise UserError(f"{path}: not a readable NIfTI image: {one_line(problem)}") from problem
 
 
 def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti1Image) -> Array:
@@ -185,7 +183,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         raise UserError(f"{files[0].mask}: has no voxel")
     work = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        work.mkdir()
+        work.mkdir(mode=0o700)
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
@@ -209,6 +207,8 @@ def _prepare(files: list[Subject], folder: Path) -> None:
 
 def _load(folder: Path) -> Prepared | None:
     """What is in the cache; None if nothing is, or if it is damaged."""
+    if folder.exists():
+        private(folder)
     try:
         description = json.loads((folder / "prepared.json").read_text())
         # copy-on-write: the file never changes, and the kernels see the same kind of array as everywhere
@@ -241,4 +241,4 @@ def _digest(files: list[Subject]) -> str:
 
 
 def cache_home() -> Path:
-    return cache_folder("fmri")
+    return private_cache("fmri")

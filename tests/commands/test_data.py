@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.data import main
-from fco_cli.federated_data import FederatedData, load, save
+from fco_cli.federated_data import FederatedData, read, save
 from fco_cli.federated_data.describe import Description
 
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
@@ -22,7 +22,7 @@ def table(tmp_path):
 def test_convert_check_describe(table, tmp_path, capsys):
     target = tmp_path / "t.npz"
     main(["convert", str(table), str(target), "--min-samples", "2"])
-    assert load(target).clients.tolist() == ["a", "b"]
+    assert read(target).clients.tolist() == ["a", "b"]
     main(["check", str(target), "--loss", "logistic"])
     assert "good: 4 samples of 2 clients" in capsys.readouterr().out
     main(["describe", str(target), "--picture", str(tmp_path / "t.png")])

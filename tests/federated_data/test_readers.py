@@ -11,8 +11,7 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.readers import fingerprint, read
-from fco_cli.federated_data.tables import Columns
-from fco_cli.federated_data.tff import read_tff
+from fco_cli.federated_data.source import Columns
 
 
 def frame() -> pd.DataFrame:
@@ -91,9 +90,13 @@ def test_tables_that_do_not_fit_are_named(tmp_path):
         tmp_path / "t.csv", columns=Columns("sick")
     )
     frame().drop(columns="weight").to_csv(tmp_path / "u.csv", index=False)
-    assert "u.csv: its columns differ from those of t.csv: weight" in refusal(tmp_path)
-    (tmp_path / "t.csv").write_text("")
-    assert "cannot be read" in refusal(tmp_path / "t.csv")
+    assert "t.csv: has a column 'client', but is one client's file" in refusal(tmp_path)
+    other_columns = refusal(tmp_path, columns=Columns(drop=("client",)))
+    assert "u.csv: its columns differ from those of t.csv: weight" in other_columns
+    numbers = frame().assign(y=range(6))
+    numbers.to_csv(tmp_path / "u.csv", index=False)
+    labels = refusal(tmp_path, columns=Columns(drop=("client",)))
+    assert "u.csv: only one of it and t.csv has numbers for labels" in labels
 
 
 def leaf(users: dict[str, list[list[float]]]) -> dict:
@@ -139,13 +142,13 @@ def test_bad_leaf_shards_are_named(tmp_path):
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0, 0.0]]})))
     assert f"{shard}: client 'w'" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0]]})))
-    assert "different numbers of features: [1, 2]" in refusal(tmp_path)
+    assert "b.json: its samples have 1 features, those of a.json have 2" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [3]}))
     assert "num_samples says 3" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [2, 2]}))
     assert "has 1 users but 2 num_samples" in refusal(tmp_path)
     (tmp_path / "alone.json").write_text(json.dumps(leaf({})))
-    assert "hold no users" in refusal(tmp_path / "alone.json")
+    assert "holds no users" in refusal(tmp_path / "alone.json")
 
 
 def write_tff(folder: Path) -> None:
@@ -169,9 +172,9 @@ def test_tff_files_give_images_by_writer(tmp_path):
 
 def test_only_chosen_writers_are_read_from_tff_files(tmp_path):
     write_tff(tmp_path)
-    arrays = read_tff(tmp_path, lambda writers: [writers[0], writers[2]])
-    assert np.unique(arrays["client"]).tolist() == ["f0", "f2"]
-    assert len(arrays["y"]) == 12
+    data = read(tmp_path, choose=lambda writers: [writers[0], writers[2]])
+    assert data.clients.tolist() == ["f0", "f2"]
+    assert len(data.y) == 12
 
 
 def test_a_damaged_tff_file_is_named(tmp_path):
@@ -184,7 +187,7 @@ def test_a_folder_must_hold_one_kind(tmp_path):
     assert "holds nothing that is known" in refusal(tmp_path)
     frame().to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "a.json").write_text("{}")
-    assert "holds leaf and table" in refusal(tmp_path)
+    assert "holds .json and .csv; it must hold files of one kind" in refusal(tmp_path)
     assert "no such file or folder" in refusal(tmp_path / "nowhere")
     (tmp_path / "sub").mkdir()
     np.savez(tmp_path / "sub" / "d.npz", x=np.zeros(2))
@@ -192,12 +195,27 @@ def test_a_folder_must_hold_one_kind(tmp_path):
 
 
 def test_a_fingerprint_is_of_the_content_and_not_of_the_path(tmp_path):
-    for name, content in (("a", "same"), ("b", "same"), ("c", "other")):
-        (tmp_path / name).write_text(content)
-    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b") != fingerprint(tmp_path / "c")
-    before = fingerprint(tmp_path / "a")
-    (tmp_path / "a").write_text("changed")
-    assert fingerprint(tmp_path / "a") != before
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for path in paths:
+        frame().assign(weight=range(6) if path.name == "c.csv" else 1).to_csv(path, index=False)
+    a, b, c = paths
+    assert fingerprint(a) == fingerprint(b) != fingerprint(c)
+    before = fingerprint(a)
+    frame().to_csv(a, index=False)
+    assert fingerprint(a) != before
+
+
+def test_a_fingerprint_is_of_the_names_that_mean_something(tmp_path):
+    write_leaf(tmp_path / "one")
+    write_leaf(tmp_path / "two")
+    before = fingerprint(tmp_path / "one")
+    assert before == fingerprint(tmp_path / "two")
+    (tmp_path / "one/test/a.json").rename(tmp_path / "one/train/c.json")
+    assert fingerprint(tmp_path / "one") != before
+    (tmp_path / "two/readme.txt").write_text("is not read")
+    (tmp_path / "two/all_data").mkdir()
+    (tmp_path / "two/all_data/all.json").write_text("is not read")
+    assert fingerprint(tmp_path / "two") == before
 
 
 @pytest.mark.parametrize(("name", "writers", "rows"), [("femnist10", 285, 32487), ("femnist62", 291, 45873)])
@@ -226,9 +244,9 @@ def test_a_folder_of_arrays_stays_on_disk(tmp_path):
 
 def test_bad_folders_of_arrays(tmp_path):
     objects = arrays_in(tmp_path / "objects", client=np.array(["a", "a", "b", None], dtype=object))
-    assert "objects: cannot be mapped:" in refusal(objects)
+    assert "client.npy holds Python objects (a pickle)" in refusal(objects)
     assert "'x' has shape (4,)" in refusal(arrays_in(tmp_path / "flat", x=np.zeros(4)))
     assert "name the folder with x.npy" in refusal(objects / "x.npy")
     (objects / "y.npy").unlink()
     (objects / "client.npy").write_bytes(b"\x93NUMPY")
-    assert "cannot be mapped" in refusal(objects)
+    assert "client.npy: is not an .npy file that can be read" in refusal(objects)

@@ -212,14 +212,14 @@ def test_a_cache_that_cannot_be_written_is_named(tree: Tree, tmp_path: Path) -> 
 
 def test_corrupt_scans(tree: Tree) -> None:
     tree.file(2, "bold.nii.gz").write_bytes(b"no image at all")
-    with pytest.raises(UserError, match=r"subj2/bold.nii.gz: not a readable NIfTI image"):
+    with pytest.raises(UserError, match=r"subj2/bold.nii.gz: is not a NIfTI image that can be read"):
         tree.build()
 
 
 def test_truncated_scans(tree: Tree) -> None:
     path = tree.file(1, "bold.nii.gz")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match=r"subj1/bold.nii.gz: not a readable NIfTI image"):
+    with pytest.raises(UserError, match=r"subj1/bold.nii.gz: is not a NIfTI image that can be read"):
         tree.build()
 
 
@@ -231,7 +231,7 @@ def test_labels_that_do_not_match_the_volumes(tree: Tree) -> None:
 
 def test_labels_of_another_form(tree: Tree) -> None:
     tree.file(1, "labels.txt").write_text("face\nhouse\n")
-    with pytest.raises(UserError, match=r"subj1/labels.txt: needs the columns 'labels' and 'chunks'"):
+    with pytest.raises(UserError, match=r"subj1/labels.txt: is not a table with the columns 'labels' and 'chunks'"):
         tree.build()
 
 

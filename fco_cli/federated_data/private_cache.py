@@ -1,0 +1,40 @@
+"""Data that were downloaded or prepared once: kept where nobody else can have put anything in their place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from fco_cli.errors import UserError
+from fco_cli.files import cache_folder
+from fco_cli.problem.kernel_cache import why_unsafe
+
+
+def private_cache(name: str) -> Path:
+    """The cache folder of that name, made if need be; refused where another user can write, or could have written."""
+    home = cache_folder(name)
+    try:
+        for place in (home.parent, home):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"{home}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    return private(Path(os.path.realpath(home)))  # no link on the way can be changed under our hands
+
+
+def private(folder: Path) -> Path:
+    """The folder, if it is ours alone; one that others could only read is closed to them."""
+    try:
+        status = folder.lstat()
+        ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if ours and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            folder.chmod(0o700)
+        reason = why_unsafe(folder) if folder.is_dir() and not folder.is_symlink() else "it is not a folder"
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be used: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    if reason:
+        raise UserError(
+            f"{folder}: is not used, for another user may have written what is in it: {reason}; "
+            "remove it, or move the cache with XDG_CACHE_HOME"
+        )
+    return folder
