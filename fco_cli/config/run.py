@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.config.identity import Identity, identity_of
-from fco_cli.config.schemas import RunConfig, Selection
+from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.files import as_yaml
 from fco_cli.problem.mirror_maps import Mirror
@@ -37,12 +37,16 @@ class Run:
     force: bool
     record_clients: bool
     threads: int | None
-    select: Selection | None  # how the experiment it belongs to, if any, chooses learning rates
+    experiment: Experiment | None  # the one that it belongs to, if any
     yaml: str  # the resolved configuration
 
     @classmethod
     def of(cls, config: DictConfig) -> Run:
         """Check everything that can be known before any data are built."""
+        check_profile(config)
+        experiment = None if config.experiment is None else _typed(config, "experiment")
+        if experiment is not None:
+            _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
@@ -59,7 +63,7 @@ class Run:
             force=config.force,
             record_clients=config.record_clients,
             threads=config.threads,
-            select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
+            experiment=experiment,
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -103,6 +107,18 @@ class Run:
             f"{key} {getattr(self.hparams, key):g}" for key in ("client_lr", "server_lr") if key in self.algo.uses
         ]
         return ", ".join([*parts, f"seed {self.seed}"])
+
+
+def check_profile(config: DictConfig) -> None:
+    """First of all: numbers of rounds may depend on it."""
+    _typed(config, "profile")
+
+
+def _typed(config: DictConfig, key: str) -> Any:
+    """A group as the object that checks its values."""
+    part = OmegaConf.to_object(config[key])
+    _refuse_unknown_keys(f"{key}.", config[key], part)
+    return part
 
 
 def _refuse_unknown_keys(prefix: str, config: DictConfig, schema: Any) -> None:
