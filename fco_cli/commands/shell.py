@@ -38,18 +38,28 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
     from fco_cli import hydra_on_314, theory
     from fco_cli.config import register
 
+    ours = False  # until Hydra calls one of our functions
+
     def guarded(config: DictConfig) -> Any:
+        nonlocal ours
+        ours = True
         with one_line_endings(command):  # Hydra must not see our exceptions: it would add lines of its own
             return job(config)
 
-    guarded.sweep = sweep  # type: ignore[attr-defined]  # the fused launcher looks for it
+    def guarded_sweep(*jobs: Any, **options: Any) -> list[Any]:
+        nonlocal ours
+        ours = True
+        assert sweep is not None
+        return sweep(*jobs, **options)
+
+    guarded.sweep = sweep and guarded_sweep  # type: ignore[attr-defined]  # the fused launcher looks for it
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse wants flags first
     hydra_on_314.mend()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
     register()
     theory.register()
     _compose_once()
-    with one_line_endings(command):
+    with one_line_endings(command, composing=lambda: not ours):
         hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
 
 
@@ -63,15 +73,18 @@ def _compose_once() -> None:
 
 
 @contextmanager
-def one_line_endings(command: str) -> Iterator[None]:
-    """Every foreseen way to fail has its exit code and says itself in one line."""
+def one_line_endings(command: str, composing: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Every foreseen way to fail has its exit code and says itself in one line.
+
+    While Hydra is composing, whatever makes it stumble is on the command line: a group of null, a launcher of none.
+    """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         yield
     except Interrupted as problem:
-        end(command, problem.exit_code, "stopped; checkpoints are saved, the same command continues")
+        end(command, problem.exit_code, "stopped; the same command continues from what is saved")
     except KeyboardInterrupt:  # before there was anything to save, or a second one
         end(command, 130, "stopped at once")
     except SweepFailed as problem:
@@ -80,6 +93,10 @@ def one_line_endings(command: str) -> Iterator[None]:
         end(command, 2, f"task: not enough memory: {one_line(problem)}")
     except (UserError, HydraException, OmegaConfBaseException) as problem:
         end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
+    except Exception as problem:
+        if not composing():
+            raise
+        end(command, 2, f"command line: {type(problem).__name__}: {one_line(problem)}")
 
 
 def _meant_by(word: str | None) -> str:

@@ -26,9 +26,13 @@ def check(config: DictConfig) -> None:
     from rich.console import Console
 
     from fco_cli.commands.tables import theory_table
+    from fco_cli.config.run import check_profile
+    from fco_cli.errors import require
     from fco_cli.theory.run import check_theorems
     from fco_cli.theory.statements import Grid
 
+    check_profile(config)
+    require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null: experiment=theory brings it")
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     output = Console(width=160)

@@ -322,7 +322,7 @@ def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
     for times, (number, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143)]):
         returned, stderr = interrupt(parts, number, earlier_starts=times)
         assert returned == code, stderr
-        assert_one_clear_line(stderr, "stopped; checkpoints are saved")
+        assert_one_clear_line(stderr, "stopped; the same command continues from what is saved")
         record = the_record(tmp_path / "parts")
         assert not (record / "result.json").exists()
         with np.load(record / "checkpoint.npz", allow_pickle=False) as checkpoint:
