@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -76,9 +77,16 @@ class Sweep:
         command = [BIN / "fco-run", *self.words, "output_dir=straight"]
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
 
-    def stamps(self):
-        """Of all that has come back from the workers."""
-        return {path: os.stat(path).st_mtime_ns for path in glob(f"{self.folder}/cluster/**/*.npz", recursive=True)}
+    def sign_of_life(self, process):
+        """Wait until something new comes back from the workers, or the end."""
+        seen = self._stamps()
+        wait_for(lambda: self._stamps() != seen or process.poll() is not None, 600, "a sign of life")
+
+    def _stamps(self):
+        files = glob(f"{self.folder}/cluster/**/*.npz", recursive=True)
+        with suppress(FileNotFoundError):  # just replaced: ask again
+            return {path: os.stat(path).st_mtime_ns for path in files}
+        return self._stamps()
 
     def assert_same(self, runs):
         mine, others = (records(self.folder / name) for name in ("cluster", "straight"))
@@ -151,8 +159,7 @@ def test_nothing_is_lost_by_kill_9_at_any_time(what, tmp_path):
         while kills < KILLS:
             process = sweep.start(cluster)
             while process.poll() is None:
-                seen = sweep.stamps()
-                wait_for(lambda: sweep.stamps() != seen or process.poll() is not None, 600, "a sign of life")
+                sweep.sign_of_life(process)
                 time.sleep(times.uniform(0, 6))
                 if process.poll() is not None or kills == KILLS:
                     break
