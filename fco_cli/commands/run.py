@@ -13,6 +13,8 @@ from fco_cli.help import help_text
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from fco_cli.sweeps.run import Sweep
+
 log = logging.getLogger("fco")
 
 
@@ -30,12 +32,15 @@ def run(config: DictConfig) -> float:
     from fco_cli.config import Run
     from fco_cli.simulation.smoothness import why_diverged
     from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.runner import execute
 
     if config.theory is not None:
         return _theory(config)
     _refuse_experiment_alone(config)
     one = Run.of(config)
+    if config.dry_run:
+        return _tell(Sweep([config], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
     log.info(one.describe())
     with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
         (outcome,) = execute([one], progress, stop)
@@ -53,17 +58,17 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
     """The story of a sweep; Hydra wants a value for every job, or what it failed with."""
     if any(config.theory is not None for config in configs):
         return [run(config) for config in configs]  # nothing that could be stacked
+    if len({config.dry_run for config in configs}) > 1:
+        raise UserError("dry_run: got several values: true or false")
     from rich.console import Console
 
     from fco_cli.commands.screen import SweepProgress
     from fco_cli.commands.tables import best_table
-    from fco_cli.sweeps.plan import describe_plan
     from fco_cli.sweeps.run import Sweep
 
     all_runs = Sweep(configs, overrides, **options)
     if configs[0].dry_run:
-        Console().print(describe_plan(all_runs.missing, len(all_runs.ended.results), all_runs.options), highlight=False)
-        return [math.nan] * len(configs)
+        return [_tell(all_runs)] * len(configs)
     progress = SweepProgress(Console(stderr=True))
     all_runs.run(progress)
     for text, count in all_runs.ended.warnings.values():
@@ -71,6 +76,14 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
     if table := best_table(all_runs.finished_folders):
         Console(width=160).print(table)
     return all_runs.values()
+
+
+def _tell(runs: Sweep) -> float:
+    """The dry run: what would be done, and how long it would take."""
+    from fco_cli.sweeps.plan import describe_plan
+
+    print(describe_plan(runs.missing, len(runs.ended.results), runs.options))
+    return math.nan
 
 
 def _refuse_experiment_alone(config: DictConfig) -> None:
@@ -92,6 +105,8 @@ def _theory(config: DictConfig) -> float:
     """experiment=theory is not one run but many small ones, and has a command of its own."""
     from fco_cli.commands.theory import check
 
+    if config.dry_run:
+        raise UserError("dry_run: experiment=theory cannot be planned, only run")
     check(config)
     return math.nan
 

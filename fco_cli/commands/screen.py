@@ -103,7 +103,7 @@ class SweepProgress:
             self.running[event.stack] = max(0, self.running.get(event.stack, 1) - 1)
             if not self.running[event.stack]:
                 self.progress[event.stack] = 1.0
-        if event.text:
+        if event.text and self.counts["failed"] == 1:  # the first at once; how many there were is said at the end
             self.bar.print(event.text) if self.console.is_terminal else log.error(event.text)
         done = self._share_done()
         self.bar.update(self.task, completed=done, description=self._counts())

@@ -67,11 +67,11 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
         check_words(sys.argv[1:])
         try:
             hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
-        except (ValueError, TypeError, AssertionError, LookupError, AttributeError, RecursionError, OSError) as problem:
-            if begun:
+        except Exception as problem:
+            if begun or _is_foreseen(problem):
                 raise
             # Nothing but the command line has been at work: whatever Hydra stumbles over stands there.
-            raise UserError(f"the command line cannot be used: {one_line(problem)}") from problem
+            raise UserError(f"command line: {type(problem).__name__}: {one_line(problem)}") from problem
 
 
 def _refuse_flag(_: object, message: str) -> NoReturn:
@@ -98,7 +98,7 @@ def one_line_endings(command: str) -> Iterator[None]:
     try:
         yield
     except Interrupted as problem:
-        end(command, problem.exit_code, "stopped; checkpoints are saved, the same command continues")
+        end(command, problem.exit_code, "stopped; the same command continues from what is saved")
     except KeyboardInterrupt:  # before there was anything to save, or a second one
         end(command, 130, "stopped at once")
     except BrokenPipeError:  # who reads has left, as `head` does: nobody is there to be told
@@ -115,7 +115,7 @@ def one_line_endings(command: str) -> Iterator[None]:
 
 
 def _is_foreseen(problem: Exception) -> bool:
-    if isinstance(problem, UserError):
+    if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):
         return True
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -134,6 +134,7 @@ def _meant_by(word: str | None) -> str:
 
 
 def end(command: str, exit_code: int, message: str) -> None:
-    """Say why in one line, and end the process."""
-    print(f"{command}: {message}", file=sys.stderr)
+    """Say why in one line (a failed sweep: a line for each run), and end the process."""
+    shown = "".join(c if c.isprintable() or (c == "\n" and exit_code == 1) else repr(c)[1:-1] for c in message)
+    print(f"{command}: {shown}", file=sys.stderr)
     sys.exit(exit_code)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fco_cli.advice import Constants
@@ -23,11 +25,16 @@ def final_table(result: dict[str, Any]) -> Table:
 
 def best_table(folders: list[Path]) -> Table | None:
     """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
+    from fco_cli.reporting.gate import BadRecord
     from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
     from fco_cli.reporting.studies import studies_of
 
-    studies = studies_of([read_record(folder) for folder in folders])
+    records = []
+    for folder in folders:
+        with suppress(BadRecord):  # damaged by whoever: fco-report says so
+            records.append(read_record(folder))
+    studies = studies_of(records)
     if not studies:
         return None
     table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
@@ -39,7 +46,7 @@ def best_table(folders: list[Path]) -> Table | None:
             if (best := choice.best) is not None:
                 task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
                 rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
-                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, str(best.runs[0].folder))
+                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, escape(str(best.runs[0].folder)))
     return table
 
 

@@ -23,21 +23,17 @@ def main() -> None:
 
 def check(config: DictConfig) -> None:
     """Many small runs, and the paper's bounds beside them."""
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import OmegaConf
     from rich.console import Console
 
     from fco_cli.commands.tables import theory_table
+    from fco_cli.config.run import check_profile
     from fco_cli.theory.run import check_theorems
     from fco_cli.theory.statements import Grid
 
-    grid = OmegaConf.to_object(config.theory) if isinstance(config.theory, DictConfig) else config.theory
-    require(
-        isinstance(grid, Grid),
-        "theory",
-        config.theory,
-        "left to experiment=theory, whose keys are theory.seeds=... and so on",
-    )
-    folder, grid = Path(config.output_dir), cast(Grid, grid)
+    check_profile(config)
+    require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null: experiment=theory brings it")
+    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     output = Console(width=160)
     output.print(theory_table(result))

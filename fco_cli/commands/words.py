@@ -18,15 +18,15 @@ SWITCHES = ("force", "dry_run", "record_clients", "hparams.normalize_steps")
 def check_words(words: list[str]) -> None:
     """Refuse what no schema sees: the choice of an option of a group, and switches, for which every number is true."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import OverrideParseException
+    from hydra.errors import HydraException
 
     parser = OverridesParser.create()
     for word in words:
-        if word.startswith("-") or "=" not in word and not word.startswith("~"):
+        if word.startswith("-") or ("=" not in word and not word.startswith("~")):
             continue  # a flag, or what Hydra refuses itself
         try:
             override = parser.parse_override(word)
-        except OverrideParseException:
+        except HydraException:
             continue  # it will say so itself, with the place
         _check(override, word)
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.config.identity import Identity, identity_of
-from fco_cli.config.schemas import RunConfig, Selection
+from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
@@ -42,12 +42,16 @@ class Run:
     force: bool
     record_clients: bool
     threads: int | None
-    select: Selection | None  # how the experiment it belongs to, if any, chooses learning rates
+    experiment: Experiment | None  # the one that it belongs to, if any
     yaml: str  # the resolved configuration
 
     @classmethod
     def of(cls, config: DictConfig) -> Run:
         """Check everything that can be known before any data are built."""
+        check_profile(config)
+        experiment = None if config.experiment is None else _typed(config, "experiment")
+        if experiment is not None:
+            _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
@@ -66,7 +70,7 @@ class Run:
             force=config.force,
             record_clients=config.record_clients,
             threads=config.threads,
-            select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
+            experiment=experiment,
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -135,6 +139,18 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
         value = getattr(part, field.name)
         if isinstance(value, int):
             require(abs(value) < LARGEST, f"{group}.{field.name}", value, "a whole number below 2^63")
+
+
+def check_profile(config: DictConfig) -> None:
+    """First of all: numbers of rounds may depend on it."""
+    _typed(config, "profile")
+
+
+def _typed(config: DictConfig, key: str) -> Any:
+    """A group as the object that checks its values."""
+    part = OmegaConf.to_object(config[key])
+    _refuse_unknown_keys(f"{key}.", config[key], part)
+    return part
 
 
 def _refuse_unknown_keys(prefix: str, config: DictConfig, schema: Any) -> None:

@@ -6,7 +6,8 @@ groups: a field is a key, its range is checked where it is declared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,19 @@ from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.errors import require
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import TASKS
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
+
+PLAIN = "of letters, digits, _, - and ., the first no .: it names files"
+LARGEST_SCALE = 100
+
+
+def is_plain(name: str) -> bool:
+    return re.fullmatch(r"[\w-][\w.-]*", name) is not None
 
 
 @dataclass
@@ -29,6 +38,11 @@ class Selection:
     metric: str = MISSING
     mode: str = MISSING  # max or min
     last: int = MISSING  # rounds; 1 is the last evaluated round
+
+    def __post_init__(self) -> None:
+        require(self.mode in ("max", "min", MISSING), "experiment.select.mode", self.mode, "max or min")
+        sound = self.last == MISSING or 1 <= self.last < 2**63
+        require(sound, "experiment.select.last", self.last, "a whole number >= 1")
 
 
 @dataclass
@@ -40,6 +54,16 @@ class Experiment:
     select: Selection = field(default_factory=Selection)
     panels: list[str] = MISSING
 
+    def __post_init__(self) -> None:
+        require(self.name == MISSING or is_plain(self.name), "experiment.name", self.name, PLAIN)
+
+    def check(self, metrics: Collection[str]) -> None:
+        """Refuse an experiment that speaks of metrics which its runs do not have."""
+        known = [metric for metric in metrics if metric != "round"]
+        chosen = [("experiment.select.metric", self.select.metric)]
+        for key, metric in chosen + [("experiment.panels", panel) for panel in self.panels]:
+            require(metric in known, key, metric, "one of " + ", ".join(known))
+
 
 @dataclass
 class Profile:
@@ -48,6 +72,11 @@ class Profile:
     name: str = MISSING
     scale: float = MISSING  # of the number of rounds
     outputs: str = MISSING  # where experiments leave their records
+
+    def __post_init__(self) -> None:
+        require(self.name == MISSING or is_plain(self.name), "profile.name", self.name, PLAIN)
+        sound = self.scale == MISSING or 0 < self.scale <= LARGEST_SCALE
+        require(sound, "profile.scale", self.scale, f"a number above 0, at most {LARGEST_SCALE}")
 
 
 @dataclass

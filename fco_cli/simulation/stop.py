@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import Interrupted
@@ -15,12 +14,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 @dataclass
 class Stop:
-    """Remembers that someone asked to stop: by a signal to this process, or by a file that another process wrote.
+    """Remembers that someone asked to stop; a second signal stops at once."""
 
-    A second signal stops at once.
-    """
-
-    flag: Path | None = None
     signal_number: int | None = None
     _previous: dict[int, Any] = field(default_factory=dict)
 
@@ -38,13 +33,9 @@ class Stop:
         if self.signal_number is not None:
             raise KeyboardInterrupt
         self.signal_number = number
-        if self.flag is not None:
-            self.flag.write_text(str(number))
 
     @property
     def requested(self) -> bool:
-        if self.signal_number is None and self.flag is not None and self.flag.exists():
-            self.signal_number = int(self.flag.read_text() or signal.SIGTERM)
         return self.signal_number is not None
 
     def check(self) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from fco_cli.config import Run
 from fco_cli.problem.compiled import set_threads
 from fco_cli.simulation.engine import Job, Setup, Simulation
-from fco_cli.sweeps.backends import Options
+from fco_cli.sweeps.backends import Options, cores
 from fco_cli.sweeps.problems import problem_of, varying_of
-from fco_cli.sweeps.runner import bytes_per_job
+from fco_cli.sweeps.runner import bytes_per_job, check_experiment
 from fco_cli.sweeps.stacks import stacks_of
 
 PROBE_ROUNDS = 3
@@ -19,9 +18,8 @@ PROBE_ROUNDS = 3
 def describe_plan(runs: list[Run], done: int, options: Options) -> str:
     """Say it in a few lines; nothing is written."""
     stacks = stacks_of(runs)
-    cores = os.cpu_count() or 1
-    workers = max(1, min(options.n_jobs or cores, len(stacks)))
-    set_threads(max(1, cores // workers))
+    workers = max(1, min(options.n_jobs or cores(), len(stacks)))
+    set_threads(max(1, cores() // workers))
     seconds, largest = 0.0, 0.0
     for stack in stacks:
         first = stack.runs[0]
@@ -43,7 +41,9 @@ def _seconds(runs: list[Run]) -> float:
     """How long a stack takes: its rounds times the time of one, compilation left out."""
     first = runs[0]
     setup = Setup(first.task, problem_of(first), first.hparams, first.seed, first.algo)
-    simulation = Simulation(setup, [Job() for _ in runs], varying_of(runs))
+    jobs = [Job() for _ in runs]
+    simulation = Simulation(setup, jobs, varying_of(runs))
+    check_experiment(runs, jobs[0].history)
     simulation.advance()
     start = time.perf_counter()
     rounds = sum(simulation.advance() for _ in range(PROBE_ROUNDS))

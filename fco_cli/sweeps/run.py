@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.config import Run
 from fco_cli.errors import SweepFailed, UserError
-from fco_cli.files import as_yaml
+from fco_cli.files import as_yaml, write_atomically
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
+from fco_cli.sweeps.runner import check_experiment
 from fco_cli.sweeps.stacks import Ended, Event, Stack, stacks_of
+
+SAID = 2  # reasons of failures; the others are in run.log
 
 
 class Watcher(Protocol):
@@ -40,16 +42,18 @@ class Sweep:
         for run_id, run in self.unique.items():
             if not run.force and (result := Record(run.folder).result()):
                 self.ended.results[run_id] = result
+                check_experiment([run], result["final"])
         self.missing = [run for run_id, run in self.unique.items() if run_id not in self.ended.results]
 
     def run(self, watcher: Watcher) -> None:
         """Run what is missing; what cannot be run at all, for a reason that all runs share, is the user's to mend."""
         for result in self.ended.results.values():
             watcher.already(result["status"])
-        with tempfile.TemporaryDirectory() as folder, Stop(Path(folder) / "stop") as stop:
+        with Stop() as stop:
             stacks = stacks_of(self.missing)
-            with watcher.watching(stacks):
-                for part in BACKENDS[self.options.backend](stacks, self.options, stop, watcher.post):
+            work = BACKENDS[self.options.backend](stacks, self.options, stop, watcher.post)
+            with watcher.watching(stacks), closing(work) as parts:  # however this ends, no process is left behind
+                for part in parts:
                     self.ended.add(part)
             stop.check()
         if len(self.ended.refusals) == len(self.unique):
@@ -77,10 +81,11 @@ def _failure(unique: dict[str, Run], ended: Ended) -> SweepFailed:
     reasons: dict[str, list[str]] = {}
     for run_id, reason in (ended.failures | ended.refusals).items():
         reasons.setdefault(reason, []).append(str(unique[run_id].folder))
-    lines = [f"{sum(map(len, reasons.values()))} of {len(unique)} runs failed:"]
-    for reason, folders in reasons.items():
-        others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-        lines.append(f"  {folders[0]}{others}: {reason}")
+    many = f" for {len(reasons)} reasons, among them" if len(reasons) > SAID else ""
+    lines = [f"{sum(map(len, reasons.values()))} of {len(unique)} runs failed{many}:"]
+    for reason, folders in list(reasons.items())[:SAID]:
+        more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+        lines.append(f"  {folders[0]}{more}: {reason}")
     return SweepFailed("\n".join(lines))
 
 
@@ -88,6 +93,6 @@ def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> No
     """What Hydra would leave of a job, beside its record; a folder that has it is not touched again."""
     folder = run.folder / ".hydra"
     if run.folder.exists() and not folder.exists():
-        folder.mkdir()
-        (folder / "config.yaml").write_text(as_yaml(OmegaConf.to_container(config)))
-        (folder / "overrides.yaml").write_text(as_yaml(overrides))
+        Record(folder).create()
+        write_atomically(folder / "config.yaml", as_yaml(OmegaConf.to_container(config)).encode(), flush=False)
+        write_atomically(folder / "overrides.yaml", as_yaml(overrides).encode(), flush=False)

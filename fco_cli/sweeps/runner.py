@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -60,7 +60,7 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
     with ExitStack() as held:
         waiting: list[tuple[Run, Record]] = []
         for run in {run.run_id: run for run in runs}.values():
-            record = _record_of(run)
+            record = record_of(run)
             if not run.force and (result := record.result()):
                 record.drop_checkpoint()  # who wrote the result may have been killed right after it
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
@@ -74,12 +74,12 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
             outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
-        _wait_for(_record_of(run), stop)
+        _wait_for(record_of(run), stop)
         (outcomes[run.run_id],) = execute([run], observer, stop, memory_mb)
     return [outcomes[run.run_id] for run in runs]
 
 
-def _record_of(run: Run) -> Record:
+def record_of(run: Run) -> Record:
     """Where a run writes; one that is forced takes the place of the old record only when it is complete."""
     return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
 
@@ -116,14 +116,12 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
     setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients)
-    for run, record in waiting:
-        record.save_config(run.yaml)
-        record.note(run.describe())
-        if warning := warning_of_large_steps(run.hparams.client_lr, smoothness):
-            record.note(warning)
-            if len(waiting) == 1:
-                log.warning(warning)
     jobs = _resumed(setup, waiting)
+    for (run, record), job in zip(waiting, jobs, strict=True):
+        if job.round == 0:
+            _announce(run, record, smoothness, alone=len(waiting) == 1)
+        else:
+            record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.rounds)
     size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
     # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
@@ -148,6 +146,15 @@ def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
     return [job or Job() for job in jobs]
 
 
+def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -> None:
+    record.save_config(run.yaml)
+    record.note(run.describe())
+    if warning := warning_of_large_steps(run.hparams.client_lr, smoothness):
+        record.note(warning)
+        if alone:
+            log.warning(warning)
+
+
 def bytes_per_job(run: Run, problem: Problem) -> int:
     """What a job adds to its stack: states and temporaries, messages, and what clients remember."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
@@ -161,6 +168,7 @@ def _simulate(
 ) -> Iterator[Outcome]:
     runs, records, jobs = (list(column) for column in zip(*stack, strict=True))
     simulation, jobs = _started(setup, runs, records, jobs)
+    check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
     before = saved = time.monotonic()
     while simulation.advance():
@@ -180,6 +188,13 @@ def _simulate(
             saved = time.monotonic()
             stop.check()
         observer.on_round(simulation)
+
+
+def check_experiment(runs: list[Run], metrics: Collection[str]) -> None:
+    """Now, and not when all is done and the report looks for a metric that nobody has measured."""
+    for run in runs:
+        if run.experiment is not None:
+            run.experiment.check(metrics)
 
 
 def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]) -> tuple[Simulation, list[Job]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fco_cli.config import Run
-from fco_cli.errors import Interrupted, NoCertificate, UserError
+from fco_cli.errors import Interrupted, NoCertificate, UserError, one_line
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
@@ -68,6 +68,9 @@ class Ended:
     def warn(self, place: str, text: str, count: int = 1) -> None:
         first, before = self.warnings.get(place, (text, 0))
         self.warnings[place] = first, before + count
+
+
+Working = Generator[Ended, None, None]  # stacks at work; to close it ends the work
 
 
 class _Collector(logging.Handler):
@@ -136,18 +139,16 @@ class Reporter:
 def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     """Execute a stack. Where it fails as a whole its runs are tried one by one, so that only those fail that must."""
     ended = Ended()
-    with stop, _collecting_warnings(ended):
+    with _collecting_warnings(ended):
         try:
             stop.check()
             for outcome in execute(stack.runs, Reporter(stack.number, post), stop, memory_mb):
                 ended.results[outcome.run.run_id] = outcome.result
         except Interrupted:
-            return ended
+            ended.results |= _on_disk(stack)
         except Exception as problem:  # whatever it is: it is reported, and the other runs go on
             if isinstance(problem, UserError) and not isinstance(problem, NoCertificate):
-                ended.add(
-                    _refused(stack, problem, post)
-                )  # data that are not there, a full disk: the same for all of them
+                ended.add(_refused(stack, problem, post))  # data that are not there, a full disk: the same for all
             elif len(stack.runs) == 1:
                 ended.add(_failed(stack, problem, post))
             else:
@@ -156,22 +157,41 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     return ended
 
 
+def given_up(stack: Stack, reason: str, post: Post) -> Ended:
+    """The end of a stack whose process, or whose workers, died again and again."""
+    done = _on_disk(stack)
+    left = {run.run_id: reason for run in stack.runs if run.run_id not in done}
+    for _ in left:
+        post(Event(stack.number, "failed"))
+    return Ended(results=done, failures=left)
+
+
 def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
-    ended = Ended()
+    ended = given_up(stack, str(problem), post)
+    return Ended(results=ended.results, refusals=ended.failures)
+
+
+def _on_disk(stack: Stack) -> dict[str, dict[str, Any]]:
+    """The results of those runs that were done before something happened to the others."""
+    found = {}
     for run in stack.runs:
-        if result := Record(run.folder).result():  # done before it happened
-            ended.results[run.run_id] = result
-        else:
-            ended.refusals[run.run_id] = str(problem)
-            post(Event(stack.number, "failed"))
-    return ended
+        with suppress(UserError):  # a folder that cannot even be read: what is said of the stack must do
+            if not run.force and (result := Record(run.folder).result()):
+                found[run.run_id] = result
+    return found
 
 
 def _failed(stack: Stack, problem: Exception, post: Post) -> Ended:
     (run,) = stack.runs
-    reason = f"{type(problem).__name__}: {problem}"
-    record = Record(run.folder)
-    record.create()
-    record.note(f"failed\n{traceback.format_exc()}")
-    post(Event(stack.number, "failed", text=f"failed: {run.describe()}: {reason} (trace in {run.folder}/run.log)"))
+    reason = f"{type(problem).__name__}: {one_line(problem)}"
+    trace = traceback.format_exc()
+    with suppress(UserError):  # nowhere to write: what is said below must do
+        record = Record(run.folder)
+        record.create()
+        record.note(f"failed\n{trace}")
+    post(Event(stack.number, "failed", text=failure_text(run, reason)))
     return Ended(failures={run.run_id: reason})
+
+
+def failure_text(run: Run, reason: str) -> str:
+    return f"failed: {run.describe()}: {reason} (trace in {run.folder}/run.log)"

@@ -4,17 +4,20 @@ Hydra finds plugins only below `hydra_plugins`, and imports them at every start:
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
+from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -38,9 +41,11 @@ class GridSweeperConf:
     """hydra.sweeper: the cartesian product, as Hydra's own; an algorithm may have a grid of its own."""
 
     _target_: str = "hydra_plugins.fco_launcher.GridSweeper"
-    params: dict[str, str] | None = None
-    grid_of: dict[str, Any] | None = None  # algo -> what takes the place of `params` for it
+    params: dict[str, str] = field(default_factory=dict)
+    grid_of: dict[str, Any] = field(default_factory=dict)  # algo -> what takes the place of `params` for it
 
+
+MOST_RUNS = 50_000  # of a sweep: each takes about 80 kB here
 
 store = ConfigStore.instance()
 store.store(group="hydra/launcher", name="fused", node=FusedLauncherConf, provider="fco")
@@ -50,17 +55,21 @@ store.store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="
 class GridSweeper(Sweeper):
     """Hydra's basic sweeper without its trial composition of every job: the launcher composes them all first."""
 
-    def __init__(self, params: dict[str, str] | None, grid_of: dict[str, Any] | None) -> None:
-        self.params, self.grid_of = params or {}, grid_of or {}
+    def __init__(self, params: Mapping[str, str], grid_of: Mapping[str, Any], **unknown: Any) -> None:
+        self.params, self.grid_of, self.unknown = params, grid_of, unknown
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        _refuse("hydra.sweeper", self.unknown, GridSweeperConf)
+        for algo, grid in self.grid_of.items():
+            if not isinstance(grid, Mapping):
+                raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be a mapping, key: values")
         self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.whole, self.folder / "multirun.yaml")
+        with _writing(self.folder):
+            OmegaConf.save(self.whole, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
         algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
         own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
@@ -78,8 +87,47 @@ class GridSweeper(Sweeper):
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         texts = [*(f"{key}={values}" for key, values in grid.items()), *arguments]
-        (jobs,) = BasicSweeper.split_arguments(self.parser.parse_overrides(texts), max_batch_size=None)
+        overrides = self.parser.parse_overrides(texts)
+        runs = math.prod({override.get_key_element(): _values_of(override) for override in overrides}.values())
+        if runs > MOST_RUNS:
+            raise HydraException(f"a sweep of {runs:.4g} runs; it may have {MOST_RUNS}")
+        (jobs,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
         return jobs
+
+
+def _values_of(override: Override) -> int:
+    """How many values an override sweeps over, none of which has been made yet."""
+    if not override.is_sweep_override():
+        return 1
+    given, key, text = override.value(), override.key_or_group, (override.input_line or "").partition("=")[2]
+    if isinstance(given, RangeSweep):
+        start, stop, step = (float(number or 0) for number in (given.start, given.stop, given.step))
+        if not step or not all(map(math.isfinite, (start, stop, step))):
+            raise HydraException(f"{key}: got {text}, which has no end")
+        count = max(0, math.ceil((stop - start) / step))
+    elif override.is_discrete_sweep():
+        count = len(list(override.sweep_string_iterator()))
+    else:
+        raise HydraException(f"{key}: got {text}, which has no end; a sweep needs values: {key}=1,2,3")
+    if not count:
+        raise HydraException(f"{key}: got {text}, which has no values")
+    return count
+
+
+def _refuse(group: str, unknown: Mapping[str, Any], schema: type) -> None:
+    for key in unknown:
+        known = ", ".join(field.name for field in fields(schema) if field.name != "_target_")
+        raise HydraException(f"{group}.{key}: no such key; allowed: {known}")
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Have the folder and write to it; where that cannot be, the user has named it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as problem:
+        raise HydraException(f"output_dir: {folder} cannot be written: {problem.strerror}") from problem
 
 
 class Composer:
@@ -132,15 +180,18 @@ class Composer:
 class FusedLauncher(Launcher):
     """Gives all jobs to the task function's `sweep` if it has one; otherwise runs them one after another."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, n_jobs: int | None, memory_mb: int, backend: str, address: str | None, **unknown: Any) -> None:
+        self.unknown = unknown
+        self.options = {"n_jobs": n_jobs, "memory_mb": memory_mb, "backend": backend, "address": address}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        _refuse("hydra.launcher", self.unknown, FusedLauncherConf)
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         setup_globals()
-        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        with _writing(Path(str(self.config.hydra.sweep.dir))):
+            pass
         composer = Composer(self.hydra_context.config_loader, self.config)
         jobs = [list(overrides) for overrides in job_overrides]
         sweep = getattr(self.task_function, "sweep", None)

@@ -63,7 +63,7 @@ def test_the_first_job_of_every_experiment_is_a_run(composed, experiment):
     first = [f"{key}={values.split(',')[0]}" for key, values in sweep.items()]
     run = Run.of(own_part(composed(f"experiment={experiment}", *first)))
     assert f"algo={run.algo.name}" in first
-    assert run.select.metric
+    assert run.experiment.select.metric
     assert run.hparams.rounds >= 1
 
 

@@ -193,7 +193,7 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("output_dir: got null,", "output_dir=null"),
         ("output_dir: ", "output_dir=FILE/below"),
         ("hparams.rounds: ", "hparams.rounds=${nosuch}"),
-        ("algo: has no value", "~algo"),
+        ("algo: cannot be removed", "~algo"),
         ("task.dimension: cannot be read as key=value", "task.dimension"),
         ("hparams.client_lr=[1: cannot be read as key=value", "hparams.client_lr=[1"),
         ("algo: optimum did not reach its certificate", "algo=optimum algo.max_iterations=2"),
@@ -324,7 +324,7 @@ def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
     for times, (number, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143)]):
         returned, stderr = interrupt(parts, number, earlier_starts=times)
         assert returned == code, stderr
-        assert_one_clear_line(stderr, "stopped; checkpoints are saved")
+        assert_one_clear_line(stderr, "stopped; the same command continues from what is saved")
         record = the_record(tmp_path / "parts")
         assert not (record / "result.json").exists()
         with np.load(record / "checkpoint.npz", allow_pickle=False) as checkpoint:

@@ -57,7 +57,7 @@ def test_a_signal_saves_a_checkpoint(started, tmp_path, how):
     checkpoint.unlink()  # so that the one found below is the signal's
     process.send_signal(how)
     assert process.wait(60) == 128 + how
-    assert ours(process.stderr.read()) == ["fco-run: stopped; checkpoints are saved, the same command continues"]
+    assert ours(process.stderr.read()) == ["fco-run: stopped; the same command continues from what is saved"]
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == [
         ".lock", "checkpoint.npz", "config.yaml", "run.log",
     ]  # fmt: skip

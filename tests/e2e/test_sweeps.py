@@ -1,11 +1,10 @@
-"""Sweeps by the installed command: resume, kill -9, two at once, other launchers, a real Dask cluster."""
+"""Sweeps by the installed command: resume, kill -9, two at once, other launchers, full disks."""
 
 import filecmp
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -119,6 +118,15 @@ def wait_for(condition, seconds=120, what="it"):
     raise AssertionError(f"{what} did not happen in {seconds} s")
 
 
+def alive(group):
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def checkpoints(folder):
     return list(folder.rglob("checkpoint.npz"))
 
@@ -132,8 +140,9 @@ def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     else:
         wait_for(lambda: list((tmp_path / "interrupted").rglob("run.log")), what="a start")
         time.sleep(3)
-    os.killpg(process.pid, how) if how == signal.SIGKILL else process.send_signal(how)
+    process.send_signal(how)
     process.communicate(timeout=120)
+    wait_for(lambda: not alive(process.pid), 20, "the end of all its processes")
     assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
     unfinished = 6 - len(list((tmp_path / "interrupted").rglob("result.json")))
     assert unfinished > 0
@@ -209,38 +218,38 @@ def test_wrong_launcher_options_are_one_line(tmp_path):
         assert done.stderr.count("\n") == 1
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 400 kB, where we may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
 
 
-def test_a_sweep_on_dask_survives_the_death_of_a_worker(tmp_path):
-    pytest.importorskip("distributed", reason="the extra fco-cli[dask] is not installed")
-    address = f"tcp://127.0.0.1:{free_port()}"
-    environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "5"}
-    options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    scheduler = subprocess.Popen(
-        [BIN / "dask", "scheduler", "--host", address, "--dashboard-address", "127.0.0.1:0"], **options
-    )
-    worker = [BIN / "dask", "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-    workers = [subprocess.Popen(worker, **options) for _ in range(2)]
-    sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid", "seed=0,1"]
-    try:
-        process = start(
-            *sweep, "hydra.launcher.backend=dask", f"hydra.launcher.address={address}",
-            f"output_dir={tmp_path}/cluster", cwd=tmp_path,
-        )  # fmt: skip
-        wait_for(
-            lambda: list((tmp_path / "cluster").rglob("result.json")) or process.poll() is not None, 240, "a record"
-        )
-        workers[0].kill()  # in the middle: it holds a stack at any time until the last one
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-    finally:
-        for child in (*workers, scheduler):
-            child.kill()
-            child.wait()
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, tmp_path, workers):
+    sweep = ["-m", *TINY, "algo=feddualavg,fedmid", "hparams.client_lr=0.001,0.002,0.003", "hparams.rounds=200"]
+    words = [*sweep, f"output_dir={small_disk}", f"hydra.launcher.n_jobs={workers}"]
+    done = fco(*words, cwd=tmp_path, check=False)
+    assert done.returncode in (1, 2)
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 5  # counts, and three lines at most
+    subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+    fco(*words, cwd=tmp_path)
     fco(*sweep, f"output_dir={tmp_path}/straight", cwd=tmp_path)
-    assert len(records(tmp_path / "cluster")) == 12
-    assert_same_records(tmp_path / "cluster", tmp_path / "straight")
+    assert_same_records(small_disk, tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    for folder in ("/dev/null", "/proc/x", "/dev/null/x", "/sys/x"):
+        done = fco("-m", *TINY, *GRID, f"output_dir={folder}", cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"fco-run: output_dir: {folder}")
+        assert done.stderr.count("\n") == 1

@@ -70,7 +70,7 @@ def test_the_configurations_are_those_of_the_paper(make_run):
         settings = run.hparams
         assert (settings.clients_per_round, settings.batch_size, settings.local_epochs) == (10, 10, 10)
         assert (settings.rounds, settings.eval_every, settings.dtype) == (5000, 100, "float32")
-        assert run.select.last == 1000
+        assert run.experiment.select.last == 1000
 
 
 def test_the_data_and_not_their_path_make_the_identity(make_run, small, tmp_path):

@@ -1,0 +1,81 @@
+"""Stacks in processes: one that is killed goes on from its checkpoint; one that always dies is given up."""
+
+import csv
+import multiprocessing
+import os
+import signal
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.processes import run_in_processes
+from fco_cli.sweeps.stacks import Stack, run_stack
+
+register()
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
+
+TINY = [
+    "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15",
+    "hparams.clients_per_round=3", "hparams.batch_size=3", "hparams.rounds=3000", "threads=1",
+]  # fmt: skip
+
+
+def make_stack(folder, number=0):
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        config = compose("config", overrides=[*TINY, f"seed={number}", f"output_dir={folder}"])
+    return Stack(number, [Run.of(config)])
+
+
+def metrics(stack):
+    with (stack.runs[0].folder / "metrics.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def kill_children():
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
+    stack, straight = make_stack(tmp_path / "killed"), make_stack(tmp_path / "straight")
+    kills = []
+
+    def kill_once(event):
+        if event.progress > 0 and not kills:
+            kills.append(event)
+            kill_children()
+
+    (ended,) = run_in_processes([stack], 1, 512, Stop(), kill_once)
+    assert kills
+    assert list(ended.results) == [stack.runs[0].run_id]
+    run_stack(straight, 512, Stop(), lambda event: None)
+    assert metrics(stack) == metrics(straight)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_a_stack_that_always_dies_is_given_up_in_one_line(tmp_path):
+    stack, events = make_stack(tmp_path), []
+
+    def kill_always(event):
+        events.append(event)
+        kill_children()
+
+    (ended,) = run_in_processes([stack], 1, 512, Stop(), kill_always)
+    assert ended.failures == {stack.runs[0].run_id: "its process died 3 times, killed: was the memory too small?"}
+    assert [event.kind for event in events].count("failed") == 1
+
+
+@pytest.mark.slow
+def test_a_request_to_stop_reaches_every_process(tmp_path):
+    stop = Stop()
+
+    def ask(event):
+        stop.signal_number = signal.SIGTERM
+
+    parts = list(run_in_processes([make_stack(tmp_path, number) for number in range(3)], 2, 512, stop, ask))
+    assert not any(part.results or part.failures for part in parts)
+    assert len(list(tmp_path.rglob("checkpoint.npz"))) >= 1
