@@ -160,7 +160,10 @@ def _job_from(arrays: dict[str, Array]) -> Job:
     def under(prefix: str) -> dict[str, Array]:
         return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
-    history = {name: values.tolist() for name, values in under("history/").items()}
+    columns = under("history/")
+    if any(values.ndim != 1 or values.dtype.kind not in "fi" for values in (*columns.values(), arrays["counters"])):
+        raise ValueError("its numbers are no columns of numbers")
+    history = {name: values.tolist() for name, values in columns.items()}
     return Job(
         int(arrays["round"]),
         under("state/"),

@@ -13,6 +13,7 @@ from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
+from fco_cli.problem.regularizers.boxes import Simplex
 
 COUNT, SIZE = 125_000, 7
 
@@ -127,7 +128,13 @@ def test_what_is_not_finite_stays_so_and_ends(bad):
 def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
-    w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, 1e9]])  # the last of each is the bias: free
-    np.testing.assert_allclose(
-        problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 3)), [0, 0.5, 0], atol=1e-15
-    )
+    bias = 1e30  # free, and no measure of what is small
+    w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, bias], [6.0, 8.0, bias]])
+    violation = problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 4))
+    np.testing.assert_allclose(violation, [0, 0.5, 0, 0.5], atol=1e-15)
+
+
+def test_nothing_is_as_far_from_the_simplex_as_its_projection_is_long():
+    data = ClientData(np.zeros((2, 3)), np.zeros(2), np.array([0, 2]))
+    problem = Problem(data, Linear(3), Squared(), Simplex(total=1.0))
+    np.testing.assert_allclose(problem.constraint_violation(np.zeros((1, 4)), problem.regularizer.numbers), 1)

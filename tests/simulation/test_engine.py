@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fco_cli.simulation.engine import COUNTERS
+from fco_cli.algorithms import Varying
+from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData
+from fco_cli.simulation.engine import COUNTERS, Job, Simulation
 
 GOOD = [0.001, 0.002, 0.005, 0.01]
+
+
+def in_rates(setup, rates):
+    return Varying.in_rates(setup.algorithm, setup.problem.regularizer, np.array(rates), np.full(len(rates), 0.7))
 
 
 def assert_same_bits(one, other):
@@ -55,6 +63,48 @@ def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_se
     assert 1 < job.diverged <= 30
     assert job.round == job.diverged - 1 == job.history["round"][-1]
     assert np.isfinite(job.model).all()
+
+
+@pytest.mark.parametrize(("algo", "psi"), [("fedmid", "l2_ball"), ("centralized", "l1")])
+def test_what_explodes_behind_a_constraint_has_diverged(make_setup, simulate, algo, psi):
+    """The weights stay in their ball and are finite; the bias runs away, and the objective with it."""
+    wild, tame = simulate(make_setup("lasso", algo, psi), [1e20, 1e-4])
+    assert (wild.diverged, tame.diverged) == (1, None)
+    assert wild.history["objective"] == tame.history["objective"][:1]
+    assert np.isfinite(tame.history["objective"]).all()
+
+
+def test_data_beyond_all_numbers_are_refused(make_setup, simulate):
+    setup = make_setup("lasso", "centralized")
+    data = setup.problem.data
+    huge = replace(setup.problem, data=ClientData(data.x, data.y * 1e200, data.offsets))
+    with pytest.raises(UserError, match=r"^task: the objective at the start is beyond all numbers"):
+        simulate(replace(setup, problem=huge), [0.01])
+
+
+DAMAGES = {
+    "another array": lambda job: job.state.update(v=np.zeros(3)),
+    "a missing array": lambda job: job.state.popitem(),
+    "another shape": lambda job: job.state.update({name: values[:-1] for name, values in job.state.items()}),
+    "another precision": lambda job: job.state.update({n: v.astype(np.float32) for n, v in job.state.items()}),
+    "a round to come": lambda job: setattr(job, "round", 1000),
+    "a round before all": lambda job: setattr(job, "round", -3),
+    "more counters": lambda job: setattr(job, "counters", np.zeros(99, np.int64)),
+    "another metric": lambda job: job.history.update(weight=job.history["objective"]),
+    "a row too many": lambda job: job.history["objective"].append(1.0),
+    "other rounds": lambda job: job.history["round"].reverse(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_does_not_fit_is_known(make_setup, simulate, damage):
+    """Kernels do not look at shapes: one that is wrong would end the process."""
+    setup = make_setup("lasso", "centralized")
+    (half,) = simulate(setup, [0.01], rounds=3)
+    fresh = Simulation(setup, [Job()], in_rates(setup, [0.01]))
+    assert fresh.why_unfit(half) is None
+    DAMAGES[damage](half)
+    assert fresh.why_unfit(half)
 
 
 def test_all_diverge_at_once(make_setup, simulate):
