@@ -82,6 +82,8 @@ def _list(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.federated_data.download import ARCHIVES
+    from fco_cli.federated_data.format import shown
+    from fco_cli.federated_data.source import understood
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
     table.add_row("synthetic", "task=lasso, nuclear", "made when needed")
@@ -91,17 +93,21 @@ def _list(options: argparse.Namespace) -> None:
         here = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
         table.add_row(f"femnist{classes}", f"task={tasks}", str(here))
     if options.folder is not None:
-        if not options.folder.is_dir():
-            raise UserError(f"{options.folder}: no such folder")
-        for path in sorted(options.folder.glob("*.npz")):
-            table.add_row(path.stem, f"task=custom task.path={path}", f"{path.stat().st_size / 1e6:.1f} MB")
+        with understood(options.folder, "a folder"):
+            if not options.folder.is_dir():
+                raise UserError(f"{options.folder}: no such folder")
+            for path in sorted(path for path in options.folder.glob("*.npz") if path.is_file()):
+                use, size = f"task=custom task.path={shown(path)}", f"{path.stat().st_size / 1e6:.1f} MB"
+                table.add_row(shown(path.stem), use, size)
     _print(table)
 
 
 def _convert(options: argparse.Namespace) -> None:
-    if options.target.suffix != ".npz":
-        raise UserError(f"{options.target}: the file to write must end in .npz")
     from fco_cli.federated_data import save
+    from fco_cli.federated_data.format import shown
+
+    if options.target.suffix != ".npz" or not str(options.target).isprintable():
+        raise UserError(f"{shown(options.target)}: the file to write must have a printable name that ends in .npz")
 
     data = _read(options)
     save(data, options.target)
@@ -140,10 +146,9 @@ def _describe(options: argparse.Namespace) -> None:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    console = Console()
-    # A pipe has no width: lines are then as long as they need to be.
-    console = console if console.is_terminal else Console(width=300)
-    console.print(table)
+    # A pipe has no width: lines are then as long as they need to be. A name in brackets is a name, no colour.
+    width = None if Console().is_terminal else 300
+    Console(width=width, markup=False, emoji=False).print(table)
 
 
 if __name__ == "__main__":

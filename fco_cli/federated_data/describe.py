@@ -12,6 +12,7 @@ import numpy as np
 from fco_cli.federated_data.format import FederatedData
 from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.files import write_atomically
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import MAX_CLASSES
 
@@ -35,7 +36,8 @@ class Description:
         y = self.data.y
         if (y < 0).any() or (y >= MAX_CLASSES).any() or (y != np.floor(y)).any() or len(np.unique(y)) > FEW_CLASSES:
             return None
-        classes = int(y.max()) + 1 if self.data.classes is None else len(self.data.classes)
+        classes = max(int(y.max()) + 1, 0 if self.data.classes is None else len(self.data.classes))
+        require_memory(f"{self.data.source}: a count for every client and class", 8 * len(self.data.clients) * classes)
         _, member = np.unique(self.data.client, return_inverse=True)
         counts = np.zeros((len(self.data.clients), classes), dtype=np.int64)
         np.add.at(counts, (member, y.astype(np.int64)), 1)
@@ -112,6 +114,7 @@ class Description:
 def _between(values: Array, data: FederatedData) -> float:
     """1 - (variance within clients) / (variance of all), summed over the columns."""
     clients = FederatedData(data.source, values, data.y, data.client).as_clients("float64")
-    total = aggregated_moments(clients).deviations.sum()
-    within = sum(Moments.of(clients.client(m).x).deviations.sum() for m in range(clients.clients))
-    return float(1 - within / total) if total > 0 else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest numbers: the answer is then nan
+        total = aggregated_moments(clients).deviations.sum()
+        within = sum(Moments.of(clients.client(m).x).deviations.sum() for m in range(clients.clients))
+        return float(1 - within / total) if total > 0 else 0.0

@@ -80,7 +80,20 @@ class FederatedData:
         if (np.diff(member) < 0).any():
             order = np.argsort(member, kind="stable")
             x, y = x[order], y[order]
-        return ClientData(np.ascontiguousarray(x, dtype), np.ascontiguousarray(y, dtype), start)
+        return ClientData(self._cast(x, dtype), self._cast(y, dtype), start)
+
+    def _cast(self, values: Array, dtype: str) -> Array:
+        """In the precision of a run, which must have room for them."""
+        with np.errstate(over="ignore"):
+            cast = np.ascontiguousarray(values, dtype)
+        if (
+            values.dtype.kind == "f"
+            and values.dtype.itemsize > cast.dtype.itemsize
+            and first_not_finite(cast) is not None
+        ):
+            largest = f"{np.abs(values).max():.3g}"
+            raise UserError(f"{self.source}: values of up to {largest} are too large for {dtype} (hparams.dtype)")
+        return cast
 
 
 def save(data: FederatedData, path: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.format import FederatedData, check_labels
+from fco_cli.federated_data.format import FederatedData, check_labels, shown
 from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.readers import fingerprint, read
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
@@ -63,10 +64,11 @@ class Custom(Task):
         loss = self._loss()
         outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
+        self._check_memory(data, dtype)
         training = data.take(~held_out).as_clients(dtype)
         moments = Moments.identity(data.x.shape[1])
         if self.standardize:
-            moments = aggregated_moments(training)
+            moments = self._moments(data, training)
             training = _standardized(training, moments, dtype)
         model = Linear(data.x.shape[1], outputs)
         test = None
@@ -77,6 +79,27 @@ class Custom(Task):
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
         return TaskData(training, model, loss, test, description=description)
+
+    def _check_memory(self, data: FederatedData, dtype: str) -> None:
+        """Of the rows in the run's precision, and in double precision while they are standardized."""
+        mapped = isinstance(data.x, np.memmap)
+        if mapped and not self.standardize and self.holdout == "none":
+            return  # left on disk
+        per_value = np.dtype(dtype).itemsize + (0 if mapped else data.x.itemsize) + (8 if self.standardize else 0)
+        require_memory(f"{data.source}: its rows in {dtype}", data.x.size * per_value)
+
+    @staticmethod
+    def _moments(data: FederatedData, training: ClientData) -> Moments:
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = aggregated_moments(training)
+            finite = np.isfinite(moments.mean) & np.isfinite(moments.scale)
+        if not finite.all():
+            feature = data.feature_names[int(np.argmin(finite))]
+            raise UserError(
+                f"{data.source}: feature {shown(feature)!r}: its values are too large to be standardized; "
+                "give it another unit, or task.standardize=false"
+            )
+        return moments
 
     def _held_out(self, data: FederatedData, seed: int) -> Array:
         """A mask over the rows; every client that trains keeps at least one row."""
@@ -119,4 +142,6 @@ class Custom(Task):
 
 
 def _standardized(data: ClientData, moments: Moments, dtype: str) -> ClientData:
-    return ClientData(((data.x - moments.mean) / moments.scale).astype(dtype), data.y, data.offsets)
+    x = data.x - moments.mean
+    x /= moments.scale
+    return ClientData(x.astype(dtype, copy=False), data.y, data.offsets)

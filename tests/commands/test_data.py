@@ -46,7 +46,8 @@ def test_list_names_what_can_be_used(table, tmp_path, capsys):
         (["check", "{table}"], "client 'c', row 4: the client's only sample"),
         (["check", "{table}", "--min-samples", "2", "--label", "sick"], "has no column 'sick'"),
         (["check", "nowhere.npz"], "nowhere.npz: no such file or folder"),
-        (["convert", "{table}", "t.zip"], "must end in .npz"),
+        (["convert", "{table}", "t.zip"], "t.zip: the file to write must have a printable name that ends in .npz"),
+        (["convert", "{table}", "t\udcff.npz"], "t\\udcff.npz: the file to write must have a printable name"),
         (["describe", "{table}", "--picture", "t.gif"], "must end in .png, .pdf or .svg"),
         (["list", "nowhere"], "nowhere: no such folder"),
     ],
@@ -84,3 +85,22 @@ def test_a_regression_is_described_and_drawn(tmp_path):
     )
     main(["describe", str(tmp_path / "r.npz"), "--picture", str(tmp_path / "r.svg")])
     assert b"<svg" in (tmp_path / "r.svg").read_bytes()
+
+
+def test_names_are_names_whatever_is_in_them(tmp_path, capsys):
+    for name in ("[b]", ":smile:", "\x1b[31mred"):
+        (tmp_path / f"{name}.npz").touch()
+    (tmp_path / "dangling.npz").symlink_to(tmp_path / "nowhere")
+    main(["list", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "[b]" in out
+    assert ":smile:" in out
+    assert "\\x1b[31mred" in out
+    assert "\x1b" not in out
+    assert "dangling" not in out
+
+
+def test_the_largest_numbers_are_described_without_a_warning(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("client,height,y\na,1e308,1e308\na,-1e308,0.5\nb,1e308,2\nb,0,-1e308\n")
+    main(["describe", str(tmp_path / "t.csv")])
+    assert "feature shift between clients" in capsys.readouterr().out

@@ -18,6 +18,8 @@ from scipy.special import huber
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
+from fco_cli.federated_data.export import LinearModel
+from fco_cli.federated_data.moments import Moments
 from fco_cli.federated_data.readers import read
 from fco_cli.problem.losses import all_losses
 from fco_cli.tasks.custom import Custom
@@ -242,3 +244,35 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     assert (rows["weight"].abs().diff().dropna() <= 0).all()
     names = json.loads((tmp_path / "linear_model.json").read_text())
     assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": ["low", "mid", "high"]}
+
+
+def test_values_without_room_in_the_precision_are_refused(build, data):
+    x = np.load(data)["x"]
+    x[7, 1] = 1e300
+    with_changes(data, x=x)
+    with pytest.raises(UserError, match=r"values of up to 1e\+300 are too large for float32 \(hparams.dtype\)"):
+        build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float32")
+    with pytest.raises(UserError, match=r"feature 'x1': its values are too large to be standardized"):
+        build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float64")
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_copied(build, data, monkeypatch):
+    monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 4000)  # the file takes 1.4 kB for x
+    with pytest.raises(UserError, match=r"d.npz: its rows in float64 would take 4.3 kB of memory"):
+        build(data, "task.loss=logistic", "hparams.dtype=float64")
+
+
+def test_a_file_is_looked_at_before_it_is_hashed(make_run, tmp_path):
+    with (tmp_path / "sparse.csv").open("wb") as file:
+        file.truncate(40 << 30)
+    run = make_run("task=custom", f"task.path={tmp_path / 'sparse.csv'}", "task.loss=logistic")
+    with pytest.raises(UserError, match=r"sparse.csv: "):
+        run.task.contents()
+
+
+def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
+    moments = Moments.identity(2)
+    model = LinearModel("softmax", ["=cmd()", "age"], ["@no", "yes"], moments)
+    model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
+    rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
+    assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
