@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fco_cli.commands.shell import answered, end
 from fco_cli.help import options_of
+from fco_cli.simulation.stop import SIGNALS
 
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: a smaller scale is no use
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, report what is there, and say what was left out and what failed, and why."""
+    """The command; a place that cannot be written to is one line and exit code 2."""
     if answered():
         return
     options = _options(arguments)
+    try:
+        reproduce(options)
+    except OSError as problem:
+        end("fco-reproduce", 2, f"{problem.filename}: cannot be read or written: {problem.strerror}")
+
+
+def reproduce(options: argparse.Namespace) -> None:
+    """Run what is missing, report what is there, and say what was left out and what failed, and why."""
     skipped = {} if options.download else _without_data(options.experiments)
     failed: dict[str, str] = {}
     folders: list[str] = []
@@ -89,11 +101,27 @@ def run_experiment(name: str, profile: str) -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
     command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={name}", f"profile={profile}"]
     line = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, _passing_on_signals_to(process):
         assert process.stderr is not None
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)
     return process.returncode, line.strip()
+
+
+@contextmanager
+def _passing_on_signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
+    """The experiment saves its checkpoints and ends, and we end with its exit code."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:  # a terminal sends the others to both of us
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

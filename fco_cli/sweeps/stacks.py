@@ -173,8 +173,12 @@ def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
 
 def _on_disk(stack: Stack) -> dict[str, dict[str, Any]]:
     """The results of those runs that were done before something happened to the others."""
-    found = {run.run_id: Record(run.folder).result() for run in stack.runs if not run.force}
-    return {run_id: result for run_id, result in found.items() if result}
+    found = {}
+    for run in stack.runs:
+        with suppress(UserError):  # a folder that cannot even be read: what is said of the stack must do
+            if not run.force and (result := Record(run.folder).result()):
+                found[run.run_id] = result
+    return found
 
 
 def _failed(stack: Stack, problem: Exception, post: Post) -> Ended:
