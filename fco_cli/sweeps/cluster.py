@@ -90,7 +90,7 @@ class _Sweep:
     def __init__(self, client: Client, address: str, memory_mb: int, post: Post) -> None:
         self.client, self.address, self.memory_mb, self.post = client, address, memory_mb, post
         self.out: dict[Future, Stack] = {}
-        self.last_worker: dict[int, str] = {}  # of every stack: it has the data
+        self.started: set[int] = set()
         self.alone = False
 
     def run(self, waiting: deque[Stack], stop: Stop) -> Iterator[Ended]:
@@ -127,16 +127,16 @@ class _Sweep:
         return SweepFailed(f"the scheduler at {self.address} is gone; the same command continues from what is saved")
 
     def _send(self, stack: Stack) -> None:
-        worker = self.last_worker.get(stack.number)
         runs = [_with_absolute_paths(run) for run in stack.runs]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # checkpoints are large
+            # To whichever worker is free, mostly the one that has just had this stack and still has its data.
             future = self.client.submit(
-                run_slice, Stack(stack.number, runs), _checkpoints(stack), self.memory_mb, software(),
-                pure=False, workers=worker and [worker], allow_other_workers=worker is not None,
-            )  # fmt: skip
+                run_slice, Stack(stack.number, runs), _checkpoints(stack), self.memory_mb, software(), pure=False
+            )
         self.out[future] = stack
-        if worker is None:
+        if stack.number not in self.started:
+            self.started.add(stack.number)
             self.post(Event(stack.number, "round", running=len(stack.runs)))
 
     def _arrived(self) -> list[Future]:
@@ -170,7 +170,8 @@ class _Sweep:
         except Exception as problem:
             reason = f"{type(problem).__name__}: {one_line(problem)}"
             raise UserError(f"hydra.launcher.address: a worker cannot do this, is it like us? {reason}") from problem
-        self.last_worker[stack.number] = slice_.worker
+        finally:
+            future.release()  # else Dask would compute it again where its worker dies
         ended = slice_.ended
         for run in stack.runs:
             _write(run, slice_.files[run.run_id])

@@ -32,7 +32,6 @@ class Slice:
     ended: Ended
     files: dict[str, Files]  # by run id: what is new in the records
     events: list[Event]
-    worker: str
 
 
 class _Deadline(Stop):
@@ -66,7 +65,7 @@ def run_slice(stack: Stack, checkpoints: dict[str, Files], memory_mb: int, expec
         ended = run_stack(here, memory_mb, _Deadline(SLICE_SECONDS), events.append)
         if sum(size_of_checkpoint(run) for run in runs) > SENDABLE:
             ended = run_stack(here, memory_mb, Stop(), events.append)
-        return Slice(ended, {run.run_id: _files(run) for run in runs}, events, worker.address)
+        return Slice(ended, {run.run_id: _files(run) for run in runs}, events)
 
 
 def _moved(run: Run, folder: Path, threads: int) -> Run:

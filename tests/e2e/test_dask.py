@@ -20,7 +20,10 @@ import pytest
 pytest.importorskip("distributed", reason="the extra fco-cli[dask] is not installed")
 
 BIN = Path(sys.executable).parent
-LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.eval_every=10"]
+LONG = [
+    "task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40",
+    "hparams.eval_every=10", "threads=1",
+]  # fmt: skip
 
 
 class Cluster:
@@ -152,7 +155,7 @@ KILLS = 10
 @pytest.mark.parametrize("what", ["worker", "scheduler", "client"])
 def test_nothing_is_lost_by_kill_9_at_any_time(what, tmp_path):
     """Ten times each, at random times between two signs of life; as many sweeps as that takes."""
-    sweep = Sweep(tmp_path, "hparams.client_lr=0.0005,0.001,1", "hparams.rounds=20000")
+    sweep = Sweep(tmp_path, "hparams.client_lr=0.0005,0.001,1", "hparams.rounds=30000")
     sweep.straight()
     times, kills, sweeps = random.Random(what), 0, 0
     with Cluster(tmp_path / "workers", 1) as cluster:

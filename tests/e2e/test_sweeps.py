@@ -220,10 +220,10 @@ def test_wrong_launcher_options_are_one_line(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A real file system of 400 kB, where we may mount one."""
+    """A real file system of 150 kB, where we may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", folder]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no right to mount a file system")
     yield folder

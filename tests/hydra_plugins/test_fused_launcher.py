@@ -1,6 +1,7 @@
 """Hydra's own test suites for launchers, and what is special about ours."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.test_utils.launcher_common_tests import IntegrationTestSuite, LauncherTestSuite
@@ -108,6 +110,35 @@ def test_the_command_line_counts_more_than_any_grid(tmp_path, monkeypatch):
     assert jobs_of(PARAMS, OWN, ["algo=fedmid"], tmp_path, monkeypatch) == FEDMID
     chosen = jobs_of(PARAMS, OWN, ["algo=local", "hparams.client_lr=9"], tmp_path, monkeypatch)
     assert chosen == [["algo=local", "hparams.client_lr=9", "hparams.server_lr=1"]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("seed=range(1,1)", "seed: got range(1,1), which has no values"),
+        ("seed=glob(*)", "seed: got glob(*), which has no values"),
+        ("algo=glob(zz*)", "algo: got glob(zz*), which has no values"),
+        ("seed=range(0,1,0)", "seed: got range(0,1,0), which has no end"),
+        ("seed=range(0,1e300)", "a sweep of "),
+        ("seed=interval(0,1)", "seed: got interval(0,1), which has no end; a sweep needs values: seed=1,2,3"),
+    ],
+)
+def test_a_sweep_needs_values_and_an_end(argument, complaint, tmp_path, monkeypatch):
+    with pytest.raises(HydraException, match=re.escape(complaint)):
+        jobs_of({}, {}, [argument], tmp_path, monkeypatch)
+
+
+def test_what_the_plugins_do_not_know_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(HydraException, match=re.escape("hydra.sweeper.grid_of.local: got 5, must be a mapping")):
+        jobs_of(PARAMS, {"local": 5}, [], tmp_path, monkeypatch)
+    launcher = FusedLauncher(n_jobs=1, memory_mb=1, backend="local", address=None, nosuch=1)
+    with pytest.raises(HydraException, match=re.escape("hydra.launcher.nosuch: no such key; allowed: n_jobs, ")):
+        launcher.setup(hydra_context=None, task_function=None, config=None)
+
+
+def test_a_sweep_that_cannot_write_its_folder_is_one_line(monkeypatch):
+    with pytest.raises(HydraException, match=re.escape("output_dir: /dev/null cannot be written: ")):
+        jobs_of({}, {}, ["seed=1"], Path("/dev/null"), monkeypatch)
 
 
 def test_hydras_own_search_takes_the_plugins_in():
