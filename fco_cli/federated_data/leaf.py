@@ -11,6 +11,7 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import Arrays, as_names, check_different, first_not_finite, shown
 from fco_cli.federated_data.source import Format, Wanted, in_order
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 
 PARTS = ("train", "test")
@@ -32,14 +33,16 @@ class Leaf(Format):
         return path.parent.name if path.parent.name in PARTS else ""
 
     def needs(self, path: Path, wanted: Wanted) -> int:
-        total = path.stat().st_size
+        objects, numbers = path.stat().st_size, 0
         with path.open("rb") as file:
             if file.read(CHUNK).lstrip()[:1] != b"{":
                 raise UserError(f"{path}: is not a LEAF shard: it does not begin with a brace")
             file.seek(0)
             while chunk := file.read(CHUNK):
-                total += sum(chunk.count(character) * size for character, size in BYTES.items())
-        return total
+                objects += sum(chunk.count(character) * size for character, size in BYTES.items())
+                numbers += chunk.count(b",")
+        require_memory(f"{path}: reading it", objects)  # gone when the next shard is read
+        return 8 * numbers  # in single precision: every shard's, and then all of them in one array
 
     def read(self, path: Path, wanted: Wanted) -> Arrays:
         try:

@@ -51,7 +51,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     ending: ClassVar[str]
-    whole: ClassVar[bool] = True  # what is on disk is in memory when it is read, and possibly more
+    whole: ClassVar[bool] = True  # a file is in memory as a whole while it is read
     chooses: ClassVar[bool] = False  # the rows of clients who are not wanted are not read
     not_alone: ClassVar[str] = ""  # why a single file is not enough, if so
     not_in_folder: ClassVar[str] = ""  # why a folder will not do, if so
@@ -66,7 +66,7 @@ class Format(ABC):
 
     @abstractmethod
     def needs(self, path: Path, wanted: Wanted) -> int:
-        """The bytes of memory that reading takes, by what the file declares; reads no data."""
+        """The bytes of memory that its rows take, by what the file declares; reads no data."""
 
     @abstractmethod
     def read(self, path: Path, wanted: Wanted) -> Arrays:
@@ -148,11 +148,11 @@ def _check_place(file: Path, folder: Path) -> None:
 
 def admit(source: Source, wanted: Wanted) -> None:
     """Refuse what would take too much memory, by what the files declare of themselves."""
-    if source.format.whole:
-        require_memory(f"{source.path}: reading it", source.size)
     needed = 0
     for file in source.files:
         with understood(file, source.format.name):
+            if source.format.whole:
+                require_memory(f"{file}: reading it", file.stat().st_size)
             needed += source.format.needs(file, wanted)
     require_memory(f"{source.path}: reading it", needed)
     if needed > max(SMALL_BYTES, MAX_RATIO * source.size):

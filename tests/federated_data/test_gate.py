@@ -371,6 +371,15 @@ def test_leaf(tmp_path, content, says):
     assert says in refusal(tmp_path / "d.json")
 
 
+def test_a_shard_must_fit_into_memory_and_not_all_of_them_at_once(tmp_path, monkeypatch):
+    for name in "abcdefgh":
+        (tmp_path / f"{name}.json").write_bytes(shard())
+    monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 5000)
+    assert len(read(tmp_path).y) == 32
+    monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 1500)
+    assert "a.json: reading it would take" in refusal(tmp_path)
+
+
 # ---- TFF
 
 
