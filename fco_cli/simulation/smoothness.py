@@ -11,6 +11,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
 
+@np.errstate(all="ignore")  # data beyond all numbers are refused where the objective is first computed
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: int = 16, iterations: int = 20) -> float:
     """The largest eigenvalue met by power iteration on sampled batches, at w_0.
 
@@ -32,7 +33,7 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: i
                 break
             vector = product
         largest = max(largest, eigenvalue)
-    return largest
+    return min(largest, float(np.finfo(float).max))
 
 
 def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:

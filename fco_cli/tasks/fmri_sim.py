@@ -57,7 +57,7 @@ class FmriSim(BrainTask):
         require(3 <= self.resolution <= 16, "task.resolution", self.resolution, "from 3 to 16 (mm)")
         for key in ("region_size", "effect", "shift", "smoothness"):
             value = getattr(self, key)
-            require(0 <= value < np.inf, f"task.{key}", value, "a number >= 0")
+            require(0 <= value <= 1e6, f"task.{key}", value, "from 0 to 1e6")
 
     @property
     def clients_available(self) -> int:

@@ -29,7 +29,7 @@ class SyntheticRegression(Task):
     def __post_init__(self) -> None:
         require(self.clients >= 1, "task.clients", self.clients, "a whole number >= 1")
         require(self.samples >= 1, "task.samples", self.samples, "a whole number >= 1")
-        require(0 <= self.heterogeneity < np.inf, "task.heterogeneity", self.heterogeneity, "a number >= 0")
+        require(0 <= self.heterogeneity <= 1e6, "task.heterogeneity", self.heterogeneity, "from 0 to 1e6")
 
     @property
     def clients_available(self) -> int:
