@@ -49,6 +49,7 @@ class Grid:
         )
         pairs = all(m == 1 or m % 2 == 0 for m in self.clients) and max(self.clients) <= 128
         require(pairs, "theory.clients", list(self.clients), "1 or even numbers up to 128: clients come in pairs")
+        require(self.seeds >= 1, "theory.seeds", self.seeds, "a whole number >= 1; two at least are run")
         require(self.dimension >= 2, "theory.dimension", self.dimension, "a whole number >= 2")
         for key in ("noise", "spread", "strength", "radius"):
             require(getattr(self, key) > 0, f"theory.{key}", getattr(self, key), "a number > 0")
