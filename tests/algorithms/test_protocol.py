@@ -95,7 +95,7 @@ def sites(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddualavg"])
+@pytest.mark.parametrize("name", ["scaffold", pytest.param("feddualavg", marks=pytest.mark.slow)])
 def test_clients_in_processes_of_their_own_give_the_same_bits(
     name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive, sites
 ):

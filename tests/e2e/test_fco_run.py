@@ -106,6 +106,7 @@ def test_the_number_of_threads_changes_no_bit(tmp_path):
     assert (one / "metrics.csv").read_bytes() == (two / "metrics.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:

@@ -187,6 +187,11 @@ def points(seed: int = 0, dtype=float) -> np.ndarray:
     return z.astype(dtype)
 
 
+in_both_precisions = pytest.mark.parametrize(
+    "dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
+)  # the second doubles the time to compile
+
+
 def multiplied(numbers, factor, powers):
     """Records with every number multiplied by factor ** its power, 1 unless `powers` says otherwise."""
     out = numbers.copy()
@@ -287,7 +292,7 @@ def test_behaviour_under_scaling(stacked, name, a):
 
 
 @every
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@in_both_precisions
 def test_stacked_jobs_have_the_bits_of_jobs_one_by_one(stacked, name, dtype):
     """With numbers and times that differ from job to job."""
     regularizer, random, z = case_of(name).regularizer, np.random.default_rng(8), points(9, dtype)
@@ -315,6 +320,7 @@ def test_no_time_is_no_penalty_and_a_constraint_knows_no_time(stacked, name, z, 
         np.testing.assert_array_equal(at_once, z[None])
 
 
+@pytest.mark.slow
 @every
 def test_single_precision_keeps_its_type_and_its_answer(stacked, name):
     regularizer, z = case_of(name).regularizer, points(13, np.float32)
@@ -338,7 +344,7 @@ def test_subgradient_inequality(stacked, name, w, u, zeros):
 
 
 @every
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@in_both_precisions
 @pytest.mark.parametrize("t", [0.0, 0.5])
 def test_divergence_stays_visible(stacked, name, dtype, t):
     """What is not finite raises nothing, and does not come back as a finite vector that looks like a model."""

@@ -39,11 +39,15 @@ class Quiet:
 
 def run(folder: Path) -> Path:
     """A method whose clients remember, with a checkpoint after every round and the memory in a file: its record."""
-    runner.CHECKPOINT_SECONDS, memory.LARGE = -1.0, 0
     register()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         one = Run.of(compose("config", overrides=[*TINY, f"output_dir={folder}"]))
-    runner.execute([one], Quiet(), Stop())
+    usual = runner.CHECKPOINT_SECONDS, memory.LARGE
+    runner.CHECKPOINT_SECONDS, memory.LARGE = -1.0, 0
+    try:
+        runner.execute([one], Quiet(), Stop())
+    finally:
+        runner.CHECKPOINT_SECONDS, memory.LARGE = usual
     return one.folder
 
 

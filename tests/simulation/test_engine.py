@@ -27,8 +27,10 @@ def assert_same_bits(one, other):
     np.testing.assert_array_equal(one.counters, other.counters)
 
 
-@pytest.mark.parametrize("algo", ["feddualavg", "fedmid"])
-@pytest.mark.parametrize("task", ["lasso", "nuclear"])
+@pytest.mark.parametrize(
+    ("task", "algo"),
+    [("lasso", "feddualavg"), ("nuclear", "feddualavg"), pytest.param("nuclear", "fedmid", marks=pytest.mark.slow)],
+)
 def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task, algo):
     """Among neighbours that diverge in different rounds and leave the stack, which changes its size under way."""
     setup = make_setup(task, algo, rounds=30)
@@ -140,6 +142,7 @@ def test_optimum_needs_one_round(make_setup, simulate):
     assert job.history["kkt_residual"][-1] < 1e-6
 
 
+@pytest.mark.slow
 def test_single_precision_follows_double(make_setup, simulate):
     """float32 states, the same clients and batches: the same curve to single precision."""
     single, double = (

@@ -47,6 +47,7 @@ def test_values_out_of_range_are_refused(make_run, key):
         make_run("task=digits", f"task.{key}")
 
 
+@pytest.mark.slow
 def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_stack):
     (outcome,) = run_stack([["task=digits", "hparams.rounds=40", "hparams.eval_every=4"]])
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
