@@ -36,6 +36,7 @@ class Run:
     output_dir: Path
     force: bool
     record_clients: bool
+    record_path: bool
     threads: int | None
     select: Selection | None  # how the experiment it belongs to, if any, chooses learning rates
     yaml: str  # the resolved configuration
@@ -58,6 +59,7 @@ class Run:
             output_dir=Path(config.output_dir),
             force=config.force,
             record_clients=config.record_clients,
+            record_path=config.record_path,
             threads=config.threads,
             select=OmegaConf.to_object(config.experiment.select) if config.experiment else None,  # type: ignore[arg-type]
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),

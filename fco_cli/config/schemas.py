@@ -63,6 +63,7 @@ class RunConfig:
     output_dir: str = MISSING
     force: bool = MISSING
     record_clients: bool = MISSING
+    record_path: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None

@@ -113,7 +113,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
-    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients)
+    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients, first.record_path)
     for run, record in waiting:
         record.save_config(run.yaml)
         record.note(run.describe())
