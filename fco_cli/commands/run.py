@@ -78,7 +78,11 @@ def _refuse_experiment_alone(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    if config.experiment is None or not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+    if not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    if config.experiment is None:
+        if config.seeds is not None:
+            raise UserError(f"seeds: got {config.seeds}, which is several runs: fco-run -m ..., or seed=... for one")
         return
     name = config.experiment.name
     grid = HydraConfig.get().sweeper.params or {}

@@ -67,6 +67,7 @@ class Run:
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
         require(is_folder_name, "task.name", run.task.name, "of letters, digits, _ and -: it names a folder")
         require(0 <= run.seed < 2**63, "seed", run.seed, "a whole number >= 0")
+        require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)

@@ -29,6 +29,15 @@ class Selection:
     metric: str = MISSING
     mode: str = MISSING  # max or min
     last: int = MISSING  # rounds; 1 is the last evaluated round
+    second: str = "objective"  # where that ties: the smallest of this; the ledger also says what it would have chosen
+
+
+@dataclass
+class NearBest:
+    """Learning rates around the best of the full grid: all that profile=quick runs."""
+
+    client_lr: str = "0.001,0.01"
+    server_lr: str = "0.1,1"
 
 
 @dataclass
@@ -39,6 +48,9 @@ class Experiment:
     title: str = MISSING
     select: Selection = field(default_factory=Selection)
     panels: list[str] = MISSING
+    paper: str = ""  # the figure of the paper that this is
+    twin_of: str = ""  # the experiment beside which it is drawn
+    near_best: NearBest = field(default_factory=NearBest)
 
 
 @dataclass
@@ -48,6 +60,7 @@ class Profile:
     name: str = MISSING
     scale: float = MISSING  # of the number of rounds
     outputs: str = MISSING  # where experiments leave their records
+    note: str = ""  # what figures must say of it
 
 
 @dataclass
@@ -60,6 +73,7 @@ class RunConfig:
     mirror: Any = MISSING
     hparams: Any = MISSING
     seed: int = MISSING
+    seeds: int | None = None  # with -m: so many seeds, from 0 on
     output_dir: str = MISSING
     force: bool = MISSING
     record_clients: bool = MISSING

@@ -52,8 +52,8 @@ class Evidence:
         cell = self.best(algo)
         if not cell.has(metric):
             raise NotRun(f"no metric {metric} in the records of {algo}")
-        rounds, mean, _ = cell.curve(metric)
-        return rounds, mean
+        curve = cell.curve(metric)
+        return curve.rounds, curve.median
 
     def final(self, algo: str, metric: str) -> float:
         """The mean over the experiment's selection window, after which "converged" values are compared."""

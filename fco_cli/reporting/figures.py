@@ -83,7 +83,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 @styled
 def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> Figure:
-    """One panel per metric, one curve per algorithm at its best learning rates; mean and deviation over seeds."""
+    """One panel per metric, one curve per algorithm at its best learning rates; median and range over seeds."""
     figure, axes = new_figure(2.35, len(study.panels))
     for axis, metric in zip(axes, study.panels, strict=True):
         for algo, choice in choices.items():
@@ -124,22 +124,21 @@ def drawable(values: np.ndarray) -> np.ndarray:
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
     style = algorithm_style(cell.algo)
     rounds, *values = cell.curve(metric)
-    mean, deviation = map(drawable, values)
+    middle, low, high = map(drawable, values)
     if cell.algo == OPTIMUM:
-        axis.axhline(mean[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
+        axis.axhline(middle[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
         return
     if x == "bytes":
         if not cell.federated:  # nothing is sent: where it ends is all there is to show
-            axis.axhline(mean[-1], color=style.colour, linestyle=":", linewidth=1, label=style.label)
+            axis.axhline(middle[-1], color=style.colour, linestyle=":", linewidth=1, label=style.label)
             return
         run = cell.runs[0]
         rounds = run.megabytes[np.isin(run.curves["round"], rounds)]
     step = max(1, len(rounds) // 8)  # eight markers, not at the same rounds as another algorithm's
     axis.plot(
-        rounds, mean, color=style.colour, label=style.label, linewidth=1.2,
+        rounds, middle, color=style.colour, label=style.label, linewidth=1.2,
         marker=style.marker, markersize=3.5, markevery=(int(offset * step), step),
     )  # fmt: skip
-    low, high = mean - deviation, mean + deviation
     if len(cell.runs) == 1:
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:

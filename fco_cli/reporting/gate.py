@@ -146,6 +146,10 @@ def or_null(kind: Kind) -> Kind:
     return Kind(f"null or {kind.words}", lambda value: value is None or kind.holds(value))
 
 
+def or_empty(kind: Kind) -> Kind:
+    return Kind(f"empty or {kind.words}", lambda value: value == "" or kind.holds(value))
+
+
 def list_of(kind: Kind, most: int) -> Kind:
     return Kind(
         f"a list of at most {most}, each {kind.words}",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting import gate
-from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_null
+from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_empty, or_null
 from fco_cli.reporting.text import printable
 
 EXPLODED = 1e3  # times the training loss at the start
@@ -58,6 +58,7 @@ CONFIG = {
     "seed": gate.SEED,
     "profile.name": gate.NAME,
     "profile.scale": gate.POSITIVE,
+    "profile.note": gate.TEXT,
 }
 EXPERIMENT = {
     "experiment.name": gate.NAME,
@@ -65,7 +66,10 @@ EXPERIMENT = {
     "experiment.select.metric": gate.METRIC,
     "experiment.select.mode": one_of("max", "min"),
     "experiment.select.last": gate.POSITIVE_COUNT,
+    "experiment.select.second": gate.METRIC,
     "experiment.panels": list_of(gate.METRIC, 12),
+    "experiment.paper": gate.TEXT,
+    "experiment.twin_of": or_empty(gate.NAME),
 }
 
 

@@ -24,10 +24,16 @@ class Rule:
     metric: str
     mode: str  # max or min
     last: int  # rounds; 1 is the last one
+    second: str = "objective"  # among equals: the smallest of this
 
     def __str__(self) -> str:
         window = "at the last round" if self.last == 1 else f"mean of the last {self.last} rounds"
         return f"{metric_style(self.metric).label}, {window}"
+
+    @property
+    def other(self) -> Rule | None:
+        """The second metric as a rule of its own; None where the experiment does not name one."""
+        return None if self.second in ("objective", self.metric) else replace(self, metric=self.second, mode="min")
 
 
 @dataclass
@@ -41,12 +47,19 @@ class Study:
     rule: Rule
     panels: list[str]
     runs: list[RecordedRun]
+    note: str = ""  # what its profile wants said on its figures
+    paper: str = ""  # the figure of the paper that it is
+    twin_of: str = ""  # the experiment beside which it is drawn
     slug: str = ""  # names the study's files, unique in a report
     variant: str = ""  # what tells it from another study of the same name and profile
 
     @property
     def algorithms(self) -> list[str]:
         return sorted({run.algo for run in self.runs}, key=algorithm_order)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs})
 
     @property
     def heading(self) -> str:
@@ -157,8 +170,11 @@ def _study(runs: list[RecordedRun]) -> Study:
         title=printable(experiment["title"].strip(), longest=400),
         profile=profile["name"],
         scale=float(profile["scale"]),
-        rule=Rule(select["metric"], select["mode"], select["last"]),
+        rule=Rule(select["metric"], select["mode"], select["last"], select["second"]),
         panels=panels or [select["metric"]],
+        note=printable(profile["note"]),
+        paper=printable(experiment["paper"]),
+        twin_of=experiment["twin_of"],
         runs=sorted(runs, key=lambda run: (algorithm_order(run.algo), _rates(run), run.seed, run.run_id)),
     )
 
@@ -173,8 +189,10 @@ def _experiment(run: RecordedRun) -> dict[str, Any]:
     alone = {
         "name": task,
         "title": f"{task}: runs outside of any experiment",
-        "select": {"metric": "objective", "mode": "min", "last": 1},
+        "select": {"metric": "objective", "mode": "min", "last": 1, "second": "objective"},
         "panels": ["objective", "validation_loss", main, "kkt_residual"],
+        "paper": "",
+        "twin_of": "",
     }
     return run.config.get("experiment") or alone
 
@@ -220,7 +238,7 @@ NUMERALS = {"i": 1, "ii": 2, "iii": 3, "iv": 4}
 
 
 def _natural(name: str) -> list[Any]:
-    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_mild."""
+    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_extended."""
     return [(NUMERALS.get(part, 9), part) if i else (0, part) for i, part in enumerate(name.split("_"))]
 
 

@@ -25,16 +25,16 @@ def target(study: Study, choices: dict[str, Choice]) -> float | None:
     if not chosen:
         return None
     pick = max if study.rule.mode == "max" else min
-    start, best = chosen[0].curve(study.rule.metric)[1][0], pick(cell.score for cell in chosen)
+    start, best = chosen[0].curve(study.rule.metric).median[0], pick(cell.score for cell in chosen)
     level = float(start + TARGET_SHARE * (best - start))
     return level if np.isfinite(level) else None
 
 
 def arrival(cell: Cell, level: float) -> float | None:
-    """The first evaluated round at which the cell's mean curve is at the target."""
-    rounds, mean, _ = cell.curve(cell.rule.metric)
-    there = mean >= level if cell.rule.mode == "max" else mean <= level
-    return float(rounds[np.argmax(there)]) if there.any() else None
+    """The first evaluated round at which the median over the seeds is at the target."""
+    curve = cell.curve(cell.rule.metric)
+    there = curve.median >= level if cell.rule.mode == "max" else curve.median <= level
+    return float(curve.rounds[np.argmax(there)]) if there.any() else None
 
 
 def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:

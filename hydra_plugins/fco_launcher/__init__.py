@@ -55,6 +55,7 @@ class GridSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
+        self.seeds: int = config.get("seeds") or 1
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
@@ -77,7 +78,8 @@ class GridSweeper(Sweeper):
         # Imported late: Hydra's search for plugins executes the module anew and would leave us an outdated class.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        texts = [*(f"{key}={values}" for key, values in grid.items()), *arguments]
+        seeds = [f"seed={','.join(map(str, range(self.seeds)))}"] if self.seeds > 1 else []
+        texts = [*seeds, *(f"{key}={values}" for key, values in grid.items()), *arguments]
         (jobs,) = BasicSweeper.split_arguments(self.parser.parse_overrides(texts), max_batch_size=None)
         return jobs
 

@@ -15,7 +15,7 @@ import yaml
 from fco_cli.reporting import figures
 
 USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"], "optimum": ["weighting"]}
-SELECT = {"metric": "f1", "mode": "max", "last": 2}
+SELECT = {"metric": "f1", "mode": "max", "last": 2, "second": "objective"}
 
 
 def digest(*words: object) -> str:
@@ -72,9 +72,10 @@ class Records:
             | (hparams or {}),
             "seed": seed,
             "experiment": experiment and {
-                "name": experiment, "title": f"The {experiment}", "select": select, "panels": list(panels),
+                "name": experiment, "title": f"The {experiment}", "select": SELECT | select, "panels": list(panels),
+                "paper": "Figure 3", "twin_of": "",
             },
-            "profile": {"name": profile, "scale": scale},
+            "profile": {"name": profile, "scale": scale, "note": ""},
         }  # fmt: skip
         family = digest(config["task"], config["regularizer"], config["hparams"]["weighting"], data)
         run_id = digest(family, algo, options, client_lr, server_lr, seed, hparams, experiment, profile)

@@ -44,7 +44,7 @@ def test_a_report_has_figures_tables_ledger_and_page(records, report):
     assert (folder / "index.html").read_text().startswith("<!doctype html>")
     assert "lasso_i: curves, learning_rates, robustness from 4 runs, profile paper" in out
     assert "not run: curse, curse_one_epoch, digits" in out
-    assert "lasso_i_mild, lasso_ii" in out
+    assert "lasso_i_extended, lasso_ii" in out
     assert "fco-run -m experiment=curse" in out
     assert "report: outputs/report/index.html" in out
 
