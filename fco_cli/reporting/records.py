@@ -150,13 +150,24 @@ class RecordedRun:
 
 
 def records_below(folder: Path) -> Iterator[Path]:
-    """The folders of records, finished or not, in order; hidden ones are nobody's records."""
+    """The folders of records, finished or not, in order."""
+    for place, names in _folders_below(folder):
+        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
+            yield place
+
+
+def theories_below(folder: Path) -> Iterator[Path]:
+    """The folders that experiment=theory has finished: no runs, but a table and a figure of its own."""
+    for place, names in _folders_below(folder):
+        if {"theory.md", "result.json"} <= names:
+            yield place
+
+
+def _folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
+    """With the names in them; hidden ones are nobody's records."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = {*folders, *files}
-        # experiment=theory has its own table and figure
-        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
-            yield Path(place)
+        yield Path(place), {*folders, *files}
 
 
 def read_record(folder: Path) -> RecordedRun:

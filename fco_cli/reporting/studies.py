@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord, is_number
-from fco_cli.reporting.records import RecordedRun, read_record, records_below
+from fco_cli.reporting.records import RecordedRun, read_record, records_below, theories_below
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +78,7 @@ class Results:
 
     studies: list[Study] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
+    theory: Theorems | None = None
 
     def study(self, name: str) -> Study | None:
         """The experiment's study at the largest scale, with the most runs."""
@@ -95,6 +97,11 @@ def collect(folders: Iterable[Path]) -> Results:
     results = Results()
     read: dict[Path, RecordedRun] = {}
     for folder in folders:
+        for place in theories_below(folder):
+            try:
+                results.theory = Theorems.read(place)
+            except BadRecord as problem:
+                results.left_out.append((place, str(problem)))
         for place in records_below(folder):
             if place.resolve() in read:
                 continue
