@@ -220,7 +220,7 @@ def _tell_apart(studies: list[Study]) -> None:
         groups.setdefault((study.name, study.profile), []).append(study)
     taken: set[str] = set()
     for (name, profile), group in groups.items():
-        settings = [_settings(study) for study in group]
+        settings = [settings_of(study) for study in group]
         keys = list(dict.fromkeys(key for one in settings for key in one))
         varying = [key for key in keys if len({json.dumps(one.get(key)) for one in settings}) > 1]
         for i, (study, mine) in enumerate(zip(group, settings, strict=True), start=1):
@@ -234,7 +234,7 @@ def _tell_apart(studies: list[Study]) -> None:
             taken.add(study.slug)
 
 
-def _settings(study: Study) -> dict[str, Any]:
+def settings_of(study: Study) -> dict[str, Any]:
     config = study.runs[0].config
     sections = ("task", "regularizer", "mirror", "hparams")
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}

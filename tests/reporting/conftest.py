@@ -44,6 +44,7 @@ class Records:
         hparams: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
         psi: dict[str, Any] | None = None,
+        paper: str = "Figure 3",
         twin_of: str = "",
         data: str = "",
         finished_at: str = "2026-03-01T12:00:00+01:00",
@@ -75,7 +76,7 @@ class Records:
             "seed": seed,
             "experiment": experiment and {
                 "name": experiment, "title": f"The {experiment}", "select": SELECT | select, "panels": list(panels),
-                "paper": "Figure 3", "twin_of": twin_of,
+                "paper": paper, "twin_of": twin_of,
             },
             "profile": {"name": profile, "scale": scale, "note": ""},
         }  # fmt: skip
