@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
-from fco_cli.reporting import claims, figures, rates, tables
+from fco_cli.reporting import claims, figures, hidden_settings, rates, tables
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse, supports_of
 from fco_cli.reporting.gate import BadRecord
@@ -50,6 +50,7 @@ def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
     for study in results.studies:
         drawn += _draw(study, choices[study.slug], folder / "figures", x, damaged)
         tables.save_tables(study, choices[study.slug], folder / "tables")
+    hidden_settings.save_search(results.search, folder)
     ledger = claims.evaluate(claims.read_claims(), results)
     write_atomically(folder / "CLAIMS.md", claims.as_markdown(ledger).encode())
     page = folder / "index.html"
