@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)
-    if not results.studies:
+    if not results.studies and not results.search:
         places = ", ".join(options.sources)
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
                 shutil.copy(path, FIGURES)
         if folder.is_dir():
             folders.append(str(folder))
-    if folders:
+    if any(Path(folder).name != "theory" for folder in folders):
         report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", "outputs/report"]
         if subprocess.run(report).returncode == 0:
             shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)

@@ -34,9 +34,9 @@ def best_table(folders: list[Path]) -> Table | None:
     """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
     from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
-    from fco_cli.reporting.studies import studies_of
+    from fco_cli.reporting.studies import SEARCH, studies_of
 
-    studies = studies_of([read_record(folder) for folder in folders])
+    studies = [study for study in studies_of([read_record(folder) for folder in folders]) if study.name != SEARCH]
     if not studies:
         return None
     table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)

@@ -259,9 +259,11 @@ def rules_agree(evidence: Evidence, algos: list[str]) -> Finding:
     other = evidence.study.rule.other
     if other is None:
         raise NotRun("the experiment has one rule")
-    holds, measured, by_other = True, dict[str, float | str](), evidence.own_by(other)
+    holds, measured = True, dict[str, float | str]()
+    by_first, by_other = evidence.own_by(evidence.study.rule), evidence.own_by(other)
     for algo in algos:
-        mine, second = evidence.own_choice(algo).best, by_other[algo].best
+        evidence.best(algo)
+        mine, second = by_first[algo].best, by_other[algo].best
         if mine is None or second is None:
             raise Diverged(f"all runs of {label(algo)} diverged")
         holds &= mine.rates == second.rates

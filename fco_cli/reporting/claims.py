@@ -161,11 +161,11 @@ class Judge:
         if why:
             return Entry(claim, name, NOT_RUN, findings[0].claimed, f"{why}: {measured}")
         verdict = verdict_of(held, len(findings))
-        sensitivity = self.sensitivity(claim, name)
+        sensitivity = self.sensitivity(claim, name, held)
         return Entry(claim, name, verdict, findings[0].claimed, measured, held, len(findings), sensitivity)
 
-    def sensitivity(self, claim: Claim, name: str) -> str:
-        """On how many seeds it would hold at half and twice the margin, and with rates by the second rule."""
+    def sensitivity(self, claim: Claim, name: str, held: int) -> str:
+        """On how many seeds it would hold at half and twice the margin, and by the second rule if that changes it."""
         variants: dict[str, dict[str, Any]] = {
             "half the margin": {"margin": 0.5},
             "twice the margin": {"margin": 2.0},
@@ -177,8 +177,9 @@ class Judge:
                 findings = self.findings(claim, name, **options)
             except (NotRun, Diverged):
                 continue
-            if findings is not None:
-                said.append(f"{words} {sum(finding.holds for finding in findings)} of {len(findings)}")
+            now = held if findings is None else sum(finding.holds for finding in findings)
+            if findings is not None and (now != held or "margin" in options):
+                said.append(f"{words} {now} of {len(findings)}")
         return ", ".join(said)
 
 

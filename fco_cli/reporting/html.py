@@ -58,6 +58,7 @@ def render(results: Results, report: Report) -> str:
         runs=sum(len(study.runs) for study in studies),
         studies=contexts,
         sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
+        search=_search_context(report.search),
         theory=_theory_context(results.theory, report.damaged),
         first_figures=_first_figures(contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
@@ -148,6 +149,19 @@ def _sweep_context(swept: SweptKey, file: Path) -> dict[str, Any]:
         "number": "",
         "caption": captions.SWEEP.format(key=swept.key),
         "links": _links(file),
+    }
+
+
+def _search_context(file: Path | None) -> dict[str, Any] | None:
+    if file is None:
+        return None
+    return {
+        **_picture(file.read_bytes()),
+        "id": "figure-hidden-settings",
+        "alt": "Share of claims that hold, by setting",
+        "number": "",
+        "caption": captions.SEARCH,
+        "links": [("PDF", _link(file.with_suffix(".pdf"), 2)), ("table", "tables/hidden_settings.md")],
     }
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SEARCH = "hidden_settings"  # the experiment whose studies are no figures but the settings that it tried
+
+
 @dataclass(frozen=True)
 class Rule:
     """How an experiment chooses its learning rates: by the mean of a metric over the last rounds."""
@@ -78,6 +81,7 @@ class Results:
 
     studies: list[Study] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
+    search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
     theory: Theorems | None = None
 
     def study(self, name: str) -> Study | None:
@@ -111,7 +115,8 @@ def collect(folders: Iterable[Path]) -> Results:
                 results.left_out.append((place, str(problem)))
     runs, older = _newest({run.run_id: run for run in read.values()}.values())  # one run may lie in two places
     results.left_out += older
-    results.studies = studies_of(with_gaps(runs))
+    for study in studies_of(with_gaps(runs)):
+        (results.search if study.name == SEARCH else results.studies).append(study)
     return results
 
 
