@@ -92,7 +92,7 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
         "slug": study.slug,
         "name": study.name,
         "number": study.paper,
-        "short": study.heading.split(":")[0] + (f" ({study.profile})" if study.profile != "paper" else ""),
+        "short": study.title.split(":")[0] + study.heading.removeprefix(study.title),
         "heading": study.heading,
         "note": study.note,
         "twin": bool(study.twin_of),

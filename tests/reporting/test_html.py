@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from PIL import Image
 
 from fco_cli.reporting.captions import caption, command, number
 from fco_cli.reporting.html import in_order
@@ -62,3 +65,22 @@ def test_a_twins_curves_stand_beside_its_twins(records, tmp_path):
     (second,) = [section for section in sections if section.startswith('"lasso_i_extended"')]
     assert first.index('id="figure-lasso_i"') < first.index('id="figure-lasso_i_extended"')
     assert "<figure" not in second
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_the_theorems_are_on_the_page_and_a_damaged_picture_is_named(records, tmp_path):
+    records.add()
+    folder = records.root / "theory"
+    folder.mkdir()
+    table = [["statement", "cells", "violated", "smallest slack"], ["theorem <1>", "4", "0", "27"]]
+    (folder / "result.json").write_text(json.dumps({"status": "finished", "table": table, "config": "rounds: [4]"}))
+    (folder / "theory.md").write_text("")
+    Image.new("RGB", (40, 30)).save(folder / "theory.png")
+    page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
+    section = page.split('<section id="theory">')[1].split("</section>")[0]
+    assert "<td>theorem &lt;1&gt;</td><td>4</td>" in section
+    assert 'src="data:image/webp;base64,' in section
+    (folder / "theory.png").write_bytes(b"nonsense")
+    report = make_report(collect([records.root]), tmp_path / "report")
+    assert [place for place, _ in report.damaged] == [folder]
+    assert '<section id="theory">' not in report.page.read_text()

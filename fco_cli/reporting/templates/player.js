@@ -20,8 +20,9 @@ unpacked("players").then((players) => {
         const x = (i) => 2 + i / frame.length * (width - 4);
         pen.clearRect(0, 0, width, height);
         truth(pen, player, frame.length, x, y);
+        const zero = colour("--quiet");
         frame.forEach((level, i) => {
-          pen.fillStyle = level === 0 ? colour("--quiet") : algorithm.colour;
+          pen.fillStyle = level === 0 ? zero : algorithm.colour;
           pen.fillRect(x(i), y(level) - .75, 1.5, 1.5);
         });
       }];
