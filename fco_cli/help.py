@@ -27,7 +27,8 @@ fco-run: federated composite optimization from the command line
 
 Groups (group=option):
 {groups}
-Keys of a run: seed, output_dir, force (run again what is done), threads, dry_run (with -m: say how much work it is).
+Keys of a run: seed, output_dir, force (run again what is done), threads; with -m also seeds (5 is seed=0,1,2,3,4) and
+dry_run (say how much work it is).
   fco-advise task=lasso            the learning rates that the theorems recommend on the task's data
   fco-run task=lasso --cfg job     prints the whole configuration of a run
   fco-run --version                prints the version

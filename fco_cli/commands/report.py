@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
     made.add_argument("--csv", type=Path, metavar="FILE", help="also write a row per run to this file")
-    made.add_argument("--claims", action="store_true", help="also print the claims ledger")
+    made.add_argument("--claims", action="store_true", help="also print the ledger's claims of what was run")
     made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
     return made
 
@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)
-    if not results.studies:
+    if not results.studies and not results.search:
         places = ", ".join(options.sources)
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while
@@ -66,7 +66,7 @@ def report(options: argparse.Namespace) -> None:
     if options.csv:
         _write_csv(results, options.csv)
     if options.claims:
-        _print_ledger(made.ledger)
+        _print_ledger([entry for entry in made.ledger if _was_run(entry, results)])
     _print_end(results, made)
 
 
@@ -95,6 +95,11 @@ def _write_csv(results: Results, path: Path) -> None:
     write_atomically(path, as_csv(results.table()).encode())
 
 
+def _was_run(entry: Entry, results: Results) -> bool:
+    """Whether there is anything to be said of it; of the rest the last line says how much it is."""
+    return results.study(entry.experiment) is not None or (entry.experiment == "theory" and results.theory is not None)
+
+
 def _print_ledger(ledger: list[Entry]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -103,7 +108,7 @@ def _print_ledger(ledger: list[Entry]) -> None:
     for heading in ("claim", "experiment", "verdict", "claimed", "measured"):
         table.add_column(heading)
     for entry in ledger:
-        table.add_row(entry.claim.id, entry.experiment, entry.verdict, entry.claimed or "-", entry.measured)
+        table.add_row(entry.claim.id, entry.experiment, entry.said, entry.claimed or "-", entry.measured)
     console = Console(markup=False)
     if not console.is_terminal:
         console.width = 200  # a file or a pipe has no width of its own

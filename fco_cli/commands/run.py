@@ -51,6 +51,7 @@ def run(config: DictConfig) -> float:
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
+    output.print(f"next: fco-report {one.output_dir / one.task.name}", soft_wrap=True, highlight=False, markup=False)
     return outcome.result["final"]["objective"]
 
 
@@ -73,8 +74,12 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
     all_runs.run(progress)
     for text, count in all_runs.ended.warnings.values():
         log.warning(text if count == 1 else f"{text} ({count} such warnings)")
+    output = Console(width=160)
     if table := best_table(all_runs.finished_folders):
-        Console(width=160).print(table)
+        output.print(table)
+        if diverged := all_runs.diverged:
+            output.print(f"{diverged} of {len(all_runs.unique)} runs diverged", highlight=False)
+        output.print(f"next: fco-report {all_runs.runs[0].output_dir} --claims", soft_wrap=True, highlight=False)
     return all_runs.values()
 
 
@@ -91,7 +96,11 @@ def _refuse_experiment_alone(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    if config.experiment is None or not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+    if not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    if config.experiment is None:
+        if config.seeds is not None:
+            raise UserError(f"seeds: got {config.seeds}, which is several runs: fco-run -m ..., or seed=... for one")
         return
     name = config.experiment.name
     grid = HydraConfig.get().sweeper.params or {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from fco_cli.config import Run
 from fco_cli.simulation.engine import Simulation
@@ -19,6 +20,38 @@ from fco_cli.sweeps.stacks import Event, Stack
 log = logging.getLogger(__name__)
 
 RUN_SECONDS, SWEEP_SECONDS = 5.0, 10.0  # between log lines
+COMPILING = "compiling the kernels, once on this machine"
+
+
+def time_left(seconds: float) -> str:
+    """As people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    minutes = round(seconds / 60)
+    return f"{minutes} min left" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min left"
+
+
+class TimeLeft(ProgressColumn):
+    """The same on a progress bar."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.time_remaining is None else time_left(task.time_remaining))
+
+
+@contextmanager
+def noting_compilation(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` as soon as Numba compiles, be it that no cached kernel fits; not where it only loads one."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        def on_start(self, event: object) -> None:
+            say()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 class RunProgress:
@@ -30,18 +63,21 @@ class RunProgress:
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.description}"),
-            TimeRemainingColumn(),
+            TimeLeft(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self.live = console.is_terminal
+        self.compilation = ExitStack()
+        self.compiling = False
 
     def __enter__(self) -> RunProgress:
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.compilation.close()
         self.bar.stop()
 
     def on_start(self, runs: list[Run], rounds: int) -> None:
@@ -49,6 +85,12 @@ class RunProgress:
         self.first: int | None = None
         self.rounds = rounds
         self.task = self.bar.add_task("", total=rounds)
+        self.compilation.enter_context(noting_compilation(self._on_compilation))
+
+    def _on_compilation(self) -> None:
+        if not self.compiling and self.first is None:
+            self.compiling = True
+            self.bar.update(self.task, description=COMPILING) if self.live else log.info(COMPILING)
 
     def on_round(self, simulation: Simulation) -> None:
         if not simulation.running:
@@ -56,12 +98,15 @@ class RunProgress:
         done, now = simulation.round, time.monotonic()
         if self.first is None:
             self.first, self.started, self.said = done, now, now
+            self.compilation.close()
+            if done > 1:
+                log.info("continued from round %d", done - 1)
         value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"
         if self.live:
             self.bar.update(self.task, completed=done, description=value)
         elif now - self.said > RUN_SECONDS:
             pace = (now - self.started) / max(done - self.first, 1)
-            log.info("round %d of %d, %s, %.0f s left", done, self.rounds, value, pace * (self.rounds - done))
+            log.info("round %d of %d, %s, %s", done, self.rounds, value, time_left(pace * (self.rounds - done)))
             self.said = now
 
     def on_outcome(self, outcome: Outcome) -> None:
@@ -86,7 +131,7 @@ class SweepProgress:
         """Show the stacks while the body runs."""
         self.sizes = {stack.number: len(stack.runs) for stack in stacks}
         self.started = self.said = time.monotonic()
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeLeft())
         live = self.console.is_terminal
         with Progress(*columns, console=self.console, transient=True, disable=not live) as self.bar:
             self.task = self.bar.add_task(self._counts(), total=1.0)
@@ -109,8 +154,8 @@ class SweepProgress:
         self.bar.update(self.task, completed=done, description=self._counts())
         now = time.monotonic()
         if not self.console.is_terminal and now - self.said > SWEEP_SECONDS:
-            left = f", {(now - self.started) * (1 - done) / done:.0f} s left" if done else ""
-            log.info("%s%s", self._counts(), left)
+            left = time_left((now - self.started) * (1 - done) / done) if done else f"starting: {COMPILING}"
+            log.info("%s, %s", self._counts(), left)
             self.said = now
 
     def _counts(self) -> str:

@@ -18,9 +18,18 @@ def final_table(result: dict[str, Any]) -> Table:
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in result["final"].items():
-        table.add_row(name.replace("_", " "), "not finite" if value is None else f"{value:.6g}")
-    table.add_row("seconds", f"{result['seconds']:.2f}")
+        said = "not finite" if value is None else in_bytes(value) if name.startswith("bytes_") else f"{value:.6g}"
+        table.add_row(name.replace("_", " "), said)
+    table.add_row("time", f"{result['seconds']:.2f} s")
     return table
+
+
+def in_bytes(count: float) -> str:
+    """41 MB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def best_table(folders: list[Path]) -> Table | None:
@@ -28,25 +37,35 @@ def best_table(folders: list[Path]) -> Table | None:
     from fco_cli.reporting.gate import BadRecord
     from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
-    from fco_cli.reporting.studies import studies_of
+    from fco_cli.reporting.studies import SEARCH, studies_of
 
     records = []
     for folder in folders:
         with suppress(BadRecord):  # damaged by whoever: fco-report says so
             records.append(read_record(folder))
-    studies = studies_of(records)
+    studies = [study for study in studies_of(records) if study.name != SEARCH]
     if not studies:
         return None
     table = Table(title=f"best by {studies[0].rule}", title_justify="left", box=None, pad_edge=False)
     for heading in ("task", "algorithm", studies[0].rule.metric, "client lr", "server lr", "record"):
         right = heading not in ("task", "algorithm", "record")
         table.add_column(heading.replace("_", " "), justify="right" if right else "left", no_wrap=True)
+    edge = False
     for study in studies:
         for choice in choose(study).values():
             if (best := choice.best) is not None:
                 task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
                 rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
-                table.add_row(task, choice.algo, f"{best.score:.4g}", *rates, escape(str(best.runs[0].folder)))
+                for i, name in enumerate(("client", "server")):
+                    if any(name in words for words in choice.on_edge):
+                        rates[i], edge = f"{rates[i]} †", True
+                score = str(best.final(study.rule.metric, study.rule.last))
+                table.add_row(task, choice.algo, score, *rates, escape(str(best.runs[0].folder)))
+    if edge:
+        table.caption, table.caption_justify = (
+            "† the smallest or largest that was tried: a better one may lie beyond",
+            "left",
+        )
     return table
 
 

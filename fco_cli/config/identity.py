@@ -39,8 +39,8 @@ def identity_of(run: Run) -> Identity:
     kind = {"mirror": asdict(run.mirror) | source_of(run.mirror), "weighting": run.hparams.weighting}
     psi = asdict(run.regularizer) | source_of(run.regularizer)
     algo = asdict(run.algo) | source_of(run.algo)
-    # A record without the clients' models is no record of a run that asks for them.
-    extra = {"record_clients": True} if run.record_clients else {}
+    # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
+    extra = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
     common = {
         **data, **kind, **extra,
         "regularizer": {"kind": run.regularizer.kind} | source_of(run.regularizer),

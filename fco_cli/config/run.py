@@ -41,6 +41,7 @@ class Run:
     output_dir: Path
     force: bool
     record_clients: bool
+    record_path: bool
     threads: int | None
     experiment: Experiment | None  # the one that it belongs to, if any
     yaml: str  # the resolved configuration
@@ -69,6 +70,7 @@ class Run:
             output_dir=Path(config.output_dir),
             force=config.force,
             record_clients=config.record_clients,
+            record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
@@ -79,6 +81,7 @@ class Run:
         require(
             str(run.output_dir) != "." and config.output_dir.isprintable(), "output_dir", config.output_dir, "a folder"
         )
+        require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)

@@ -38,11 +38,20 @@ class Selection:
     metric: str = MISSING
     mode: str = MISSING  # max or min
     last: int = MISSING  # rounds; 1 is the last evaluated round
+    second: str = "objective"  # where that ties: the smallest of this; the ledger also says what it would have chosen
 
     def __post_init__(self) -> None:
         require(self.mode in ("max", "min", MISSING), "experiment.select.mode", self.mode, "max or min")
         sound = self.last == MISSING or 1 <= self.last < 2**63
         require(sound, "experiment.select.last", self.last, "a whole number >= 1")
+
+
+@dataclass
+class NearBest:
+    """Learning rates around the best of the full grid: all that profile=quick runs."""
+
+    client_lr: str = "0.001,0.01"
+    server_lr: str = "0.1,1"
 
 
 @dataclass
@@ -53,6 +62,9 @@ class Experiment:
     title: str = MISSING
     select: Selection = field(default_factory=Selection)
     panels: list[str] = MISSING
+    paper: str = ""  # the figure of the paper that this is
+    twin_of: str = ""  # the experiment beside which it is drawn
+    near_best: NearBest = field(default_factory=NearBest)
 
     def __post_init__(self) -> None:
         require(self.name == MISSING or is_plain(self.name), "experiment.name", self.name, PLAIN)
@@ -60,7 +72,7 @@ class Experiment:
     def check(self, metrics: Collection[str]) -> None:
         """Refuse an experiment that speaks of metrics which its runs do not have."""
         known = [metric for metric in metrics if metric != "round"]
-        chosen = [("experiment.select.metric", self.select.metric)]
+        chosen = [("experiment.select.metric", self.select.metric), ("experiment.select.second", self.select.second)]
         for key, metric in chosen + [("experiment.panels", panel) for panel in self.panels]:
             require(metric in known, key, metric, "one of " + ", ".join(known))
 
@@ -72,6 +84,7 @@ class Profile:
     name: str = MISSING
     scale: float = MISSING  # of the number of rounds
     outputs: str = MISSING  # where experiments leave their records
+    note: str = ""  # what figures must say of it
 
     def __post_init__(self) -> None:
         require(self.name == MISSING or is_plain(self.name), "profile.name", self.name, PLAIN)
@@ -89,9 +102,11 @@ class RunConfig:
     mirror: Any = MISSING
     hparams: Any = MISSING
     seed: int = MISSING
+    seeds: int | None = None  # with -m: so many seeds, from 0 on
     output_dir: str = MISSING
     force: bool = MISSING
     record_clients: bool = MISSING
+    record_path: bool = MISSING
     dry_run: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None

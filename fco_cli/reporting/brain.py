@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.files import write_atomically
+from fco_cli.reporting.figures import entitle, new_figure, styled
 from fco_cli.reporting.gate import MEBIBYTE, BadRecord, read_bounded
-from fco_cli.reporting.text import as_csv, printable
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.text import as_csv, for_figure, printable
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from nibabel import Nifti1Image
     from pandas import DataFrame
 
 LARGEST = 256 * MEBIBYTE
 THRESHOLD = 1e-4  # smaller weights count as zero, as in the tasks' density
-SLICES = 5
-COLOURS_MEAN = "red: towards face, blue: towards house, each from its faintest to the run's largest weight"
+SLICES = 3
 
 
 @contextmanager
@@ -36,32 +38,23 @@ def _any_map_will_do() -> Iterator[None]:
 
 
 @_any_map_will_do()
-def brain_maps(
-    images: dict[str, Nifti1Image], folder: Path, simulated: bool = False, truth: Nifti1Image | None = None
-) -> list[Path]:
-    """Draw the runs' weights, by their names: two pictures, a page to explore for each, and a table of clusters.
-
-    Returns the files in `folder`: brain_glass.png, brain_slices.png, brain_clusters.csv and a brain_<name>.html each.
-    """
-    from nilearn.datasets import load_mni152_template
-
+def brain_maps(images: dict[str, Nifti1Image], folder: Path, simulated: bool = False) -> list[Path]:
+    """Of the runs' weights, by their names: a page to explore for each, and a table of clusters, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The anatomy behind the weights: the template for simulated scans, none for real ones in their native space.
-    background = load_mni152_template(resolution=2) if simulated else None
-    drawn = {_caption(name, image): image for name, image in images.items()}
-    if truth is not None:
-        drawn = {"active regions (the truth)": truth, **drawn}
-    written = {
-        "brain_glass.png": _glass(drawn, native=background is None),
-        "brain_slices.png": _slices(drawn, background),
-        "brain_clusters.csv": as_csv(clusters(images)).encode(),
-    }
+    written = {"brain_clusters.csv": as_csv(clusters(images)).encode()}
     for name, image in images.items():
-        page = _page(image, _caption(name, image), background)
+        page = _page(image, _caption(name, image), _anatomy(simulated))
         written[f"brain_{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')}.html"] = page
     for name, content in written.items():
         write_atomically(folder / name, content)
     return [folder / name for name in written]
+
+
+def _anatomy(simulated: bool) -> Any:
+    """What lies behind the weights: the template for simulated scans, none for real ones in their native space."""
+    from nilearn.datasets import load_mni152_template
+
+    return load_mni152_template(resolution=2) if simulated else None
 
 
 def read_weights(record: Path) -> Nifti1Image:
@@ -144,41 +137,56 @@ def _colours() -> Any:
     return ListedColormap(np.concatenate([whole[:96], whole[160:]]))
 
 
-def _glass(images: dict[str, Nifti1Image], native: bool) -> bytes:
-    from nilearn.plotting import plot_glass_brain
-
-    note = f"Weights through a glass brain ({COLOURS_MEAN})"
-    if native:
-        note += "\nThe scans are in their own space: the outline of the standard brain is only a guide"
-    figure, axes = _grid(len(images), height=2.2, note=note)
-    for place, (title, image) in zip(axes, images.items(), strict=False):
-        limit = _limit(image)
-        plot_glass_brain(
-            image, axes=place, threshold=THRESHOLD, plot_abs=False, cmap=_colours(), vmin=-limit, vmax=limit,
-            colorbar=False, annotate=False,
-        )  # fmt: skip
-        place.set_title(title, fontsize=11)
-    return _png(figure)
-
-
-def _slices(images: dict[str, Nifti1Image], background: Any) -> bytes:
-    """The same axial slices of all runs: those in which the first image has most weight."""
-    from nilearn.plotting import plot_stat_map
-
-    first = next(iter(images.values()))
+@styled
+def draw_slices(
+    study: Study,
+    images: dict[str, Nifti1Image],
+    mask: Nifti1Image | None = None,
+    truth: Nifti1Image | None = None,
+) -> Figure:
+    """The same axial slices of all runs, those in which the first image has most weight: a row for each run."""
+    rows = {name: (_caption(name, image), image) for name, image in images.items()}
+    if truth is not None:
+        rows = {"truth": ("active regions (the truth)", truth), **rows}
+    (_, first), *_ = rows.values()
     weight = np.abs(np.asarray(first.dataobj)).sum(axis=(0, 1))
-    planes = sorted(np.argsort(-weight, kind="stable")[: max(1, min(SLICES, int((weight > 0).sum())))])
+    planes = sorted(np.argsort(-weight, kind="stable")[:SLICES].tolist())
+    inside = np.asarray((mask or first).dataobj) != 0
+    lines = -(-len(rows) // 2)
+    figure, axes = new_figure(0.75 + 0.95 * lines, lines, 2)
+    for spare in axes.flat[len(rows) :]:
+        spare.set_axis_off()
     heights = [float(first.affine[2, 2] * plane + first.affine[2, 3]) for plane in planes]
-    listed = ", ".join(f"{height:g}" for height in heights)
-    figure, axes = _grid(len(images), height=1.7, note=f"Weights in the slices z = {listed} mm ({COLOURS_MEAN})")
-    for place, (title, image) in zip(axes, images.items(), strict=False):
-        limit = _limit(image)
-        plot_stat_map(
-            image, bg_img=background, axes=place, display_mode="z", cut_coords=heights, threshold=THRESHOLD,
-            cmap=_colours(), vmin=-limit, vmax=limit, colorbar=False, annotate=False, black_bg=False,
+    for axis, (caption, image) in zip(axes.flat, rows.values(), strict=False):
+        values = np.asarray(image.dataobj)
+        shown = np.where(np.abs(values) > THRESHOLD, values / _limit(image), np.nan)
+        behind = _side_by_side(np.where(inside, 0.88, 1.0), inside, planes, gap=1.0)
+        axis.imshow(behind, origin="lower", cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        drawn = axis.imshow(
+            _side_by_side(shown, inside, planes), origin="lower", cmap=_colours(), vmin=-1, vmax=1,
+            interpolation="nearest",
         )  # fmt: skip
-        place.set_title(title, fontsize=11)
-    return _png(figure)
+        width = behind.shape[1] / len(planes)
+        axis.set_xticks(
+            [(i + 0.5) * width - 1 for i in range(len(planes))], [f"z = {z:g} mm" for z in heights], fontsize=6
+        )
+        axis.set_yticks([])
+        axis.tick_params(length=0, pad=1)
+        axis.spines[:].set_visible(False)
+        axis.set_title(for_figure(caption), fontsize=7, pad=2)
+    bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.03, pad=0.03, aspect=40, ticks=[-1, 0, 1])
+    bar.set_label("share of the run's largest weight (blue: house, red: face)", fontsize=7)
+    entitle(figure, study)
+    return figure
+
+
+def _side_by_side(values: np.ndarray, inside: np.ndarray, planes: list[int], gap: float = np.nan) -> np.ndarray:
+    """Slices in a row, each cut to the rectangle that holds the brain, as a picture with the front at the top."""
+    used = np.argwhere(inside.any(axis=2)) if inside.any() else np.argwhere(np.ones(inside.shape[:2]))
+    (left, back), (right, front) = used.min(axis=0), used.max(axis=0)
+    box = values[left : right + 1, back : front + 1]
+    empty = np.full((1, box.shape[1]), gap)
+    return np.concatenate([part for plane in planes for part in (box[:, :, plane], empty)]).T
 
 
 def _page(image: Nifti1Image, title: str, background: Any) -> bytes:
@@ -189,27 +197,5 @@ def _page(image: Nifti1Image, title: str, background: Any) -> bytes:
         image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colours(),
         vmin=-limit, vmax=limit, symmetric_cmap=True, black_bg=False, resampling_interpolation="nearest",
     )  # fmt: skip
-    return view.get_standalone().encode()
-
-
-def _grid(count: int, height: float, note: str) -> tuple[Any, list[Any]]:
-    """A figure with two panels in a row and a line at its foot."""
-    import matplotlib.pyplot as plt
-
-    rows = (count + 1) // 2
-    tall = rows * (height + 0.4) + 0.4
-    figure, axes = plt.subplots(rows, 2, figsize=(12, tall), squeeze=False)
-    figure.subplots_adjust(0.01, 0.4 / tall, 0.99, 1 - 0.3 / tall, wspace=0.02, hspace=0.4 / height)
-    figure.text(0.5, 0.05 / tall, note, ha="center", va="bottom", fontsize=9)
-    for place in axes.flat[count:]:
-        place.set_axis_off()
-    return figure, list(axes.flat)
-
-
-def _png(figure: Any) -> bytes:
-    import matplotlib.pyplot as plt
-
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    plt.close(figure)
-    return content.getvalue()
+    # A page without an icon makes the browser ask for one.
+    return view.get_standalone().replace("<head>", '<head><link rel="icon" href="data:,">', 1).encode()

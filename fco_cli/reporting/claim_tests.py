@@ -1,156 +1,90 @@
 """The kinds of tests that decide claims: what `claims.yaml` may say under `test`.
 
-Every kind takes the evidence first and its arguments from the YAML; a new kind is one more function in KINDS.
+Every kind takes the evidence of one seed first and its arguments from the YAML; a new kind is one more function in
+KINDS. A level counts as reached at a round from which on it holds in the share `stays` of the rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from fco_cli.reporting.curse import read_supports
+from fco_cli.reporting.design import shipped_theory
+from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun, first_round, label
 from fco_cli.reporting.gate import BadRecord
-from fco_cli.reporting.select import Cell, Choice, finite_mean, in_window, robust_pairs
-from fco_cli.reporting.studies import Study
-from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
+from fco_cli.reporting.select import Cell, Choice, robust_pairs
+from fco_cli.reporting.style import metric_style
+from fco_cli.reporting.theorems import Theorems
+
+STAYS = 0.95
 
 
-class NotRun(Exception):
-    """The records that would decide a claim are not there."""
+def name_of(metric: str) -> str:
+    return metric_style(metric).label
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a test found."""
-
-    holds: bool
-    claimed: str
-    measured: str
+def _stayed(stays: float) -> str:
+    return f" in {stays:.3g} of the rounds from there on"
 
 
-@dataclass
-class Evidence:
-    """What tests look at: a study and what was chosen from it."""
-
-    study: Study
-    choices: dict[str, Choice]
-    elsewhere: Callable[[str], Evidence] = field(repr=False)  # the evidence of another experiment
-
-    def best(self, algo: str) -> Cell:
-        choice = self.choices.get(algo)
-        if choice is None:
-            raise NotRun(f"no runs of {algo}")
-        if choice.best is None:
-            raise Diverged(f"all {len(choice.cells)} runs of {label(algo)} diverged")
-        return choice.best
-
-    def curve(self, algo: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds and the mean over seeds at the best learning rates."""
-        cell = self.best(algo)
-        if not cell.has(metric):
-            raise NotRun(f"no metric {metric} in the records of {algo}")
-        rounds, mean, _ = cell.curve(metric)
-        return rounds, mean
-
-    def final(self, algo: str, metric: str) -> float:
-        """The mean over the experiment's selection window, after which "converged" values are compared."""
-        rounds, mean = self.curve(algo, metric)
-        return finite_mean(mean[in_window(rounds, self.study.rule.last)])
-
-    def at_round(self, algo: str, metric: str, at: int | None) -> float:
-        if at is None:
-            return self.final(algo, metric)
-        rounds, mean = self.curve(algo, metric)
-        return float(mean[np.searchsorted(rounds, at, side="right") - 1])
-
-
-class Diverged(Exception):
-    """An algorithm for which no learning rates worked: what is claimed of its result is not so."""
-
-
-def label(algo: str) -> str:
-    return algorithm_style(algo).label
-
-
-@dataclass(frozen=True)
-class Level:
-    """A value that a metric is to reach: exactly one of the four ways to give it."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-    equals: float | None = None
-    near_optimum: float | None = None  # at most the optimum's value times 1 + this
-
-    def __post_init__(self) -> None:
-        given = [value for value in (self.at_least, self.at_most, self.equals, self.near_optimum) if value is not None]
-        if len(given) != 1:
-            raise ValueError("give one of at_least, at_most, equals, near_optimum")
-
-    def resolve(self, evidence: Evidence, metric: str) -> Level:
-        if self.near_optimum is None:
-            return self
-        return Level(at_most=evidence.final(OPTIMUM, metric) * (1 + self.near_optimum))
-
-    def holds(self, values: Any) -> Any:
-        slack = 1e-9  # of sums over seeds
-        if self.at_least is not None:
-            return np.asarray(values) >= self.at_least - slack
-        if self.at_most is not None:
-            return np.asarray(values) <= self.at_most + slack
-        assert self.equals is not None
-        return np.abs(np.asarray(values) - self.equals) <= slack
-
-    def __str__(self) -> str:
-        if self.at_least is not None:
-            return f">= {self.at_least:.4g}"
-        return f"<= {self.at_most:.4g}" if self.at_most is not None else f"= {self.equals:.4g}"
-
-
-def first_round(evidence: Evidence, algo: str, metric: str, level: Level, stays: float = 0.0) -> float:
-    """The first evaluated round after the start at which the level holds; infinite if there is none.
-
-    With `stays`, it must also hold in that share of all rounds from there to the end.
-    """
-    rounds, mean = evidence.curve(algo, metric)
-    holds = level.holds(mean) & (rounds > 0)
-    from_here_on = np.cumsum(holds[::-1])[::-1] / np.arange(len(holds), 0, -1)
-    there = holds & (from_here_on >= stays)
-    return float(rounds[np.argmax(there)]) if there.any() else np.inf
-
-
-def say_round(at: float) -> str:
-    return "never" if np.isinf(at) else f"round {at:g}"
+# Levels and rounds.
 
 
 def reaches(
-    evidence: Evidence, algo: str, metric: str, before_round: int, stays: float = 0.0, **level: float
+    evidence: Evidence, algo: str, metric: str, before_round: int, stays: float = STAYS, **level: float
 ) -> Finding:
     """The algorithm's metric reaches a level before a round."""
-    wanted = Level(**level).resolve(evidence, metric)
+    wanted = Level(**level)
     at = first_round(evidence, algo, metric, wanted, stays)
-    name = metric_style(metric).label
-    measured = f"{say_round(at)}; {name} {evidence.final(algo, metric):.4g} at the end"
-    kept = f" and stays there {stays:.0%} of the time" if stays else ""
-    return Finding(at < before_round, f"{name} {wanted}{kept} before round {before_round}", measured)
+    claimed = f"{name_of(metric)} {wanted} before round {before_round},{_stayed(stays)}"
+    return Finding(at < before_round, claimed, {label(algo): at}, rounds=True)
 
 
-def never_reaches(evidence: Evidence, algos: list[str], metric: str, before_round: int, **level: float) -> Finding:
+def never_reaches(
+    evidence: Evidence, algos: list[str], metric: str, before_round: int, stays: float = STAYS, **level: float
+) -> Finding:
     """None of the algorithms reaches the level before a round."""
-    wanted = Level(**level).resolve(evidence, metric)
-    at = {algo: first_round(evidence, algo, metric, wanted) for algo in algos}
-    measured = ", ".join(f"{label(algo)} {say_round(value)}" for algo, value in at.items())
-    name = metric_style(metric).label
-    return Finding(min(at.values()) >= before_round, f"{name} {wanted} not before round {before_round}", measured)
+    wanted = Level(**level)
+    at: dict[str, float | str] = {}
+    for algo in algos:
+        at[label(algo)] = first_round(evidence, algo, metric, wanted, stays)
+    claimed = f"{name_of(metric)} {wanted} not before round {before_round}"
+    return Finding(all(float(value) >= before_round for value in at.values()), claimed, at, rounds=True)
 
 
-def final(evidence: Evidence, algo: str, metric: str, **level: float) -> Finding:
-    """The algorithm's metric ends at a level."""
+def final(evidence: Evidence, algo: str, metric: str, at_round: int | None = None, **level: float) -> Finding:
+    """The algorithm's metric ends, or is at a round, at a level."""
     wanted = Level(**level).resolve(evidence, metric)
-    value = evidence.final(algo, metric)
-    return Finding(bool(wanted.holds(value)), f"{metric_style(metric).label} {wanted}", f"{value:.4g}")
+    value = evidence.final(algo, metric, at_round)
+    claimed = f"{label(algo)}'s {name_of(metric)} {wanted}" + _when(at_round)
+    return Finding(bool(wanted.holds(value)), claimed, {label(algo): value})
+
+
+def always(evidence: Evidence, algos: list[str], metric: str, **level: float) -> Finding:
+    """At every evaluated round after the start, the metric of every algorithm is at the level."""
+    wanted, holds = Level(**level), True
+    worst: dict[str, float | str] = {}
+    for algo in algos:
+        rounds, values = evidence.curve(algo, metric)
+        holds &= bool(wanted.holds(values[rounds > 0]).all())
+        worst[label(algo)] = float(values[rounds > 0].max())
+    return Finding(holds, f"{name_of(metric)} {wanted} at every round", worst)
+
+
+def fastest(
+    evidence: Evidence, algo: str, than: list[str], metric: str, stays: float = STAYS, **level: float
+) -> Finding:
+    """The algorithm reaches a level, and in fewer rounds than the others."""
+    wanted = Level(**level)
+    at = {name: first_round(evidence, name, metric, wanted, stays) for name in (algo, *than)}
+    holds = all(at[algo] < at[other] for other in than)
+    claimed = f"{label(algo)} first at {name_of(metric)} {wanted}"
+    return Finding(holds, claimed, {label(name): value for name, value in at.items()}, rounds=True)
+
+
+# Comparisons between algorithms.
 
 
 def highest(
@@ -158,9 +92,10 @@ def highest(
     margin: float = 0.0, factor: float = 1.0, at_round: int | None = None,
 ) -> Finding:  # fmt: skip
     """The algorithm's metric is above that of the others, by a margin or a factor."""
-    mine, others = _compare(evidence, algo, metric, than, at_round)
-    holds = all(mine > other and mine >= factor * other + margin for other in others.values())
-    return Finding(holds, _comparison("highest", algo, metric, margin, factor, at_round), _values(algo, mine, others))
+    values = {name: evidence.final(name, metric, at_round) for name in (algo, *than)}
+    mine = values[algo]
+    holds = all(mine > values[other] and mine >= factor * values[other] + margin for other in than)
+    return _compared(holds, "highest", algo, metric, margin, factor, at_round, values)
 
 
 def lowest(
@@ -168,89 +103,122 @@ def lowest(
     margin: float = 0.0, factor: float = 1.0, at_round: int | None = None,
 ) -> Finding:  # fmt: skip
     """The algorithm's metric is below that of the others, by a margin or a factor."""
-    mine, others = _compare(evidence, algo, metric, than, at_round)
-    holds = all(mine < other and factor * mine + margin <= other for other in others.values())
-    return Finding(holds, _comparison("lowest", algo, metric, margin, factor, at_round), _values(algo, mine, others))
+    values = {name: evidence.final(name, metric, at_round) for name in (algo, *than)}
+    mine = values[algo]
+    holds = all(mine < values[other] and factor * mine + margin <= values[other] for other in than)
+    return _compared(holds, "lowest", algo, metric, margin, factor, at_round, values)
 
 
-def _compare(
-    evidence: Evidence, algo: str, metric: str, than: list[str], at: int | None
-) -> tuple[float, dict[str, float]]:
-    return evidence.at_round(algo, metric, at), {other: evidence.at_round(other, metric, at) for other in than}
-
-
-def _comparison(word: str, algo: str, metric: str, margin: float, factor: float, at: int | None) -> str:
+def _compared(
+    holds: bool, word: str, algo: str, metric: str, margin: float, factor: float, at: int | None,
+    values: dict[str, float],
+) -> Finding:  # fmt: skip
     extra = f" by {margin:g}" if margin else f" by a factor of {factor:g}" if factor != 1 else ""
-    return f"{label(algo)} {word} {metric_style(metric).label}{extra}" + (f" at round {at}" if at else "")
+    claimed = f"{label(algo)} has the {word} {name_of(metric)}{extra}{_when(at)}"
+    return Finding(holds, claimed, {label(name): value for name, value in values.items()})
 
 
-def _values(algo: str, mine: float, others: dict[str, float]) -> str:
-    return ", ".join(f"{label(name)} {value:.4g}" for name, value in {algo: mine, **others}.items())
+def _when(at: int | None) -> str:
+    return f" at round {at}" if at else ""
 
 
 def closest_to(evidence: Evidence, algo: str, reference: str, metric: str, within: float) -> Finding:
     """The algorithm's metric ends within a distance of another's."""
     mine, other = evidence.final(algo, metric), evidence.final(reference, metric)
-    claimed = f"{metric_style(metric).label} within {within:g} of {label(reference)}"
-    return Finding(abs(mine - other) <= within, claimed, _values(algo, mine, {reference: other}))
+    claimed = f"{name_of(metric)} within {within:g} of {label(reference)}'s"
+    return Finding(abs(mine - other) <= within, claimed, {label(algo): mine, label(reference): other})
 
 
-def fastest(evidence: Evidence, algo: str, than: list[str], metric: str, stays: float = 0.0, **level: float) -> Finding:
-    """The algorithm reaches a level, and in fewer rounds than the others."""
-    wanted = Level(**level).resolve(evidence, metric)
-    at = {name: first_round(evidence, name, metric, wanted, stays) for name in (algo, *than)}
-    holds = all(at[algo] < at[other] for other in than)
-    claimed = f"{label(algo)} first at {metric_style(metric).label} {wanted}"
-    return Finding(holds, claimed, ", ".join(f"{label(name)} {say_round(value)}" for name, value in at.items()))
+def same_trajectory(
+    evidence: Evidence, algo: str, reference: str, metric: str, within: float, stays: float = STAYS
+) -> Finding:
+    """In the share `stays` of the rounds the algorithm's metric is within a distance of another's."""
+    (rounds, mine), (other_rounds, other) = (evidence.curve(name, metric) for name in (algo, reference))
+    both = np.intersect1d(rounds, other_rounds)
+    distance = np.abs(mine[np.isin(rounds, both)] - other[np.isin(other_rounds, both)])
+    share = float((distance <= within).mean())
+    claimed = f"{name_of(metric)} within {within:g} of {label(reference)}'s in {stays:.3g} of the rounds"
+    return Finding(share >= stays, claimed, {"share of the rounds": share, "largest distance": float(distance.max())})
+
+
+# Comparisons with another experiment; a twin is compared with the twin of that one.
 
 
 def sooner_than_in(
-    evidence: Evidence, algos: list[str], metric: str, reference: dict[str, str], **level: float
+    evidence: Evidence, algos: list[str], metric: str, reference: str, stays: float = STAYS, **level: float
 ) -> Finding:
     """Each algorithm reaches a level in fewer rounds than in a reference experiment."""
-    return _between_experiments(evidence, algos, metric, reference, level, later=False)
+    there, wanted, holds = evidence.elsewhere(reference), Level(**level), True
+    at: dict[str, float | str] = {}
+    for algo in algos:
+        mine, other = (first_round(one, algo, metric, wanted, stays) for one in (evidence, there))
+        holds &= mine < other
+        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
+    return Finding(holds, f"{name_of(metric)} {wanted} sooner than in {there.study.name}", at, rounds=True)
 
 
 def later_than_in(
-    evidence: Evidence, algos: list[str], metric: str, reference: dict[str, str], **level: float
-) -> Finding:
-    """Each algorithm needs more rounds to reach a level than in a reference experiment."""
-    return _between_experiments(evidence, algos, metric, reference, level, later=True)
-
-
-def _between_experiments(
-    here: Evidence, algos: list[str], metric: str, reference: dict[str, str], level: dict[str, float], later: bool
-) -> Finding:
-    other_name = reference[here.study.name]
-    there, wanted, holds, said = here.elsewhere(other_name), Level(**level), True, []
-    if there.study.scale != here.study.scale:
-        raise NotRun(f"{other_name} only at profile {there.study.profile}")
+    evidence: Evidence, algos: list[str], metric: str, reference: str,
+    of_its_way: float, factor: float = 1.0, stays: float = STAYS,
+) -> Finding:  # fmt: skip
+    """Each algorithm takes more rounds than in a reference experiment, or `factor` times as many, or for ever, to where
+    it had gone, there, that share of its way from the start to the end."""
+    there, holds = evidence.elsewhere(reference), True
+    at: dict[str, float | str] = {}
     for algo in algos:
-        mine = first_round(here, algo, metric, wanted.resolve(here, metric))
-        other = first_round(there, algo, metric, wanted.resolve(there, metric))
-        holds &= mine > other if later else mine < other
-        said.append(f"{label(algo)} {say_round(mine)}, there {say_round(other)}")
-    level_said = f"within {wanted.near_optimum:.0%} of the optimum" if wanted.near_optimum is not None else str(wanted)
-    word = "later" if later else "sooner"
-    claimed = f"{metric_style(metric).label} {level_said} {word} than in {other_name}"
-    return Finding(bool(holds), claimed, "; ".join(said))
+        start, end = there.curve(algo, metric)[1][0], there.final(algo, metric)
+        value = float(start + of_its_way * (end - start))
+        level = Level(at_least=value) if end > start else Level(at_most=value)
+        mine, other = (first_round(one, algo, metric, level, stays) for one in (evidence, there))
+        holds &= mine > other and mine >= factor * other
+        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
+    times = f", {factor:g} times as many," if factor > 1 else ""
+    claimed = f"more rounds{times} than in {there.study.name} to {of_its_way:.3g} of {name_of(metric)}'s way there"
+    return Finding(holds, claimed, at, rounds=True)
+
+
+def closer_behind_than_in(
+    evidence: Evidence, algo: str, leader: str, metric: str, reference: str, stays: float = STAYS, **level: float
+) -> Finding:
+    """The algorithm reaches a level fewer rounds after the leader than in a reference experiment."""
+    there, wanted = evidence.elsewhere(reference), Level(**level)
+
+    def lag(one: Evidence) -> float:
+        mine, first = (first_round(one, name, metric, wanted, stays) for name in (algo, leader))
+        return mine - first if np.isfinite(mine) and np.isfinite(first) else np.inf
+
+    mine, other = lag(evidence), lag(there)
+    claimed = f"{name_of(metric)} {wanted} fewer rounds after {label(leader)} than in {there.study.name}"
+    return Finding(mine < other, claimed, {"behind": mine, f"behind in {there.study.name}": other}, rounds=True)
+
+
+def higher_than_in(evidence: Evidence, algos: list[str], metric: str, reference: str, margin: float) -> Finding:
+    """Each algorithm's metric ends above its own in a reference experiment."""
+    there, holds = evidence.elsewhere(reference), True
+    values: dict[str, float | str] = {}
+    for algo in algos:
+        mine, other = evidence.final(algo, metric), there.final(algo, metric)
+        holds &= mine >= other + margin
+        values |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
+    return Finding(holds, f"{name_of(metric)} ends {margin:g} above that in {there.study.name}", values)
+
+
+# Learning rates: what each seed on its own would choose. A pair that ties with others is not "the best".
 
 
 def best_learning_rate(evidence: Evidence, algo: str, client_lr: float, server_lr: float) -> Finding:
-    """The best learning rates are these; several pairs may tie."""
-    best, choice = evidence.best(algo), evidence.choices[algo]
-    wanted = (client_lr, server_lr)
-    if not any(_is_pair(cell, wanted) for cell in choice.cells):
+    """The one best pair is this."""
+    choice, wanted = evidence.own_choice(algo), (client_lr, server_lr)
+    there = next((cell for cell in choice.cells if _is_pair(cell, wanted)), None)
+    if there is None:
         raise NotRun(f"no run of {algo} at ({client_lr:g}, {server_lr:g})")
-    measured = best.rates
+    assert choice.best is not None
+    said = choice.best.rates
     if len(choice.tied) > 1:
-        measured += f", tied with {len(choice.tied) - 1} others"
-    there = next(cell for cell in choice.cells if _is_pair(cell, wanted))
+        said += f" tied with {len(choice.tied) - 1} more"
     if there.diverged:
-        measured += f"; ({client_lr:g}, {server_lr:g}) diverged"
-        if smoothness := there.runs[0].result["smoothness"]:
-            measured += f" (2/L = {2 / smoothness:.2g})"
-    return Finding(any(_is_pair(cell, wanted) for cell in choice.tied), f"({client_lr:g}, {server_lr:g})", measured)
+        said += f"; ({client_lr:g}, {server_lr:g}) diverged"
+    return Finding(choice.tied == (there,), f"({client_lr:g}, {server_lr:g}), alone", {label(algo): said})
 
 
 def _is_pair(cell: Cell, pair: tuple[float, float]) -> bool:
@@ -258,10 +226,13 @@ def _is_pair(cell: Cell, pair: tuple[float, float]) -> bool:
 
 
 def larger_best_rate(evidence: Evidence, algo: str, than: list[str]) -> Finding:
-    """The algorithm's best client_lr * server_lr is larger than that of the others."""
-    product = {name: _product(evidence.best(name)) for name in (algo, *than)}
-    holds = all(product[algo] > product[other] for other in than)
-    measured = ", ".join(f"{label(name)} {value:.2g}" for name, value in product.items())
+    """The best client_lr * server_lr is larger than that of the others, whichever of tied pairs is taken."""
+    products = {name: [_product(cell) for cell in evidence.own_choice(name).tied] for name in (algo, *than)}
+    holds = all(min(products[algo]) > max(products[other]) for other in than)
+    measured: dict[str, float | str] = {
+        label(name): " to ".join(f"{value:.2g}" for value in sorted({min(values), max(values)}))
+        for name, values in products.items()
+    }
     return Finding(holds, f"{label(algo)} has the largest client_lr × server_lr", measured)
 
 
@@ -269,42 +240,123 @@ def _product(cell: Cell) -> float:
     return (cell.client_lr or 0.0) * (cell.server_lr or 0.0)
 
 
-def most_pairs(evidence: Evidence, algos: list[str], levels: dict[str, dict[str, float]]) -> Finding:
-    """Of the pairs in the robustness figure, more than half of each algorithm's end with every metric at its level."""
-    wanted = {metric: Level(**level) for metric, level in levels.items()}
-    holds, said = True, []
+def inside_the_grid(evidence: Evidence, algos: list[str]) -> Finding:
+    """Of a twin with more learning rates: the best pair, or one tied with it, is on the grid that it extends."""
+    grid, holds = evidence.elsewhere(evidence.study.twin_of), True
+    measured: dict[str, float | str] = {}
     for algo in algos:
-        if algo not in evidence.choices:
-            raise NotRun(f"no runs of {algo}")
-        pairs = robust_pairs(evidence.choices[algo])
-        there = sum(
-            all(level.holds(cell.mean(metric, evidence.study.rule.last)) for metric, level in wanted.items())
-            for cell in pairs
-        )  # NaN, of a pair that diverged, is at no level
-        holds &= there > len(pairs) / 2
-        said.append(f"{label(algo)} {there} of {len(pairs)}")
-    levels_said = " and ".join(f"{metric_style(metric).label} {level}" for metric, level in wanted.items())
-    return Finding(bool(holds), f"most pairs end with {levels_said}", ", ".join(said))
+        choice = evidence.own_choice(algo)
+        known = grid.own_choice(algo).cells
+        inside = [one for one in choice.tied if any(_is_pair(one, (c.client_lr or 0, c.server_lr or 0)) for c in known)]
+        holds &= bool(inside)
+        assert choice.best is not None
+        measured[label(algo)] = (inside[0] if inside else choice.best).rates
+    return Finding(holds, f"the best pair is on the grid of {grid.study.name}", measured)
 
 
-def averaging_densifies(evidence: Evidence, algo: str, **level: float) -> Finding:
-    """By which factor the average of the clients' last models is denser than they are."""
+def rules_agree(evidence: Evidence, algos: list[str]) -> Finding:
+    """Both of the experiment's rules choose the same pair for every algorithm."""
+    other = evidence.study.rule.other
+    if other is None:
+        raise NotRun("the experiment has one rule")
+    holds, measured = True, dict[str, float | str]()
+    by_first, by_other = evidence.own_by(evidence.study.rule), evidence.own_by(other)
+    for algo in algos:
+        evidence.best(algo)
+        mine, second = by_first[algo].best, by_other[algo].best
+        if mine is None or second is None:
+            raise Diverged(f"all runs of {label(algo)} diverged")
+        holds &= mine.rates == second.rates
+        measured[label(algo)] = mine.rates if mine.rates == second.rates else f"{mine.rates} and {second.rates}"
+    return Finding(holds, f"the same pairs by {evidence.study.rule} and by {other}", measured)
+
+
+# Robustness: the pairs of the paper's robustness figure.
+
+
+Levels = dict[str, dict[str, float]]
+
+
+def most_pairs(evidence: Evidence, algos: list[str], levels: Levels) -> Finding:
+    """Of the pairs in the robustness figure, more than half of each algorithm's end with every metric at its levels."""
+    shares = {algo: _share(evidence, algo, levels) for algo in algos}
+    measured: dict[str, float | str] = {label(algo): share for algo, share in shares.items()}
+    return Finding(min(shares.values()) > 0.5, f"most pairs end with {_said(levels)}", measured)
+
+
+def most_robust(evidence: Evidence, algo: str, than: list[str], levels: Levels) -> Finding:
+    """The algorithm has the largest share of such pairs."""
+    shares = {name: _share(evidence, name, levels) for name in (algo, *than)}
+    measured: dict[str, float | str] = {label(name): share for name, share in shares.items()}
+    holds = all(shares[algo] > shares[other] for other in than)
+    return Finding(holds, f"{label(algo)} has the largest share of pairs with {_said(levels)}", measured)
+
+
+def _share(evidence: Evidence, algo: str, levels: Levels) -> float:
+    evidence.best(algo)
+    choice: Choice = evidence.own[algo]
+    pairs = robust_pairs(choice)
+    if not pairs:
+        raise NotRun(f"no pairs of {algo} in the range of the robustness figure")
+    wanted = [(metric, Level(**{key: value})) for metric, level in levels.items() for key, value in level.items()]
+    # NaN, of a pair that diverged, is at no level
+    there = [all(level.holds(cell.mean(metric, evidence.rule.last)) for metric, level in wanted) for cell in pairs]
+    return float(np.mean(there))
+
+
+def _said(levels: Levels) -> str:
+    parts = [f"{name_of(metric)} {Level(**{k: v})}" for metric, level in levels.items() for k, v in level.items()]
+    return " and ".join(parts)
+
+
+# Figure 2.
+
+
+def averaging_densifies(evidence: Evidence, algo: str, factor: float) -> Finding:
+    """The average of the clients' last models has so many times a client's non-zero weights."""
+    ratio, measured = _densities(evidence, algo)
+    return Finding(ratio >= factor, f"the average {factor:g} times as dense as a client", measured)
+
+
+def averaging_keeps_sparsity(evidence: Evidence, algo: str, within: float) -> Finding:
+    """The average of the clients' last models is hardly denser than they are."""
+    ratio, measured = _densities(evidence, algo)
+    return Finding(ratio <= 1 + within, f"the average at most {1 + within:g} times as dense as a client", measured)
+
+
+def _densities(evidence: Evidence, algo: str) -> tuple[float, dict[str, float | str]]:
     try:
-        supports = read_supports(evidence.best(algo).runs[0])
+        supports = read_supports(evidence.run(algo))
     except BadRecord as problem:
         raise NotRun(str(problem)) from problem
     if supports is None:
         raise NotRun("the record has no clients.npz (record_clients=true)")
     ratio = supports.average_density / max(supports.client_density, 1e-12)
-    wanted = Level(**level)
-    measured = f"clients {supports.client_density:.3f}, their average {supports.average_density:.3f}: {ratio:.2f} times"
-    return Finding(bool(wanted.holds(ratio)), f"density of the average / of a client {wanted}", measured)
+    return ratio, {"a client": supports.client_density, "the average": supports.average_density, "times": ratio}
+
+
+# Theorems.
+
+
+def bound_holds(theorems: Theorems | None, statement: str) -> Finding:
+    """The bound is violated nowhere on the grid of rounds, steps, clients and rates."""
+    if theorems is None:
+        raise NotRun("no records of theory")
+    if theorems.grid != shipped_theory():
+        raise NotRun("altered: its grid is not the one that experiment=theory ships")
+    if statement not in theorems.statements:
+        raise NotRun(f"no statement {statement!r} in the records of theory")
+    cells, violated, slack = theorems.statements[statement]
+    measured: dict[str, float | str] = {"violated": f"in {violated} of {cells} cells", "smallest slack": slack}
+    return Finding(violated == 0, "the bound holds in every cell", measured)
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
     test.__name__: test
     for test in (
-        reaches, never_reaches, final, highest, lowest, closest_to, fastest, sooner_than_in, later_than_in,
-        best_learning_rate, larger_best_rate, most_pairs, averaging_densifies,
+        reaches, never_reaches, final, always, fastest, highest, lowest, closest_to, same_trajectory,
+        sooner_than_in, later_than_in, closer_behind_than_in, higher_than_in,
+        best_learning_rate, larger_best_rate, inside_the_grid, rules_agree, most_pairs, most_robust,
+        averaging_densifies, averaging_keeps_sparsity,
     )
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """The claims ledger: each checkable statement of the paper, with the test on the records that decides it.
 
 `claims.yaml` lists the claims; to add one is to add an entry there. A test is one of the kinds of `claim_tests` and
-its arguments.
+its arguments. It is put to every seed of a complete, unaltered study; the verdict is how many of them say yes.
 """
 
 from __future__ import annotations
@@ -9,19 +9,25 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
 from fco_cli.errors import UserError
-from fco_cli.reporting.claim_tests import KINDS, Diverged, Evidence, Level, NotRun
+from fco_cli.reporting.claim_tests import KINDS, bound_holds
+from fco_cli.reporting.design import why_undecided
+from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun
 from fco_cli.reporting.gate import LOADER
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import Results
+from fco_cli.reporting.margins import at_margin
+from fco_cli.reporting.measured import put_together
+from fco_cli.reporting.select import Choice, choose
+from fco_cli.reporting.studies import Results, Rule, Study
 
-REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run"
+REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN = "reproduced", "mixed", "not reproduced", "not run"
+VERDICTS = (REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN)
+THEORY, THEOREMS = "theory", {"bound_holds": bound_holds}  # an experiment that is no study, and what tests its claims
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,15 @@ class Claim:
     reading: str = ""  # how words such as "most" or "competitive" became numbers
     why_not: str = ""  # said where the claim is not reproduced
 
+    @property
+    def group(self) -> str:
+        """Of what it speaks: the first words of its name."""
+        return next(name for prefix, name in GROUPS.items() if self.id.startswith(prefix))
+
+
+GROUPS = {"lasso": "lasso", "low rank": "low rank", "figure 2": "figure 2", "fMRI": "fMRI", "FEMNIST": "FEMNIST",
+          "theorem": "theory", "lemma": "theory", "": "other"}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -45,7 +60,18 @@ class Entry:
     experiment: str
     verdict: str
     claimed: str
-    measured: str
+    measured: str  # over the seeds, with the range
+    held: int = 0  # on so many seeds
+    seeds: int = 0  # 0: not run
+    sensitivity: str = ""  # what the verdict would be at other thresholds, where the threshold is ours
+
+    @property
+    def said(self) -> str:
+        return f"{self.verdict} ({self.held} of {self.seeds})" if self.seeds else self.verdict
+
+
+def verdict_of(held: int, seeds: int) -> str:
+    return REPRODUCED if held == seeds else MIXED if held else NOT_REPRODUCED
 
 
 def read_claims(text: str | None = None) -> list[Claim]:
@@ -56,8 +82,9 @@ def read_claims(text: str | None = None) -> list[Claim]:
         try:
             claim = Claim(**entry)
             ((kind, arguments),) = claim.test.items()
-            bound = inspect.signature(KINDS[kind]).bind(None, **arguments)
-            if "level" in inspect.signature(KINDS[kind]).parameters:
+            test = (THEOREMS if claim.experiments == [THEORY] else KINDS)[kind]
+            bound = inspect.signature(test).bind(None, **arguments)
+            if "level" in inspect.signature(test).parameters:
                 Level(**bound.arguments.get("level", {}))
         except KeyError as problem:
             raise UserError(
@@ -69,53 +96,155 @@ def read_claims(text: str | None = None) -> list[Claim]:
     return claims
 
 
-def evaluate(claims: list[Claim], results: Results) -> list[Entry]:
-    """The verdict on every claim and experiment."""
-    known: dict[str, Evidence] = {}
+@dataclass
+class Judge:
+    """Puts claims to the studies of a report; what was chosen from a study is worked out once."""
 
-    def evidence(name: str) -> Evidence:
-        if name not in known:
-            study = results.study(name)
-            if study is None:
+    results: Results
+    undecided: Callable[[Study], str]  # why a study may not decide; empty if it may
+    found: dict[str, tuple[Study, str]] = field(default_factory=dict)
+    chosen: dict[tuple[str, Rule], dict[str, Choice]] = field(default_factory=dict)
+
+    def study(self, name: str) -> tuple[Study, str]:
+        """The experiment's study, one that decides if there is one, and else why this one does not."""
+        if name not in self.found:
+            of_name = [study for study in self.results.studies if study.name == name]
+            if not of_name:
                 raise NotRun(f"no records of {name}")
-            known[name] = Evidence(study, choose(study), evidence)
-        return known[name]
+            reasons = [(study, self.undecided(study)) for study in of_name]
+            self.found[name] = next((one for one in reasons if not one[1]), reasons[0])
+        return self.found[name]
 
-    return [_evaluate(claim, name, evidence) for claim in claims for name in claim.experiments]
+    def evidence(self, name: str, seed: int, second_rule: bool = False) -> Evidence:
+        study, _ = self.study(name)
+        rule = (study.rule.other or study.rule) if second_rule else study.rule
+        if (name, rule) not in self.chosen:
+            self.chosen[name, rule] = choose(study, rule)
+        suffix = study.name.removeprefix(study.twin_of) if study.twin_of else ""
+
+        def elsewhere(other: str) -> Evidence:
+            if other == study.twin_of or not suffix:
+                return self.decisive(other, seed, second_rule)
+            return self.decisive(other + suffix, seed, second_rule)
+
+        return Evidence(study, seed, rule, self.chosen[name, rule], elsewhere)
+
+    def decisive(self, name: str, seed: int, second_rule: bool) -> Evidence:
+        _, why = self.study(name)
+        if why:
+            raise NotRun(f"{name}: {why}")
+        return self.evidence(name, seed, second_rule)
+
+    def findings(self, claim: Claim, name: str, margin: float = 1.0, second_rule: bool = False) -> list[Finding] | None:
+        """Of every seed; None where there is no such threshold, or no second rule."""
+        ((kind, arguments),) = claim.test.items()
+        study, _ = self.study(name)
+        if second_rule and study.rule.other is None:
+            return None
+        changed = arguments if margin == 1 else at_margin(arguments, margin)
+        if changed is None:
+            return None
+        return [KINDS[kind](self.evidence(name, seed, second_rule), **changed) for seed in study.seeds]
+
+    def entry(self, claim: Claim, name: str) -> Entry:
+        try:
+            study, why = self.study(name)
+            findings = self.findings(claim, name)
+        except NotRun as reason:
+            return Entry(claim, name, NOT_RUN, "", str(reason))
+        except Diverged as reason:
+            study, why = self.study(name)
+            seeds = 0 if why else len(study.seeds)
+            return Entry(claim, name, NOT_RUN if why else NOT_REPRODUCED, "", why or str(reason), 0, seeds)
+        assert findings
+        measured, held = put_together(findings), sum(finding.holds for finding in findings)
+        if why:
+            return Entry(claim, name, NOT_RUN, findings[0].claimed, f"{why}: {measured}")
+        verdict = verdict_of(held, len(findings))
+        sensitivity = self.sensitivity(claim, name, held)
+        return Entry(claim, name, verdict, findings[0].claimed, measured, held, len(findings), sensitivity)
+
+    def sensitivity(self, claim: Claim, name: str, held: int) -> str:
+        """On how many seeds it would hold at half and twice the margin, and by the second rule if that changes it."""
+        variants: dict[str, dict[str, Any]] = {
+            "half the margin": {"margin": 0.5},
+            "twice the margin": {"margin": 2.0},
+            "rates by the second rule": {"second_rule": True},
+        }
+        said = []
+        for words, options in variants.items():
+            try:
+                findings = self.findings(claim, name, **options)
+            except (NotRun, Diverged):
+                continue
+            now = held if findings is None else sum(finding.holds for finding in findings)
+            if findings is not None and (now != held or "margin" in options):
+                said.append(f"{words} {now} of {len(findings)}")
+        return ", ".join(said)
 
 
-def _evaluate(claim: Claim, name: str, evidence: Callable[[str], Evidence]) -> Entry:
-    ((kind, arguments),) = claim.test.items()
+def evaluate(claims: list[Claim], results: Results, undecided: Callable[[Study], str] = why_undecided) -> list[Entry]:
+    """The verdict on every claim and experiment, and on those twins of experiments that were run."""
+    judge = Judge(results, undecided)
+    twins: dict[str, list[str]] = {}
+    for study in results.studies:
+        if study.twin_of and study.name not in twins.setdefault(study.twin_of, []):
+            twins[study.twin_of].append(study.name)
+    entries = []
+    for claim in claims:
+        for name in claim.experiments:
+            if name == THEORY:
+                entries.append(_theorem(claim, results))
+            else:
+                entries += [judge.entry(claim, one) for one in (name, *twins.get(name, []))]
+    return entries
+
+
+def _theorem(claim: Claim, results: Results) -> Entry:
+    ((_, arguments),) = claim.test.items()
     try:
-        here = evidence(name)
-        finding = KINDS[kind](here, **arguments)
+        finding = bound_holds(results.theory, **arguments)
     except NotRun as reason:
-        return Entry(claim, name, NOT_RUN, "", str(reason))
-    except Diverged as reason:
-        return Entry(claim, name, NOT_REPRODUCED, "", str(reason))
-    verdict = REPRODUCED if finding.holds else NOT_REPRODUCED
-    measured = finding.measured
-    if here.study.scale != 1:  # less than the paper's rounds can neither confirm nor refute what it says
-        verdict, measured = NOT_RUN, f"only at profile {here.study.profile}: {measured}"
-    return Entry(claim, name, verdict, finding.claimed, measured)
+        return Entry(claim, THEORY, NOT_RUN, "", str(reason))
+    held = int(finding.holds)
+    return Entry(claim, THEORY, verdict_of(held, 1), finding.claimed, put_together([finding]), held, 1)
+
+
+# The ledger as text.
 
 
 def summary(entries: list[Entry]) -> str:
     """How many of each verdict, in one line."""
     counts = Counter(entry.verdict for entry in entries)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, NOT_REPRODUCED, NOT_RUN))
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict] or verdict != MIXED)
 
 
 def as_markdown(entries: list[Entry]) -> str:
     """The ledger as a page."""
-    lines = ["# Claims ledger", "", f"{summary(entries)}, of {len(entries)} tests.", ""]
+    lines = ["# Claims ledger", "", f"{summary(entries)}, of {len(entries)} tests.", "", *table_markdown(entries), ""]
     for claim in {entry.claim.id: entry.claim for entry in entries}.values():
         lines += [f"## {claim.id}", "", f"> {claim.text}", "", f"Source: {claim.source}."]
         lines += [f"Read as: {claim.reading}." if claim.reading else ""]
-        lines += ["", "| experiment | verdict | claimed | measured |", "| --- | --- | --- | --- |"]
+        lines += ["", "| experiment | verdict | claimed | measured | at other thresholds |", "| --- " * 5 + "|"]
         mine = [entry for entry in entries if entry.claim.id == claim.id]
-        lines += [f"| {e.experiment} | **{e.verdict}** | {e.claimed or '–'} | {e.measured} |" for e in mine]
-        if claim.why_not and any(entry.verdict == NOT_REPRODUCED for entry in mine):
+        for e in mine:
+            lines.append(
+                f"| {e.experiment} | **{e.said}** | {e.claimed or '–'} | {e.measured} | {e.sensitivity or '–'} |"
+            )
+        if claim.why_not and any(entry.verdict in (MIXED, NOT_REPRODUCED) for entry in mine):
             lines += ["", f"Why not: {claim.why_not}"]
         lines.append("")
     return "\n".join(lines)
+
+
+def table_markdown(entries: list[Entry]) -> list[str]:
+    """How many claims of every group have which verdict: the README's table, line by line."""
+    rows: dict[str, Counter[str]] = {}
+    for entry in entries:
+        twin = ", two smaller client rates" if entry.experiment.endswith("_extended") else ""
+        simulated = ", simulated" if entry.experiment.endswith("_sim") else ""
+        rows.setdefault(f"{entry.claim.group}{twin}{simulated}", Counter())[entry.verdict] += 1
+    lines = [f"| claims about | {' | '.join(VERDICTS)} |", "| --- " * (1 + len(VERDICTS)) + "|"]
+    return lines + [
+        f"| {name} | {' | '.join(str(counts[v] or '') for v in VERDICTS)} |" for name, counts in rows.items()
+    ]

@@ -6,25 +6,24 @@ round ended and, in the last place, their average.
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import new_figure, styled
-from fco_cli.reporting.gate import MEBIBYTE, BadRecord, read_bounded
+from fco_cli.reporting.figures import entitle, new_figure, styled
+from fco_cli.reporting.gate import MEBIBYTE, BadRecord, is_number, read_arrays
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style
-from fco_cli.reporting.text import for_figure, printable
+from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 LARGEST = 64 * MEBIBYTE
 THRESHOLD = 1e-2  # smaller weights count as zero, as in the paper's appendix B.2
@@ -36,6 +35,7 @@ class Supports:
 
     clients: np.ndarray  # [S, n]
     average: np.ndarray  # [n]
+    truth: np.ndarray | None = None  # [n]
 
     @property
     def client_density(self) -> float:
@@ -51,19 +51,17 @@ def read_supports(run: RecordedRun) -> Supports | None:
     path = run.folder / "clients.npz"
     if not os.path.lexists(path):
         return None
-    content = io.BytesIO(read_bounded(path, LARGEST))
-    try:
-        with zipfile.ZipFile(content) as archive:
-            if sum(member.file_size for member in archive.infolist()) > LARGEST:
-                raise BadRecord(f"unpacks to more than {LARGEST / MEBIBYTE:g} MiB")
-        with np.load(content, allow_pickle=False) as arrays:
-            models = arrays["weights"]
-        support = np.abs(models.reshape(len(models), -1).astype(float)) > THRESHOLD
-        if len(support) < 2 or support.size == 0:
-            raise BadRecord(f"{models.shape} are not the models of clients and their average")
-    except Exception as problem:  # zip files and arrays fail in many ways
-        raise BadRecord(f"clients.npz: {printable(str(problem))}") from problem
-    return Supports(support[:-1], support[-1])
+    models = read_arrays(path, LARGEST).get("weights")
+    if models is None or models.ndim == 0 or len(models) < 2 or models.size == 0:
+        raise BadRecord("clients.npz: not the models of clients and their average")
+    support = np.abs(models.reshape(len(models), -1)) > THRESHOLD
+    return Supports(support[:-1], support[-1], _truth(run, support.shape[1]))
+
+
+def _truth(run: RecordedRun, weights: int) -> np.ndarray | None:
+    """Which weights are non-zero in truth, where the task says so: the first `ones` of them."""
+    ones = run.config["task"].get("ones")
+    return np.arange(weights) < ones if is_number(ones) else None
 
 
 def supports_of(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> dict[str, Supports]:
@@ -80,25 +78,49 @@ def supports_of(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> 
 
 
 @styled
-def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure | None:
-    """A panel per algorithm: a row per client, black where a weight is non-zero, and their average below."""
-    if not supports:
-        return None
-    figure, axes = new_figure(2.6, len(supports), sharey=True)
-    for axis, (algo, found) in zip(axes, reversed(supports.items()), strict=True):  # those that average models first
+def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure:
+    """A panel per algorithm: a row per client, black where a weight is non-zero; the truth above, the average below."""
+    figure, axes = new_figure(0.6 + 1.5 * len(supports), len(supports), 1, sharex=True)
+    for axis, (algo, found) in zip(axes[:, 0], reversed(supports.items()), strict=True):  # model averaging first
         clients, weights = found.clients.shape
-        # the average has the height of three clients, after a gap of one
-        rows = np.vstack([found.clients, np.zeros((1, weights)), np.repeat(found.average[None], 3, axis=0)])
+        bands = [(f"{clients} clients", found.clients), ("average", np.repeat(found.average[None], 3, axis=0))]
+        if found.truth is not None:
+            bands.insert(0, ("truth", np.repeat(found.truth[None], 2, axis=0)))
+        gap = np.full((1, weights), np.nan)
+        rows = np.vstack([part for _, band in bands for part in (band, gap)][:-1])
+        ends = np.cumsum([len(band) + 1 for _, band in bands])
         axis.imshow(rows, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        axis.axhspan(clients - 0.5, clients + 0.5, color="white")
-        axis.set_yticks([(clients - 1) / 2, clients + 2], [f"{clients} clients", "their\naverage"])
+        axis.set_yticks(
+            [end - 1 - (len(band) + 1) / 2 for end, (_, band) in zip(ends, bands, strict=True)],
+            [name for name, _ in bands],
+        )
+        for row in range(len(rows) + 1):
+            axis.axhline(row - 0.5, color="white", linewidth=0.6)
         axis.tick_params(axis="y", length=0)
-        axis.set_xlabel("weight")
         axis.spines[:].set_visible(False)
-        for i in range(clients):
-            axis.axhline(i - 0.5, color="white", linewidth=0.8)
-        label = algorithm_style(algo).label
-        densities = f"{found.client_density:.0%} of a client's weights, {found.average_density:.0%} of their average's"
-        axis.set_title(f"{label}\nnon-zero: {densities}", fontsize=7)
-    figure.suptitle(for_figure(study.heading))
+        shares = f"clients {found.client_density:.0%} non-zero, average {found.average_density:.0%}"
+        axis.set_title(for_figure(f"{algorithm_style(algo).label}: {shares}"))
+    axes[-1, 0].set_xlabel("weight")
+    entitle(figure, study, f"black: |w| > {THRESHOLD:g}, at the end of the last round")
     return figure
+
+
+def supports_table(supports: dict[str, Supports]) -> DataFrame:
+    """The numbers of the figure: for every weight the share of clients that have it, and whether the average has it."""
+    import pandas as pd
+
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "algorithm": algo,
+                    "weight": np.arange(len(found.average)),
+                    "true": np.nan if found.truth is None else found.truth,
+                    "share_of_clients": found.clients.mean(axis=0),
+                    "average": found.average,
+                }
+            )
+            for algo, found in supports.items()
+        ],
+        ignore_index=True,
+    )

@@ -1,72 +1,81 @@
-"""The paper's figure 1: centralized, local and federated training side by side, from final metrics."""
+"""The paper's figure 1: where centralized, local and federated training end, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.reporting.figures import LARGEST_DRAWN, save
-from fco_cli.reporting.style import ALGORITHMS
+import numpy as np
+
+from fco_cli.reporting.figures import drawable, entitle, new_figure, styled
+from fco_cli.reporting.select import Cell, Choice, Spread, spread_said
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.style import algorithm_style
+from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
+COMPARED = ("centralized", "local", "fedavg_subgrad", "fedmid", "feddualavg")
 PANELS = {
-    "validation_accuracy": "validation accuracy",
-    "density": "density (share of non-zero weights)",
-    "validation_objective": "validation regularized loss",
+    "validation_accuracy": "validation\naccuracy",
+    "density": "density",
+    "validation_objective": "validation\nloss + ψ",
 }
-
-Final = Mapping[str, float | None]  # a run's final metrics
-
-
-def can_compare(final: Final) -> bool:
-    return all(metric in final for metric in PANELS)
+CHANCE = 0.5  # of two classes
 
 
-def side_by_side(finals: Mapping[str, Final]) -> DataFrame:
-    """The final metrics of the runs, by their names, a row each, with quartiles where a run has them."""
+def side_by_side(choices: dict[str, Choice]) -> DataFrame | None:
+    """How each chosen cell ended, with quartiles over clients or the range over seeds; None where no two compare."""
     import pandas as pd
 
-    rows = {
-        name: {
-            f"{metric}{suffix}": final.get(f"{metric}{suffix}", final[metric])
-            for metric in PANELS
-            for suffix in ("", "_q25", "_q75")
-        }
-        for name, final in finals.items()
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index").astype(float)
-    return table.where(table.abs() < LARGEST_DRAWN)
+    rows = []
+    for algo in COMPARED:
+        best = choices[algo].best if algo in choices else None
+        if best is not None and all(best.has(metric) for metric in PANELS):
+            row: dict[str, object] = {"algorithm": algo, "client_lr": best.client_lr, "server_lr": best.server_lr}
+            for metric in PANELS:
+                for name, value in _spread(best, metric)._asdict().items():
+                    row[f"{metric}_{name}"] = drawable(np.array(value)).item()
+            rows.append(row)
+    return pd.DataFrame(rows) if len(rows) > 1 else None
 
 
-def figure1(finals: Mapping[str, Final], path: Path) -> Path:
-    """Draw the runs as bars, the local baseline with its quartiles over the clients."""
-    import matplotlib.pyplot as plt
-    import numpy as np
+def _spread(cell: Cell, metric: str) -> Spread:
+    over_seeds = cell.final(metric, 1)
+    quartiles = [cell.runs[0].final.get(f"{metric}_{q}") for q in ("q25", "q75")]
+    if quartiles[0] is None or quartiles[1] is None:
+        return over_seeds
+    return Spread(over_seeds.median, quartiles[0], quartiles[1])  # over the clients, of whom each has a model
 
-    table = side_by_side(finals)
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(4 * len(PANELS), 3.6), layout="constrained")
-    places = np.arange(len(table))
-    colours = {style.label: style.colour for style in ALGORITHMS.values()}
-    for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
-        middle, low, high = (table[f"{metric}{suffix}"] for suffix in ("", "_q25", "_q75"))
-        axis.bar(places, middle, color=[colours.get(name, "#4D4D4D") for name in table.index])
-        spread = (high > low).to_numpy()
-        reach = [(middle - low)[spread].clip(lower=0), (high - middle)[spread].clip(lower=0)]
-        axis.errorbar(places[spread], middle[spread], yerr=reach, fmt="none", ecolor="black", capsize=4)
-        for place, value, top in zip(places, middle, high.fillna(middle), strict=True):
-            if np.isfinite(value):
-                axis.annotate(f"{value:.3g}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
-            else:
-                axis.annotate("not finite", (place, 0), (0, 3), textcoords="offset points", ha="center", fontsize=8)
-        axis.set_title(title, fontsize=10)
-        axis.set_xticks(places, table.index, rotation=30, ha="right")
-        axis.margins(y=0.12)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].axhline(0.5, color="grey", linewidth=0.8, linestyle=":")  # chance
-    path.parent.mkdir(parents=True, exist_ok=True)
-    png, _pdf = save(figure, path.with_suffix(""))
-    plt.close(figure)
-    return png
+
+@styled
+def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
+    """A dot for each, with its interval, and the number beside it."""
+    figure, axes = new_figure(0.75 + 0.24 * len(table), 1, len(PANELS), sharey=True)
+    places = -np.arange(len(table))
+    for axis, (metric, title) in zip(axes[0], PANELS.items(), strict=True):
+        for place, row in zip(places, table.to_dict("records"), strict=True):
+            style = algorithm_style(str(row["algorithm"]))
+            middle, low, high = (float(row[f"{metric}_{name}"]) for name in Spread._fields)
+            if not np.isfinite(middle):
+                axis.annotate("not finite", (0.05, place), xycoords=("axes fraction", "data"), va="center", fontsize=6)
+                continue
+            axis.plot([low, high], [place, place], color=style.colour, linewidth=1.0, marker="|", markersize=5)
+            axis.plot([middle], [place], color=style.colour, marker=style.marker, markersize=3.5)
+            said = f"{middle:.3g}"
+            axis.annotate(said, (middle, place), (0, 3.5), textcoords="offset points", ha="center", fontsize=6)
+        axis.set_title(title, loc="center")
+        axis.set_ylim(places[-1] - 0.5, 0.75)
+        axis.margins(x=0.25)
+        axis.grid(axis="x", alpha=0.25, linewidth=0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.locator_params(axis="x", nbins=3)
+    axes[0][0].set_yticks(places, [for_figure(algorithm_style(algo).label) for algo in table["algorithm"]])
+    axes[0][0].axvline(CHANCE, color="#999999", linewidth=0.8, linestyle=":")
+    scans = "real scans" if study.runs[0].config["task"]["name"] == "fmri" else "simulated scans"
+    local = "local: median and quartiles over clients" if "local" in set(table["algorithm"]) else ""
+    entitle(
+        figure, study, scans, local, f"others: {spread_said(study)}" if spread_said(study) else "", "dotted: chance"
+    )
+    return figure

@@ -1,13 +1,14 @@
 """What all figures share, and the curves of the chosen learning rates.
 
-Figures are plain objects, without pyplot's global state; `save` writes each as PNG and PDF. Sizes are those of a
-page's text width, so that 7 to 8 point type is read as such.
+Figures are plain objects, without pyplot's global state; `save` writes each as PNG and PDF. They are as wide as a
+column of a two-column journal, so that 8 point type is read as such there, and on a phone.
 """
 
 from __future__ import annotations
 
 import functools
 import io
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -15,34 +16,43 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice
+from fco_cli.reporting.select import Cell, Choice, spread_said
 from fco_cli.reporting.studies import Study
-from fco_cli.reporting.style import OPTIMUM, algorithm_style, metric_style
+from fco_cli.reporting.style import OPTIMUM, AlgorithmStyle, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WIDTH = 7.0  # inches
+WIDTH = 3.3  # inches
+TITLE_SIGNS = 52  # in a line
+EDGE = "†"
+DPI = 300
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
-    "legend.fontsize": 8,
+    "legend.fontsize": 7,
     "hatch.linewidth": 0.5,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
-    "figure.titlesize": 9,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "figure.titlesize": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "pdf.fonttype": 42,  # text stays text
+    "axes.titlelocation": "left",
+    "pdf.fonttype": 42,  # the fonts are embedded, and text stays text
 }
 
 LARGEST_DRAWN, SMALLEST_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
@@ -61,19 +71,27 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
-def new_figure(height: float, panels: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A row of panels."""
+def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, np.ndarray]:
+    """A figure with a grid of panels [rows, columns]."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, list(figure.subplots(1, panels, squeeze=False, **options)[0])
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.02, hspace=0.02)  # type: ignore[union-attr, call-arg]
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def entitle(figure: Figure, study: Study, *more: str) -> None:
+    """What is seen, and in a line below what must be known of it."""
+    lines = textwrap.wrap(study.heading, TITLE_SIGNS)
+    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_SIGNS)
+    figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
 
 
 @styled
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write `path`.png and `path`.pdf; the same figure gives the same bytes."""
     written = []
-    for suffix, options in ((".png", {"dpi": 200}), (".pdf", {"metadata": {"CreationDate": None}})):
+    for suffix, options in ((".png", {"dpi": DPI}), (".pdf", {"metadata": {"CreationDate": None}})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], **options)
         written.append(path.with_name(path.name + suffix))
@@ -83,37 +101,60 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 @styled
 def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> Figure:
-    """One panel per metric, one curve per algorithm at its best learning rates; mean and deviation over seeds."""
-    figure, axes = new_figure(2.35, len(study.panels))
-    for axis, metric in zip(axes, study.panels, strict=True):
+    """One panel per metric, one curve per algorithm at its best learning rates; median and range over seeds."""
+    count = len(study.panels)
+    rows, columns = ((count + 1) // 2, 2) if count > 1 else (1, 1)
+    legend_height = 0.35 + 0.14 * ((len(choices) + 1) // 2)
+    figure, axes = new_figure(1.25 * rows + legend_height + 0.3, rows, columns, sharex=True)
+    panels = list(axes.flat)
+    for spare in panels[count:]:
+        spare.set_axis_off()
+        panels[panels.index(spare) - columns].xaxis.set_tick_params(labelbottom=True)
+    for axis, metric in zip(panels, study.panels, strict=False):
         for algo, choice in choices.items():
             if choice.best is not None and choice.best.has(metric):
                 _draw_cell(axis, choice.best, metric, x, offset=list(choices).index(algo) / len(choices))
         style = metric_style(metric)
-        axis.set_title(style.label)
-        axis.set_xlabel("rounds" if x == "rounds" else "megabytes sent")
-        if (
-            style.log
-            and axis.get_lines()
-            and all((np.asarray(line.get_ydata(), dtype=float) > SMALLEST_DRAWN).all() for line in axis.get_lines())
-        ):
-            _log_scale(axis)
+        log = style.log and _all_positive(axis)
+        axis.set_title(for_figure(style.label))
+        if log:
+            log_scale(axis)
         axis.grid(alpha=0.25, linewidth=0.5)
+    end_ticks(panels[0])
+    for axis in [axis for i, axis in enumerate(panels[:count]) if i + columns >= count]:
+        axis.set_xlabel("communication rounds" if x == "rounds" else "sent, both ways (MB)")
     _legend(figure, choices)
-    figure.suptitle(for_figure(study.heading))
+    entitle(figure, study, spread_said(study))
     return figure
 
 
-def _log_scale(axis: Axes) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+def _all_positive(axis: Axes) -> bool:
+    values = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
+    return bool(values) and all((one > SMALLEST_DRAWN).all() for one in values)
+
+
+def end_ticks(axis: Axes) -> None:
+    """Ticks at the start, at the last round, and halfway where that is a round."""
+    ends = [float(np.max(line.get_xdata())) for line in axis.get_lines() if len(line.get_xdata()) > 2]  # type: ignore[arg-type]
+    if not ends or max(ends) <= 0:
+        return
+    ticks = [0, max(ends)] if max(ends) % 2 == 1 else [0, max(ends) / 2, max(ends)]
+    axis.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
+
+
+def log_scale(axis: Axes, side: str = "y") -> None:
+    """A logarithmic axis that says so, with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    subdivisions = (1, 2, 5) if high < 500 * low else (1,)
-    axis.yaxis.set_major_locator(LogLocator(subs=subdivisions))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set(**{f"{side}scale": "log"})
+    scale = axis.yaxis if side == "y" else axis.xaxis
+    low, high = scale.get_view_interval()
+    subdivisions = (1, 2, 5) if high < 200 * low else (1,)
+    scale.set_major_locator(LogLocator(subs=subdivisions))
+    scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    scale.set_minor_formatter(NullFormatter())
+    if side == "y":
+        axis.text(0.98, 0.97, "log scale", transform=axis.transAxes, ha="right", va="top", fontsize=6, color="#666666")
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
@@ -121,25 +162,26 @@ def drawable(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
 
 
+def line_options(style: AlgorithmStyle) -> dict[str, Any]:
+    """How an algorithm's line looks, whatever it shows."""
+    dashes: Any = (0, style.dashes) if style.dashes else "-"
+    return {"color": style.colour, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}
+
+
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
     style = algorithm_style(cell.algo)
     rounds, *values = cell.curve(metric)
-    mean, deviation = map(drawable, values)
-    if cell.algo == OPTIMUM:
-        axis.axhline(mean[-1], color=style.colour, linestyle="--", linewidth=1, label=style.label)
+    median, low, high = map(drawable, values)
+    label = for_figure(style.label)
+    if cell.algo == OPTIMUM or (x == "bytes" and not cell.federated):  # where it ends is all there is to show
+        level = line_options(style) | {"linewidth": 0.9, "marker": ""}
+        axis.axhline(median[-1], label=label, **level)
         return
     if x == "bytes":
-        if not cell.federated:  # nothing is sent: where it ends is all there is to show
-            axis.axhline(mean[-1], color=style.colour, linestyle=":", linewidth=1, label=style.label)
-            return
         run = cell.runs[0]
         rounds = run.megabytes[np.isin(run.curves["round"], rounds)]
-    step = max(1, len(rounds) // 8)  # eight markers, not at the same rounds as another algorithm's
-    axis.plot(
-        rounds, mean, color=style.colour, label=style.label, linewidth=1.2,
-        marker=style.marker, markersize=3.5, markevery=(int(offset * step), step),
-    )  # fmt: skip
-    low, high = mean - deviation, mean + deviation
+    step = max(1, len(rounds) // 6)  # six markers, not at the same rounds as another algorithm's
+    axis.plot(rounds, median, label=label, markevery=(int(offset * step), step), **line_options(style))
     if len(cell.runs) == 1:
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:
@@ -153,11 +195,27 @@ def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
 
     handles = []
     for algo, choice in choices.items():
-        style = algorithm_style(algo)
-        rates = "all diverged" if choice.best is None else choice.best.rates
-        label = for_figure(f"{style.label} {rates}".strip())
-        line: Any = "--" if algo == OPTIMUM else "-"
-        handles.append(
-            Line2D([], [], color=style.colour, marker=style.marker, markersize=4, linestyle=line, label=label)
-        )
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=7)
+        rates = "all diverged" if choice.best is None else choice.best.rates + EDGE * bool(choice.on_edge)
+        label = for_figure(f"{algorithm_style(algo).label} {rates}".strip())
+        handles.append(Line2D([], [], label=label, **line_options(algorithm_style(algo))))
+    title = "algorithm (client, server learning rate)"
+    if any(choice.on_edge for choice in choices.values()):
+        title += f"; {EDGE} on the edge of its grid"
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=2, frameon=False, title=title, title_fontsize=7,
+        fontsize=6.5, handlelength=2.4, handletextpad=0.5, columnspacing=0.8, labelspacing=0.3, borderpad=0.1,
+    )  # fmt: skip
+
+
+def curves_table(study: Study, choices: dict[str, Choice]) -> DataFrame:
+    """The numbers of the curves."""
+    import pandas as pd
+
+    parts = []
+    for algo, choice in choices.items():
+        for metric in study.panels if choice.best is not None else ():
+            if choice.best is not None and choice.best.has(metric):
+                curve = choice.best.curve(metric)
+                rates = {"client_lr": choice.best.client_lr, "server_lr": choice.best.server_lr}
+                parts.append(pd.DataFrame({"algorithm": algo, **rates, "metric": metric, **curve._asdict()}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

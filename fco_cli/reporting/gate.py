@@ -4,17 +4,20 @@ believed that has not the type it should have. Whatever is wrong becomes one lin
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import re
 import stat
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from fco_cli.reporting.text import printable
@@ -76,6 +79,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise BadRecord(f"{path.name}: not a mapping with keys")
     _require_plain(path.name, content)
     return content
+
+
+def read_arrays(path: Path, limit: int) -> dict[str, np.ndarray]:
+    """The arrays of numbers in an .npz file that is no larger than `limit`, packed or unpacked."""
+    content = io.BytesIO(read_bounded(path, limit))
+    try:
+        with zipfile.ZipFile(content) as archive:
+            if sum(member.file_size for member in archive.infolist()) > limit:
+                raise BadRecord(f"unpacks to more than {limit / MEBIBYTE:g} MiB")
+        with np.load(content, allow_pickle=False) as arrays:
+            return {name: arrays[name].astype(float) for name in arrays.files}
+    except Exception as problem:  # zip files and arrays fail in many ways
+        raise BadRecord(f"{path.name}: {printable(str(problem))}") from problem
 
 
 def _refuse_knots(path: Path, text: str) -> None:
@@ -144,6 +160,10 @@ def matches(pattern: str) -> Callable[[Any], bool]:
 
 def or_null(kind: Kind) -> Kind:
     return Kind(f"null or {kind.words}", lambda value: value is None or kind.holds(value))
+
+
+def or_empty(kind: Kind) -> Kind:
+    return Kind(f"empty or {kind.words}", lambda value: value == "" or kind.holds(value))
 
 
 def list_of(kind: Kind, most: int) -> Kind:

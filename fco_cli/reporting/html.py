@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import re
+import zlib
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,62 +16,216 @@ import numpy as np
 import yaml
 
 from fco_cli import __version__
-from fco_cli.reporting.claims import Entry, summary
+from fco_cli.reporting import captions
+from fco_cli.reporting.claims import NOT_RUN, REPRODUCED, VERDICTS, Entry
+from fco_cli.reporting.player import player_of
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Choice, window_mean
+from fco_cli.reporting.select import window_mean
 from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.tables import as_text, best_table, caption
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
-    from fco_cli.reporting.report import Drawn
+    from fco_cli.reporting.report import Drawn, Report
+    from fco_cli.reporting.sweeps import SweptKey
 
-CURVE_POINTS = 80  # of a run, in the page; the record has all
+CURVE_NUMBERS = 100_000  # of all runs' curves together; the records have all
+MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
+PIXELS, COLOURS = 720, 32  # of a figure in the page; the files beside it have more
+FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 
 
-def render(
-    results: Results,
-    choices: dict[str, dict[str, Choice]],
-    drawn: list[Drawn],
-    ledger: list[Entry],
-    left_out: list[tuple[Path, str]],
-) -> str:
+def render(results: Results, report: Report) -> str:
     """The page's text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("fco_cli.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    studies = in_order(results.studies)
+    players = {
+        study.slug: player
+        for study in studies
+        if not study.twin_of and (player := player_of(study, report.choices[study.slug], report.damaged))
+    }
+    contexts = [_study_context(study, results, report, study.slug in players) for study in studies]
+    entries = [_entry_context(i, entry, results) for i, entry in enumerate(report.ledger)]
     return environment.get_template("report.html").render(
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
-        studies=[_study_context(study, choices[study.slug], drawn) for study in results.studies],
-        left_out=[(printable(str(path), longest=4096), reason) for path, reason in left_out],
-        ledger=ledger,
-        ledger_summary=summary(ledger),
-        data=_script_safe(_data(results)),
+        runs=sum(len(study.runs) for study in studies),
+        studies=contexts,
+        sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
+        search=_search_context(report.search),
+        theory=_theory_context(results.theory, report.damaged),
+        first_figures=_first_figures(contexts),
+        left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
+        ledger=entries,
+        failed=[entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)],
+        verdicts={verdict: sum(entry.verdict == verdict for entry in report.ledger) for verdict in VERDICTS},
+        groups=_groups(report.ledger),
+        data=_packed(_data(results)),
+        players=_packed({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
     )
 
 
-def _study_context(study: Study, choices: dict[str, Choice], drawn: list[Drawn]) -> dict[str, Any]:
+def in_order(studies: list[Study]) -> list[Study]:
+    """As the paper has them: by the number of the figure, a twin after its twin, then what is not in the paper."""
+
+    def place(study: Study) -> tuple[float, int, bool]:
+        original = next((one for one in studies if one.name == study.twin_of), study)
+        number = re.search(r"\d+", original.paper)
+        return (float(number[0]) if number else np.inf, studies.index(original), bool(study.twin_of))
+
+    return sorted(studies, key=place)
+
+
+def _study_context(study: Study, results: Results, report: Report, moves: bool) -> dict[str, Any]:
+    choices = report.choices[study.slug]
     table = as_text(best_table(study, choices))
-    first = study.runs[0]
-    mine = [one for one in drawn if one.study is study]
-    shared = {key: first.config[key] for key in ("task", "regularizer", "hparams")}
+    shared = {key: study.runs[0].config[key] for key in ("task", "regularizer", "hparams")}
     shared["hparams"] = {key: value for key, value in shared["hparams"].items() if not key.endswith("_lr")}
+    mine = [one for one in report.figures if one.study is study]
     return {
         "slug": study.slug,
+        "name": study.name,
+        "number": study.paper,
+        "short": study.title.split(":")[0] + study.heading.removeprefix(study.title),
         "heading": study.heading,
+        "note": study.note,
+        "twin": bool(study.twin_of),
+        "command": captions.command(study),
+        "claims": _claims_of(study, report.ledger),
+        "figures": [_figure_context(one, report) for one in _beside(study, results, report)],
+        "skipped": [sentence for one, sentence in report.skipped if one is study],
+        "moves": moves,
+        "pages": [(one.kind.replace("_", " "), _link(one.file, 3)) for one in mine if one.file.suffix == ".html"],
         "runs": len(study.runs),
         "caption": caption(study, choices),
+        "table": f"tables/{study.slug}.csv",
         "columns": list(table.columns),
         "rows": table.to_numpy().tolist(),
-        "images": [(one.kind, _as_data_uri(one.file)) for one in mine if one.file.suffix == ".png"],
-        "pages": [(one.kind.replace("_", " "), _link(one.file)) for one in mine if one.file.suffix == ".html"],
         "config": yaml.safe_dump(shared, sort_keys=False),
         "versions": _versions(study),
     }
+
+
+def _beside(study: Study, results: Results, report: Report) -> list[Drawn]:
+    """A study's figures, its curves followed by those of its twin on a finer grid."""
+    pictures = [one for one in report.figures if one.file.suffix == ".png"]
+    twins = [one for one in results.studies if one.twin_of == study.name and one.profile == study.profile]
+    shown = []
+    for one in pictures:
+        if one.study is study and not (study.twin_of and one.kind == "curves" and results.study(study.twin_of)):
+            shown.append(one)
+            if one.kind == "curves":
+                shown += [other for other in pictures if other.study in twins and other.kind == "curves"]
+    return shown
+
+
+def _figure_context(one: Drawn, report: Report) -> dict[str, Any]:
+    text = captions.caption(one.study, one.kind, report.choices[one.study.slug])
+    beside = one.study.twin_of and one.kind == "curves"
+    return {
+        **_picture(one.file.read_bytes()),
+        "id": f"figure-{one.file.stem}",
+        "alt": f"{one.study.heading}: {one.kind.replace('_', ' ')}",
+        "number": captions.number(one.study, one.kind),
+        "caption": f"{one.study.title}. {text}" if beside else text,
+        "links": _links(one.file),
+    }
+
+
+def _sweep_context(swept: SweptKey, file: Path) -> dict[str, Any]:
+    return {
+        **_picture(file.read_bytes()),
+        "slug": swept.slug,
+        "id": f"figure-{swept.slug}",
+        "short": f"{swept.first.name} by {swept.key}",
+        "heading": swept.heading,
+        "alt": swept.heading,
+        "number": "",
+        "caption": captions.SWEEP.format(key=swept.key),
+        "links": _links(file),
+    }
+
+
+def _search_context(file: Path | None) -> dict[str, Any] | None:
+    if file is None:
+        return None
+    return {
+        **_picture(file.read_bytes()),
+        "id": "figure-hidden-settings",
+        "alt": "Share of claims that hold, by setting",
+        "number": "",
+        "caption": captions.SEARCH,
+        "links": [("PDF", _link(file.with_suffix(".pdf"), 2)), ("table", "tables/hidden_settings.md")],
+    }
+
+
+def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) -> dict[str, Any] | None:
+    if theorems is None:
+        return None
+    try:
+        picture = _picture(theorems.figure())
+    except Exception as problem:  # a damaged picture fails in many ways
+        damaged.append((theorems.folder, printable(str(problem))))
+        return None
+    return {
+        **picture,
+        "id": "figure-theory",
+        "alt": "Bounds of the theorems against measurements",
+        "number": "",
+        "caption": captions.THEORY,
+        "links": [],
+        "columns": theorems.table[0],
+        "rows": theorems.table[1:],
+        "said": "A slope is measured / of the bound, on logarithmic axes.",
+    }
+
+
+def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any]:
+    study = results.study(entry.experiment)
+    return {
+        "number": number,
+        "slug": study.slug if study else "theory" if entry.experiment == "theory" and results.theory else "",
+        "id": entry.claim.id,
+        "text": entry.claim.text,
+        "source": entry.claim.source,
+        "reading": entry.claim.reading,
+        "why_not": entry.claim.why_not if entry.verdict not in (REPRODUCED, NOT_RUN) else "",
+        "group": entry.claim.group,
+        "experiment": entry.experiment,
+        "verdict": entry.verdict,
+        "said": entry.said,
+        "claimed": entry.claimed,
+        "measured": entry.measured,
+        "sensitivity": entry.sensitivity,
+    }
+
+
+def _groups(ledger: list[Entry]) -> dict[str, Counter[str]]:
+    """How many of each verdict, by part of the paper; parts of which nothing was run are left out."""
+    counts: dict[str, Counter[str]] = {}
+    for entry in ledger:
+        counts.setdefault(entry.claim.group, Counter())[entry.verdict] += 1
+    return {group: count for group, count in counts.items() if set(count) != {NOT_RUN}}
+
+
+def _claims_of(study: Study, ledger: list[Entry]) -> str:
+    mine = [entry.verdict for entry in ledger if entry.experiment == study.name and entry.verdict != NOT_RUN]
+    return f"{mine.count(REPRODUCED)} of {len(mine)} claims reproduced" if mine else ""
+
+
+def _first_figures(contexts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = {study["name"]: study for study in reversed(contexts) if study["figures"]}
+    chosen = [found[name] for name in FIRST_FIGURES if name in found][:3] or list(found.values())[:3]
+    return [
+        {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
+        for one in chosen
+    ]
 
 
 def _versions(study: Study) -> list[str]:
@@ -81,29 +239,49 @@ def _versions(study: Study) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _link(page: Path) -> str:
-    """From the report's page to one in a study's folder below figures/."""
-    return "/".join(page.parts[-3:])
+def _link(file: Path, parts: int) -> str:
+    """From the report's page to a file below figures/."""
+    return "/".join(file.parts[-parts:])
 
 
-def _as_data_uri(png: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+def _links(png: Path) -> list[tuple[str, str]]:
+    files = [("PDF", ".pdf"), ("CSV", ".csv"), ("PNG", ".png")]
+    return [(name, _link(png.with_suffix(suffix), 2)) for name, suffix in files]
+
+
+def _picture(png: bytes) -> dict[str, Any]:
+    """Small enough for a page of many: fewer pixels, and no more colours than a figure has."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        height = round(image.height * PIXELS / image.width)
+        small = image.convert("RGB").resize((PIXELS, height), Image.Resampling.LANCZOS)
+    content = io.BytesIO()
+    plain = small.quantize(COLOURS, dither=Image.Dither.NONE).convert("RGB")
+    plain.save(content, "WEBP", lossless=True, method=6)
+    uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
+    return {"uri": uri, "width": PIXELS, "height": height}
+
+
+def _styles(studies: list[Study]) -> dict[str, Any]:
+    return {algo: vars(algorithm_style(algo)) for study in studies for algo in study.algorithms}
 
 
 def _data(results: Results) -> dict[str, Any]:
     """What the page's script draws and sorts."""
     metrics = {metric for study in results.studies for metric in (*study.panels, study.rule.metric)}
-    algorithms = {algo for study in results.studies for algo in study.algorithms}
+    drawn = sum(len(study.panels) + 1 for study in results.studies for run in study.runs if not run.diverged)
+    points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), FEWEST_POINTS, MOST_POINTS))
     return {
-        "algorithms": {algo: vars(algorithm_style(algo)) for algo in algorithms},
-        "metrics": {metric: vars(metric_style(metric)) for metric in metrics},
-        "runs": [_run_data(study, run) for study in results.studies for run in study.runs],
+        "algorithms": _styles(results.studies),
+        "metrics": {metric: vars(metric_style(metric)) for metric in sorted(metrics)},
+        "runs": [_run_data(study, run, points) for study in results.studies for run in study.runs],
     }
 
 
-def _run_data(study: Study, run: RecordedRun) -> dict[str, Any]:
-    points = len(run.curves["round"])
-    kept = np.unique(np.linspace(0, points - 1, min(points, CURVE_POINTS)).round().astype(int))
+def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
+    evaluated = len(run.curves["round"])
+    kept = np.unique(np.linspace(0, evaluated - 1, min(evaluated, points)).round().astype(int))
     curves = {metric: run.curves[metric] for metric in ("round", *study.panels) if metric in run.curves}
     return {
         "study": study.slug,
@@ -121,7 +299,9 @@ def _run_data(study: Study, run: RecordedRun) -> dict[str, Any]:
         "id": run.run_id,
         "folder": str(run.folder),
         "final": {name: _number(value) for name, value in run.final.items()},
-        "curves": {name: [_number(value) for value in values[kept]] for name, values in curves.items()},
+        "curves": {}
+        if run.diverged
+        else {name: [_number(value) for value in values[kept]] for name, values in curves.items()},
     }
 
 
@@ -130,6 +310,7 @@ def _number(value: Any) -> float | None:
     return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")
 
 
-def _script_safe(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+def _packed(data: Any) -> str:
+    """For the page's script: JSON, packed by zlib, in base64, in which nothing can end the element it stands in."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

@@ -2,65 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.reporting.figures import LARGEST_DRAWN, SMALLEST_DRAWN, drawable, new_figure, styled
-from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Cell, Choice, robust_pairs
+from fco_cli.reporting.figures import EDGE, LARGEST_DRAWN, SMALLEST_DRAWN, drawable, entitle, new_figure, styled
+from fco_cli.reporting.select import Cell, Choice
 from fco_cli.reporting.studies import Study
-from fco_cli.reporting.style import algorithm_style, metric_style
+from fco_cli.reporting.style import algorithm_style
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 MOST_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
-ROBUSTNESS_ROUNDS = (10, 30, 100, 300)
-ROBUSTNESS_METRICS = ("validation_accuracy", "f1")  # against density; the first that the records have
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The rates along a side of the maps. Neighbours with which everything diverged share one place."""
+
+    places: list[list[float]]
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], rate: Callable[[Cell], float]) -> Scale:
+        lost = {one: all(cell.diverged for cell in cells if rate(cell) == one) for one in map(rate, cells)}
+        places: list[list[float]] = []
+        for one in sorted(lost):
+            if places and lost[one] and lost[places[-1][-1]]:
+                places[-1].append(one)
+            else:
+                places.append([one])
+        return cls(places)
+
+    def index(self, rate: float) -> int:
+        return next(i for i, place in enumerate(self.places) if rate in place)
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"{place[0]:g}" if len(place) == 1 else f"{place[0]:g}–{place[-1]:g}" for place in self.places]
+
+
+def _client(cell: Cell) -> float:
+    return cell.client_lr or 0.0
+
+
+def _server(cell: Cell) -> float:
+    return cell.server_lr or 0.0
 
 
 @styled
 def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
-    from matplotlib.colors import LogNorm, Normalize
-
     grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
-    if not grids:
-        return None
     cells = [cell for choice in grids.values() for cell in choice.cells]
-    scores = np.array([cell.score for cell in cells if np.abs(cell.score) < LARGEST_DRAWN])
-    client_rates = sorted({cell.client_lr or 0.0 for cell in cells})
-    server_rates = sorted({cell.server_lr or 0.0 for cell in cells})
-    if max(len(client_rates), len(server_rates)) > MOST_RATES:
+    if not grids or max(len({_client(cell) for cell in cells}), len({_server(cell) for cell in cells})) > MOST_RATES:
         return None
-    figure, axes = new_figure(1.0 + 0.23 * max(4, len(client_rates)), len(grids), sharey=True)
-    low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    log = low > SMALLEST_DRAWN and high > 20 * low
-    norm = LogNorm(low, high) if log else Normalize(low, high if high > low else low + 1)
-    colours = "viridis" if study.rule.mode == "max" else "viridis_r"  # bright is good
-    for axis, (algo, choice) in zip(axes, grids.items(), strict=True):
-        grid = np.full((len(client_rates), len(server_rates)), np.nan)
+    clients, servers = Scale.of(cells, _client), Scale.of(cells, _server)
+    norm, colours = _colours(study, cells)
+    columns = min(2, len(grids))
+    rows = -(-len(grids) // columns)
+    height = 0.35 + 0.16 * max(3, len(clients.places))
+    figure, axes = new_figure(0.75 + rows * height, rows, columns, sharex=True, sharey=True)
+    for spare in axes.flat[len(grids) :]:
+        spare.set_axis_off()
+    for axis, (algo, choice) in zip(axes.flat, grids.items(), strict=False):
+        grid = np.full((len(clients.places), len(servers.places)), np.nan)
         for cell in _best_of_each_pair(choice, study.rule.mode):
-            place = client_rates.index(cell.client_lr or 0.0), server_rates.index(cell.server_lr or 0.0)
+            place = clients.index(_client(cell)), servers.index(_server(cell))
             grid[place] = drawable(np.array(cell.score))
             _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
         image = axis.imshow(grid, norm=norm, cmap=colours, origin="lower", aspect="auto")
-        axis.set_xticks(range(len(server_rates)), [f"{rate:g}" for rate in server_rates], rotation=60)
-        axis.set_yticks(range(len(client_rates)), [f"{rate:g}" for rate in client_rates])
-        axis.set_title(f"{algorithm_style(algo).label}\n{choice.diverged} of {len(choice.cells)} diverged", fontsize=7)
-        axis.set_xlabel("server learning rate")
-        for side in range(1, len(server_rates)):
-            axis.axvline(side - 0.5, color="white", linewidth=0.8)
-        for side in range(1, len(client_rates)):
-            axis.axhline(side - 0.5, color="white", linewidth=0.8)
-        axis.spines[:].set_visible(True)
-    axes[0].set_ylabel("client learning rate")
-    figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
-    figure.suptitle(for_figure(f"{study.heading}: {study.rule}"))
+        axis.set_xticks(range(len(servers.places)), servers.labels, rotation=60 if len(servers.places) > 5 else 0)
+        axis.set_yticks(range(len(clients.places)), clients.labels)
+        axis.set_title(for_figure(algorithm_style(algo).label + EDGE * bool(choice.on_edge)), pad=3)
+        axis.set_xticks(np.arange(1, len(servers.places)) - 0.5, minor=True)
+        axis.set_yticks(np.arange(1, len(clients.places)) - 0.5, minor=True)
+        axis.grid(which="minor", color="white", linewidth=0.8)
+        axis.tick_params(which="both", length=0)
+        axis.spines[:].set_visible(False)
+    figure.supxlabel("server learning rate", fontsize=8)
+    figure.supylabel("client learning rate", fontsize=8)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
+    bar.outline.set_visible(False)
+    edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
+    entitle(figure, study, f"{study.rule}; hatched: diverged", edge)
     return figure
+
+
+def _colours(study: Study, cells: list[Cell]) -> tuple[Any, str]:
+    """The scale of the scores, and colours of which the bright ones are good."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    scores = np.array([cell.score for cell in cells if np.abs(cell.score) < LARGEST_DRAWN])
+    low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
+    log = low > SMALLEST_DRAWN and high > 5 * low
+    norm = LogNorm(low, high) if log else Normalize(low, high if high > low else low + 1)
+    return norm, "viridis" if study.rule.mode == "max" else "viridis_r"
 
 
 def _best_of_each_pair(choice: Choice, mode: str) -> list[Cell]:
@@ -86,9 +128,9 @@ def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright
     elif np.abs(cell.score) < LARGEST_DRAWN:
         brightness = float(norm(cell.score)) if bright_is_high else 1 - float(norm(cell.score))
         colour = "black" if brightness > 0.55 else "white"
-        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=4.5, color=colour)
+        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=6, color=colour)
     if best:
-        axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.8, zorder=3))
+        axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6, zorder=3, clip_on=False))
 
 
 def short(value: float) -> str:
@@ -100,51 +142,23 @@ def short(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 
-# Robustness to the learning rates.
+def rates_table(choices: dict[str, Choice]) -> DataFrame:
+    """The numbers of the heat maps: a row for every pair that was tried."""
+    import pandas as pd
 
-
-@styled
-def draw_robustness(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """Quality against density after 10, 30, 100 and 300 rounds (evaluated ones), a dot for every learning-rate pair."""
-    known = study.runs[0].curves
-    quality = next((metric for metric in ROBUSTNESS_METRICS if metric in known), None)
-    grids = {
-        algo: robust_pairs(choice) for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1
-    }
-    if quality is None or "density" not in known or not any(grids.values()):
-        return None
-    evaluated = max((run.curves["round"] for run in study.runs), key=len)
-    first_at = np.searchsorted(evaluated, np.maximum(1, np.multiply(ROBUSTNESS_ROUNDS, study.scale)))
-    rounds = np.unique(evaluated[np.minimum(first_at, len(evaluated) - 1)]).astype(int).tolist()
-    runs = sum(len(cell.runs) for cells in grids.values() for cell in cells)
-    figure, axes = new_figure(2.4, len(rounds), sharey=True, sharex=True)
-    for axis, at in zip(axes, rounds, strict=True):
-        gone = 0
-        for algo, cells in grids.items():
-            style = algorithm_style(algo)
-            dots = [dot for cell in cells for run in cell.runs if (dot := _standing(run, at, quality)) is not None]
-            gone += sum(len(cell.runs) for cell in cells) - len(dots)
-            axis.scatter(
-                [density for density, _ in dots], [value for _, value in dots],
-                s=14, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0, label=style.label,
-            )  # fmt: skip
-        axis.set_title(f"round {at}" + (f", {gone} of {runs} diverged" if gone else ""), fontsize=7)
-        axis.set_xlabel("density")
-        axis.set_xlim(-0.03, 1.03)
-        axis.grid(alpha=0.25, linewidth=0.5)
-    axes[0].set_ylabel(metric_style(quality).label)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    pairs = max(len(cells) for cells in grids.values())
-    figure.suptitle(for_figure(f"{study.heading}: {pairs} learning-rate pairs"))
-    return figure
-
-
-def _standing(run: RecordedRun, at: int, quality: str) -> tuple[float, float] | None:
-    """Where a run stands in the plane after a round; None once it has diverged. After its end a run stands still."""
-    if not {"density", quality} <= run.curves.keys():
-        return None
-    i = np.searchsorted(run.curves["round"], at, side="right") - 1
-    ended = run.diverged and run.curves["round"][-1] < at
-    density, value = drawable(np.array([run.curves["density"][i], run.curves[quality][i]]))
-    return None if ended or run.exploded[i] else (density, value)
+    return pd.DataFrame(
+        [
+            {
+                "algorithm": algo,
+                "client_lr": cell.client_lr,
+                "server_lr": cell.server_lr,
+                "options": cell.options,
+                "score": cell.score,
+                "seeds": cell.seeds,
+                "diverged": sum(run.diverged for run in cell.runs),
+                "chosen": cell is choice.best,
+            }
+            for algo, choice in choices.items()
+            for cell in choice.cells
+        ]
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting import gate
-from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_null
+from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_empty, or_null
 from fco_cli.reporting.text import printable
 
 EXPLODED = 1e3  # times the training loss at the start
@@ -58,6 +58,7 @@ CONFIG = {
     "seed": gate.SEED,
     "profile.name": gate.NAME,
     "profile.scale": gate.POSITIVE,
+    "profile.note": gate.TEXT,
 }
 EXPERIMENT = {
     "experiment.name": gate.NAME,
@@ -65,7 +66,10 @@ EXPERIMENT = {
     "experiment.select.metric": gate.METRIC,
     "experiment.select.mode": one_of("max", "min"),
     "experiment.select.last": gate.POSITIVE_COUNT,
+    "experiment.select.second": gate.METRIC,
     "experiment.panels": list_of(gate.METRIC, 12),
+    "experiment.paper": gate.TEXT,
+    "experiment.twin_of": or_empty(gate.NAME),
 }
 
 
@@ -146,13 +150,24 @@ class RecordedRun:
 
 
 def records_below(folder: Path) -> Iterator[Path]:
-    """The folders of records, finished or not, in order; hidden ones are nobody's records."""
+    """The folders of records, finished or not, in order."""
+    for place, names in _folders_below(folder):
+        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
+            yield place
+
+
+def theories_below(folder: Path) -> Iterator[Path]:
+    """The folders that experiment=theory has finished: no runs, but a table and a figure of its own."""
+    for place, names in _folders_below(folder):
+        if {"theory.md", "result.json"} <= names:
+            yield place
+
+
+def _folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
+    """With the names in them; hidden ones are nobody's records."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = {*folders, *files}
-        # experiment=theory has its own table and figure
-        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
-            yield Path(place)
+        yield Path(place), {*folders, *files}
 
 
 def read_record(folder: Path) -> RecordedRun:

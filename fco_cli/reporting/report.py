@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
-from fco_cli.reporting import claims, figures, rates, tables
+from fco_cli.reporting import claims, figures, hidden_settings, rates, robustness, sweeps, tables
 from fco_cli.reporting.claims import Entry
-from fco_cli.reporting.curse import draw_curse, supports_of
+from fco_cli.reporting.curse import draw_curse, supports_of, supports_table
+from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
 from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.html import render
 from fco_cli.reporting.select import Choice, choose
 from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style
+from fco_cli.reporting.text import as_csv
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from nibabel import Nifti1Image
+    from pandas import DataFrame
+
+Made = tuple[str, "Figure", "DataFrame"]  # the kind of figure, the figure, and its numbers
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk, as PNG; or a page to explore."""
+    """A figure on disk, as PNG, with .pdf and .csv beside it; or a page to explore."""
 
     study: Study
     kind: str
     file: Path
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """What was made."""
 
-    page: Path
-    figures: list[Drawn]
-    ledger: list[Entry]
-    damaged: list[tuple[Path, str]]  # what could not be drawn of a record that can be read
+    folder: Path
+    choices: dict[str, dict[str, Choice]]  # by study and algorithm
+    figures: list[Drawn] = field(default_factory=list)
+    swept: list[tuple[sweeps.SweptKey, Path]] = field(default_factory=list)
+    search: Path | None = None  # the map of experiment=hidden_settings
+    skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures that would show nothing, and why
+    ledger: list[Entry] = field(default_factory=list)
+    damaged: list[tuple[Path, str]] = field(default_factory=list)  # what cannot be drawn of records that can be read
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "index.html"
 
 
 def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
@@ -44,72 +63,92 @@ def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
             part.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise UserError(f"--output: {part} cannot be created: {problem.strerror}") from problem
-    choices = {study.slug: choose(study) for study in results.studies}
-    drawn: list[Drawn] = []
-    damaged: list[tuple[Path, str]] = []
+    report = Report(folder, {study.slug: choose(study) for study in results.studies})
     for study in results.studies:
-        drawn += _draw(study, choices[study.slug], folder / "figures", x, damaged)
-        tables.save_tables(study, choices[study.slug], folder / "tables")
-    ledger = claims.evaluate(claims.read_claims(), results)
-    write_atomically(folder / "CLAIMS.md", claims.as_markdown(ledger).encode())
-    page = folder / "index.html"
-    write_atomically(page, render(results, choices, drawn, ledger, results.left_out + damaged).encode())
-    return Report(page, drawn, ledger, damaged)
-
-
-def _draw(
-    study: Study, choices: dict[str, Choice], folder: Path, x: str, damaged: list[tuple[Path, str]]
-) -> list[Drawn]:
-    made = {
-        "curves": figures.draw_panels(study, choices, x),
-        "learning_rates": rates.draw_heat_maps(study, choices),
-        "robustness": rates.draw_robustness(study, choices),
-        "clients": draw_curse(study, supports_of(choices, damaged)),
-    }
-    drawn = []
-    for kind, figure in made.items():
-        if figure is not None:
+        brains = _brains(report.choices[study.slug], report.damaged)
+        for kind, figure, numbers in _figures(study, x, report, brains):
             name = study.slug if kind == "curves" else f"{study.slug}_{kind}"
-            png, _ = figures.save(figure, folder / name)
-            drawn.append(Drawn(study, kind, png))
-    return drawn + _draw_brains(study, choices, folder, damaged)
+            report.figures.append(Drawn(study, kind, _save(figure, numbers, folder / "figures" / name)))
+        report.figures += _pages_to_explore(study, brains, folder / "figures" / study.slug)
+        tables.save_tables(study, report.choices[study.slug], folder / "tables")
+    for swept in sweeps.swept_keys(results.studies):
+        numbers = sweeps.sweep_table(swept, report.choices)
+        file = _save(sweeps.draw_sweep(swept, numbers), numbers, folder / "figures" / swept.slug)
+        report.swept.append((swept, file))
+    report.search = hidden_settings.save_search(results.search, folder)
+    report.ledger = claims.evaluate(claims.read_claims(), results)
+    write_atomically(folder / "CLAIMS.md", claims.as_markdown(report.ledger).encode())
+    write_atomically(report.page, render(results, report).encode())
+    return report
 
 
-FIGURE_1 = ("centralized", "local", "fedavg_subgrad", "fedmid", "feddualavg")
+def _save(figure: Figure, numbers: DataFrame, path: Path) -> Path:
+    png, _ = figures.save(figure, path)
+    write_atomically(path.with_name(path.name + ".csv"), as_csv(numbers).encode())
+    return png
 
 
-def _draw_brains(
-    study: Study, choices: dict[str, Choice], folder: Path, damaged: list[tuple[Path, str]]
-) -> list[Drawn]:
-    """For the fMRI tasks: figure 1, and maps of the best models' weights."""
-    best = {
-        algo: choice.best.runs[0]
-        for algo, choice in choices.items()
-        if choice.best and os.path.lexists(choice.best.runs[0].folder / "weights.nii.gz")
-    }
-    if not best:
-        return []
-    from fco_cli.reporting.brain import brain_maps, read_image, read_weights
-    from fco_cli.reporting.figure1 import can_compare, figure1
+@dataclass
+class Brains:
+    """Of a study on brains: the chosen models' weights by their names, the mask, and the truth where there is one."""
 
-    drawn = []
-    compared = {
-        algorithm_style(algo).label: best[algo].final
-        for algo in FIGURE_1
-        if algo in best and can_compare(best[algo].final)
-    }
-    if compared:
-        drawn.append(Drawn(study, "side_by_side", figure1(compared, folder / f"{study.slug}_figure1.png")))
-    images, truth = {}, None
-    for algo, run in best.items():
+    weights: dict[str, Nifti1Image] = field(default_factory=dict)
+    extra: dict[str, Nifti1Image] = field(default_factory=dict)
+
+
+def _figures(study: Study, x: str, report: Report, brains: Brains) -> Iterator[Made]:
+    choices = report.choices[study.slug]
+    if supports := supports_of(choices, report.damaged):  # its few rounds are not what such a study is about
+        yield "clients", draw_curse(study, supports), supports_table(supports)
+        return
+    if brains.weights and (compared := side_by_side(choices)) is not None:
+        yield "side_by_side", draw_side_by_side(study, compared), compared
+    yield "curves", figures.draw_panels(study, choices, x), figures.curves_table(study, choices)
+    if (maps := rates.draw_heat_maps(study, choices)) is not None:
+        yield "learning_rates", maps, rates.rates_table(choices)
+    if (found := robustness.standing(study, choices)) is not None:
+        if sentence := robustness.why_not_drawn(found):
+            report.skipped.append((study, sentence))
+        else:
+            yield "robustness", robustness.draw_robustness(study, found), found.dots
+    if brains.weights:
+        from fco_cli.reporting.brain import clusters, draw_slices
+
+        yield "brain_slices", draw_slices(study, brains.weights, **brains.extra), clusters(brains.weights)
+
+
+def _brains(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> Brains:
+    found = Brains()
+    shape = None
+    for algo, choice in choices.items():
+        folder = choice.best.runs[0].folder if choice.best else None
+        if folder is None or not os.path.lexists(folder / "weights.nii.gz"):
+            continue
+        from fco_cli.reporting.brain import read_image, read_weights
+
         try:
-            if truth is None and os.path.lexists(run.folder / "truth.nii.gz"):
-                truth = read_image(run.folder / "truth.nii.gz")
-            images[algorithm_style(algo).label] = read_weights(run.folder)
+            weights = read_weights(folder)
+            others = {
+                name: read_image(folder / f"{name}.nii.gz")
+                for name in ("mask", "truth")
+                if name not in found.extra and os.path.lexists(folder / f"{name}.nii.gz")
+            }
+            shape = shape or weights.shape
+            if any(image.shape != shape for image in (weights, *others.values())):
+                raise BadRecord("weights.nii.gz, mask.nii.gz or truth.nii.gz: not of the same shape as the others")
         except BadRecord as problem:
-            damaged.append((run.folder, str(problem)))
-    if not images:
-        return drawn
+            damaged.append((folder, str(problem)))
+        else:
+            found.weights[algorithm_style(algo).label] = weights
+            found.extra |= others
+    return found
+
+
+def _pages_to_explore(study: Study, brains: Brains, folder: Path) -> list[Drawn]:
+    if not brains.weights:
+        return []
+    from fco_cli.reporting.brain import brain_maps
+
     simulated = study.runs[0].config["task"]["name"] == "fmri_sim"
-    maps = brain_maps(images, folder / study.slug, simulated, truth)
-    return drawn + [Drawn(study, path.stem, path) for path in maps if path.suffix in (".png", ".html")]
+    pages = brain_maps(brains.weights, folder, simulated)
+    return [Drawn(study, path.stem, path) for path in pages if path.suffix == ".html"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,36 @@ def finite_mean(values: np.ndarray) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         mean = float(values.mean()) if values.size else np.nan
     return mean if np.isfinite(mean) else np.nan
+
+
+class Spread(NamedTuple):
+    """A number over the seeds: the median and the range, here and in every figure and table."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> Spread:
+        return cls(float(np.median(values)), float(np.min(values)), float(np.max(values)))
+
+    def __str__(self) -> str:
+        middle, low, high = (f"{value:.4g}" for value in self)
+        return middle if low == high else f"{middle} ({low}–{high})"
+
+
+class Curve(NamedTuple):
+    """A metric over the rounds, likewise: the median over the seeds and their range."""
+
+    rounds: np.ndarray
+    median: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def spread_said(study: Study) -> str:
+    """What the bands and brackets of a study show; nothing where it has one seed."""
+    return f"median and range over {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -68,14 +99,22 @@ class Cell:
     def has(self, metric: str) -> bool:
         return all(metric in run.curves for run in self.runs)
 
-    def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rounds, mean and standard deviation over the seeds, at the rounds that all seeds have."""
+    @property
+    def seeds(self) -> int:
+        return len({run.seed for run in self.runs})
+
+    def final(self, metric: str, last: int) -> Spread:
+        """The mean over the last rounds, of every seed."""
+        return Spread.of([window_mean(run, metric, last) for run in self.runs])
+
+    def curve(self, metric: str) -> Curve:
+        """At the rounds that all seeds have."""
         rounds = self.runs[0].curves["round"]
         for run in self.runs[1:]:
             rounds = np.intersect1d(rounds, run.curves["round"])
         values = np.array([run.curves[metric][np.isin(run.curves["round"], rounds)] for run in self.runs])
         with np.errstate(invalid="ignore", over="ignore"):
-            return rounds, values.mean(axis=0), values.std(axis=0)
+            return Curve(rounds, np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
 
     @property
     def rates(self) -> str:
@@ -101,10 +140,28 @@ class Choice:
     def diverged(self) -> int:
         return sum(cell.diverged for cell in self.cells)
 
+    @property
+    def on_edge(self) -> tuple[str, ...]:
+        """At which ends of its grid the chosen pair lies: what is beyond them was not tried."""
+        return () if self.best is None else tuple(_edges(self.best, self.cells))
 
-def choose(study: Study) -> dict[str, Choice]:
-    """The choice of every algorithm of a study."""
-    return {algo: _choose(algo, _cells(study.of(algo), study.rule), study.rule) for algo in study.algorithms}
+
+def _edges(best: Cell, cells: Sequence[Cell]) -> list[str]:
+    found = []
+    for name, mine, rates in (
+        ("client", best.client_lr, {cell.client_lr for cell in cells}),
+        ("server", best.server_lr, {cell.server_lr for cell in cells}),
+    ):
+        known = sorted(rate for rate in rates if rate is not None)
+        if len(known) > 1:
+            found += [f"{word} {name} rate" for word, end in (("smallest", 0), ("largest", -1)) if mine == known[end]]
+    return found
+
+
+def choose(study: Study, rule: Rule | None = None) -> dict[str, Choice]:
+    """The choice of every algorithm of a study, by its own rule or by another."""
+    rule = rule or study.rule
+    return {algo: _choose(algo, _cells(study.of(algo), rule), rule) for algo in study.algorithms}
 
 
 def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
@@ -124,17 +181,17 @@ def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
         return Choice(algo, cells, None, ())
     top = max(sign * cell.score for cell in candidates)
     tied = [cell for cell in candidates if sign * cell.score >= top - TIE * abs(top)]
-    # Among equals the one that was good earliest: the best mean over the whole run; then the smaller rates.
+    # Among equals by the second metric at the end, never by who was there first; then the smaller rates.
     best = min(
         tied,
-        key=lambda cell: (-sign * _whole_run(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0, cell.options),
+        key=lambda cell: (_second(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0, cell.options),
     )
     return Choice(algo, cells, best, tuple(tied))
 
 
-def _whole_run(cell: Cell, rule: Rule) -> float:
-    mean = finite_mean(np.array([finite_mean(run.curves[rule.metric]) for run in cell.runs]))
-    return mean if np.isfinite(mean) else (-np.inf if rule.mode == "max" else np.inf)
+def _second(cell: Cell, rule: Rule) -> float:
+    value = cell.mean(rule.second, rule.last)
+    return value if np.isfinite(value) else np.inf
 
 
 def robust_pairs(choice: Choice) -> list[Cell]:

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord, is_number
-from fco_cli.reporting.records import RecordedRun, read_record, records_below
+from fco_cli.reporting.records import RecordedRun, read_record, records_below, theories_below
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+SEARCH = "hidden_settings"  # the experiment whose studies are no figures but the settings that it tried
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,16 @@ class Rule:
     metric: str
     mode: str  # max or min
     last: int  # rounds; 1 is the last one
+    second: str = "objective"  # among equals: the smallest of this
 
     def __str__(self) -> str:
         window = "at the last round" if self.last == 1 else f"mean of the last {self.last} rounds"
         return f"{metric_style(self.metric).label}, {window}"
+
+    @property
+    def other(self) -> Rule | None:
+        """The second metric as a rule of its own; None where the experiment does not name one."""
+        return None if self.second in ("objective", self.metric) else replace(self, metric=self.second, mode="min")
 
 
 @dataclass
@@ -41,12 +51,19 @@ class Study:
     rule: Rule
     panels: list[str]
     runs: list[RecordedRun]
+    note: str = ""  # what its profile wants said on its figures
+    paper: str = ""  # the figure of the paper that it is
+    twin_of: str = ""  # the experiment beside which it is drawn
     slug: str = ""  # names the study's files, unique in a report
     variant: str = ""  # what tells it from another study of the same name and profile
 
     @property
     def algorithms(self) -> list[str]:
         return sorted({run.algo for run in self.runs}, key=algorithm_order)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs})
 
     @property
     def heading(self) -> str:
@@ -64,6 +81,8 @@ class Results:
 
     studies: list[Study] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
+    search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
+    theory: Theorems | None = None
 
     def study(self, name: str) -> Study | None:
         """The experiment's study at the largest scale, with the most runs."""
@@ -82,6 +101,11 @@ def collect(folders: Iterable[Path]) -> Results:
     results = Results()
     read: dict[Path, RecordedRun] = {}
     for folder in folders:
+        for place in theories_below(folder):
+            try:
+                results.theory = Theorems.read(place)
+            except BadRecord as problem:
+                results.left_out.append((place, str(problem)))
         for place in records_below(folder):
             if place.resolve() in read:
                 continue
@@ -91,7 +115,8 @@ def collect(folders: Iterable[Path]) -> Results:
                 results.left_out.append((place, str(problem)))
     runs, older = _newest({run.run_id: run for run in read.values()}.values())  # one run may lie in two places
     results.left_out += older
-    results.studies = studies_of(with_gaps(runs))
+    for study in studies_of(with_gaps(runs)):
+        (results.search if study.name == SEARCH else results.studies).append(study)
     return results
 
 
@@ -157,8 +182,11 @@ def _study(runs: list[RecordedRun]) -> Study:
         title=printable(experiment["title"].strip(), longest=400),
         profile=profile["name"],
         scale=float(profile["scale"]),
-        rule=Rule(select["metric"], select["mode"], select["last"]),
+        rule=Rule(select["metric"], select["mode"], select["last"], select["second"]),
         panels=panels or [select["metric"]],
+        note=printable(profile["note"]),
+        paper=printable(experiment["paper"]),
+        twin_of=experiment["twin_of"],
         runs=sorted(runs, key=lambda run: (algorithm_order(run.algo), _rates(run), run.seed, run.run_id)),
     )
 
@@ -173,8 +201,10 @@ def _experiment(run: RecordedRun) -> dict[str, Any]:
     alone = {
         "name": task,
         "title": f"{task}: runs outside of any experiment",
-        "select": {"metric": "objective", "mode": "min", "last": 1},
+        "select": {"metric": "objective", "mode": "min", "last": 1, "second": "objective"},
         "panels": ["objective", "validation_loss", main, "kkt_residual"],
+        "paper": "",
+        "twin_of": "",
     }
     return run.config.get("experiment") or alone
 
@@ -195,7 +225,7 @@ def _tell_apart(studies: list[Study]) -> None:
         groups.setdefault((study.name, study.profile), []).append(study)
     taken: set[str] = set()
     for (name, profile), group in groups.items():
-        settings = [_settings(study) for study in group]
+        settings = [settings_of(study) for study in group]
         keys = list(dict.fromkeys(key for one in settings for key in one))
         varying = [key for key in keys if len({json.dumps(one.get(key)) for one in settings}) > 1]
         for i, (study, mine) in enumerate(zip(group, settings, strict=True), start=1):
@@ -209,7 +239,7 @@ def _tell_apart(studies: list[Study]) -> None:
             taken.add(study.slug)
 
 
-def _settings(study: Study) -> dict[str, Any]:
+def settings_of(study: Study) -> dict[str, Any]:
     config = study.runs[0].config
     sections = ("task", "regularizer", "mirror", "hparams")
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
@@ -220,7 +250,7 @@ NUMERALS = {"i": 1, "ii": 2, "iii": 3, "iv": 4}
 
 
 def _natural(name: str) -> list[Any]:
-    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_mild."""
+    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_extended."""
     return [(NUMERALS.get(part, 9), part) if i else (0, part) for i, part in enumerate(name.split("_"))]
 
 

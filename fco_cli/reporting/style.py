@@ -7,30 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AlgorithmStyle:
-    """The colours are those of Okabe and Ito (2008), which people with colour-blindness can tell apart."""
+    """The colours are those of Okabe and Ito (2008), which people with colour-blindness can tell apart.
+
+    In print without colours the markers and the dashes (lengths of ink and of gaps, in line widths) tell them apart.
+    """
 
     label: str
     colour: str
     marker: str
+    dashes: tuple[float, ...] = ()
 
 
 ALGORITHMS = {
     "feddualavg": AlgorithmStyle("FedDualAvg", "#0072B2", "o"),
-    "feddualavg_osp": AlgorithmStyle("FedDualAvg-OSP", "#56B4E9", "s"),
-    "fedmid": AlgorithmStyle("FedMiD", "#D55E00", "^"),
-    "fedmid_osp": AlgorithmStyle("FedMiD-OSP", "#E69F00", "D"),
-    "fedavg": AlgorithmStyle("FedAvg", "#009E73", "v"),
-    "fedavg_subgrad": AlgorithmStyle("FedAvg(∂)", "#CC79A7", "P"),
+    "feddualavg_osp": AlgorithmStyle("FedDualAvg-OSP", "#56B4E9", "s", (5, 1)),
+    "fedmid": AlgorithmStyle("FedMiD", "#D55E00", "^", (4, 1, 1, 1)),
+    "fedmid_osp": AlgorithmStyle("FedMiD-OSP", "#E69F00", "D", (1.5, 1)),
+    "fedavg": AlgorithmStyle("FedAvg", "#009E73", "v", (6, 2)),
+    "fedavg_subgrad": AlgorithmStyle("FedAvg(∂)", "#CC79A7", "P", (3, 1, 3, 1, 1, 1)),
     "centralized": AlgorithmStyle("centralized", "#000000", "*"),
-    "local": AlgorithmStyle("local", "#7F7F7F", "X"),
-    "optimum": AlgorithmStyle("optimum", "#000000", ""),
+    "local": AlgorithmStyle("local", "#7F7F7F", "X", (2, 2)),
+    "optimum": AlgorithmStyle("optimum", "#000000", "", (4, 2)),
 }
 OPTIMUM = "optimum"  # the certified solution, which others are measured by
 
 
 def algorithm_style(algo: str) -> AlgorithmStyle:
     """The style of an algorithm; one that is not in the list keeps its own name."""
-    return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h"))
+    return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h", (4, 1, 1, 1, 1, 1)))
 
 
 def algorithm_order(algo: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, finite_mean
+from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, spread_said
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import as_csv, for_latex, for_markdown
@@ -25,16 +25,16 @@ def target(study: Study, choices: dict[str, Choice]) -> float | None:
     if not chosen:
         return None
     pick = max if study.rule.mode == "max" else min
-    start, best = chosen[0].curve(study.rule.metric)[1][0], pick(cell.score for cell in chosen)
+    start, best = chosen[0].curve(study.rule.metric).median[0], pick(cell.score for cell in chosen)
     level = float(start + TARGET_SHARE * (best - start))
     return level if np.isfinite(level) else None
 
 
 def arrival(cell: Cell, level: float) -> float | None:
-    """The first evaluated round at which the cell's mean curve is at the target."""
-    rounds, mean, _ = cell.curve(cell.rule.metric)
-    there = mean >= level if cell.rule.mode == "max" else mean <= level
-    return float(rounds[np.argmax(there)]) if there.any() else None
+    """The first evaluated round at which the median over the seeds is at the target."""
+    curve = cell.curve(cell.rule.metric)
+    there = curve.median >= level if cell.rule.mode == "max" else curve.median <= level
+    return float(curve.rounds[np.argmax(there)]) if there.any() else None
 
 
 def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:
@@ -54,9 +54,9 @@ def _row(study: Study, algo: str, choice: Choice, others: list[Choice], level: f
         row["options"] = None if best is None else best.options
     score = f"{metric_style(study.rule.metric).label} (last {window})" if window > 1 else None
     if score:
-        row[score] = None if best is None else best.score
+        row[score] = None if best is None else best.final(study.rule.metric, window)
     for metric in study.panels:
-        row[metric_style(metric).label] = None if best is None else best.mean(metric, 1)
+        row[metric_style(metric).label] = None if best is None else best.final(metric, 1)
     if any(run.optimality_gap is not None for run in study.runs):
         row["optimality gap"] = None if best is None else _mean([run.optimality_gap for run in best.runs])
     at = arrival(best, level) if best is not None and level is not None and choice.federated else None
@@ -65,6 +65,8 @@ def _row(study: Study, algo: str, choice: Choice, others: list[Choice], level: f
     row["seconds"] = None if best is None else _mean([run.result["seconds"] for run in best.runs])
     row["seeds"] = len({run.seed for run in study.of(algo)})
     row["tied"] = len(choice.tied)
+    if any(other.on_edge for other in others):
+        row["on the edge of its grid"] = ", ".join(choice.on_edge)
     row["diverged"] = f"{choice.diverged} of {len(choice.cells)}"
     return row
 
@@ -86,6 +88,8 @@ def caption(study: Study, choices: dict[str, Choice]) -> str:
     if level is not None:
         name = metric_style(study.rule.metric).label
         text += f" Target: {name} {level:.4g}, {TARGET_SHARE:.0%} of the way from the start to the best."
+    if said := spread_said(study):
+        text += f" Metrics: {said}."
     return text
 
 
@@ -95,11 +99,26 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str | Spread):
+        return str(value) if value != "" else "–"
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
     return f"{value:.4g}"
+
+
+def as_numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """With the ends of every range in columns of their own."""
+    import pandas as pd
+
+    columns: dict[str, list[object]] = {}
+    for name in table.columns:
+        values = list(table[name])
+        if any(isinstance(value, Spread) and value.low != value.high for value in values):
+            for part in Spread._fields:
+                columns[f"{name} {part}"] = [getattr(value, part, value) for value in values]
+        else:
+            columns[name] = [getattr(value, "median", value) for value in values]
+    return pd.DataFrame(columns)
 
 
 def as_markdown(table: pd.DataFrame) -> str:
@@ -134,7 +153,7 @@ def save_tables(study: Study, choices: dict[str, Choice], folder: Path) -> list[
     table, title = best_table(study, choices), caption(study, choices)
     contents = {
         ".md": f"{for_markdown(title)}\n\n{as_markdown(table)}",
-        ".csv": as_csv(table),
+        ".csv": as_csv(as_numbers(table)),
         ".tex": as_latex(table, title),
     }
     written = [folder / f"{study.slug}{suffix}" for suffix in contents]

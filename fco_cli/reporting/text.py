@@ -36,8 +36,8 @@ def for_markdown(text: str) -> str:
 
 
 def for_figure(text: str) -> str:
-    """Between two dollars matplotlib would read mathematics."""
-    return "".join(sign for sign in text if sign.isprintable()).replace("$", r"\$")
+    """Between two dollars matplotlib would read mathematics. Lines stay lines."""
+    return "".join(sign for sign in text if sign.isprintable() or sign == "\n").replace("$", r"\$")
 
 
 def as_csv(table: pd.DataFrame) -> str:

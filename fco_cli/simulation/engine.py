@@ -19,6 +19,8 @@ from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.path import Path as ModelPath
+from fco_cli.simulation.path import as_snapshot, snapshot_rounds
 from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
@@ -39,6 +41,7 @@ class Job:
     diverged: int | None = None  # the round whose state was not finite
     model: Array | None = None  # the output, set when the job ends
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
+    path: ModelPath = field(default_factory=dict)  # its model at a few rounds, where asked for
 
     @property
     def ended(self) -> bool:
@@ -55,6 +58,7 @@ class Setup:
     seed: int
     algorithm: Algorithm
     record_clients: bool = False  # keep the client models of the last round
+    record_path: bool = False  # keep the model at a few rounds
 
 
 class Simulation:
@@ -69,6 +73,9 @@ class Simulation:
         self._adopt(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
         self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed)
+        self.snapshots: frozenset[int] = frozenset()
+        if setup.record_path and self.algorithm.federated:
+            self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
         w = setup.problem.initial_models(varying.psi)
         self.memory = None
         if self.algorithm.remembered:
@@ -169,6 +176,9 @@ class Simulation:
 
     def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
         """Append an evaluation to the running jobs' histories."""
+        if done in self.snapshots:
+            for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
+                job.path[done] = as_snapshot(model)
         rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
         for job, row, count in zip(self.running, rows, counts, strict=True):
             if not job.history:

@@ -4,6 +4,7 @@
     metrics.csv    a row per evaluated round
     model.npz      the final model, an array per block of parameters
     clients.npz    with record_clients=true: the last round's client models and, last, their average
+    path.npz       with record_path=true: the model at a few rounds, as float16
     run.log        what was said
     result.json    written last: its presence means that the run is done
     checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
@@ -39,10 +40,15 @@ CHECKPOINT = ("checkpoint.npz", FILE)
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
 
-def _arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
+def _arrays_as_bytes(arrays: dict[str, Array], packed: bool = False) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
+    (np.savez_compressed if packed else np.savez)(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
+
+
+def _blocks(models: Array, layout: Layout) -> dict[str, Array]:
+    """Models [N, P] as an array for each block of parameters."""
+    return {block.name: layout.view(models, block.name) for block in layout.blocks}
 
 
 class Record:
@@ -123,6 +129,7 @@ class Record:
         arrays = {f"state/{name}": values for name, values in job.state.items()}
         arrays |= {f"memory/{name}": values for name, values in job.memory.items()}
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
+        arrays |= {f"path/{done}": model for done, model in job.path.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
         write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
@@ -131,13 +138,15 @@ class Record:
         assert job.model is not None
         write_atomically(self.folder / "metrics.csv", _table(job))
         models = job.model.reshape(-1, layout.size)  # [1, P], or [M, P] for the local baseline
-        blocks = {block.name: layout.view(models, block.name) for block in layout.blocks}
+        blocks = _blocks(models, layout)
         if job.model.ndim == 1:
             blocks = {name: values[0] for name, values in blocks.items()}
         write_atomically(self.folder / "model.npz", _arrays_as_bytes(blocks))
         if job.clients is not None:
-            clients = {block.name: layout.view(job.clients, block.name) for block in layout.blocks}
-            write_atomically(self.folder / "clients.npz", _arrays_as_bytes(clients))
+            write_atomically(self.folder / "clients.npz", _arrays_as_bytes(_blocks(job.clients, layout)))
+        if job.path and job.diverged is None:
+            frames = {"round": np.array(list(job.path)), **_blocks(np.stack(list(job.path.values())), layout)}
+            write_atomically(self.folder / "path.npz", _arrays_as_bytes(frames, packed=True))
         result = {
             "status": "finished" if job.diverged is None else "diverged",
             "diverged_round": job.diverged,
@@ -171,6 +180,7 @@ def _job_from(arrays: dict[str, Array]) -> Job:
         arrays["counters"],
         history,
         float(arrays["seconds"]),
+        path={int(done): model for done, model in under("path/").items()},
     )
 
 

@@ -27,7 +27,7 @@ class _Keyed:
 
 @functools.lru_cache(maxsize=1)  # stacks in a row mostly share their data
 def _data(keyed: _Keyed) -> TaskData:
-    return keyed.run.task.build(keyed.run.seed, keyed.run.hparams.dtype)
+    return keyed.run.task.data(keyed.run.seed, keyed.run.hparams.dtype)
 
 
 @functools.lru_cache(maxsize=1)

@@ -65,6 +65,10 @@ class Sweep:
     def finished_folders(self) -> list[Path]:
         return [run.folder for run_id, run in self.unique.items() if run_id in self.ended.results]
 
+    @property
+    def diverged(self) -> int:
+        return sum(result["status"] == "diverged" for result in self.ended.results.values())
+
     def values(self) -> list[float | Exception]:
         """The final objective of each job, in order, or what it failed with."""
         results, failure = self.ended.results, _failure(self.unique, self.ended)

@@ -115,7 +115,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
-    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients)
+    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients, first.record_path)
     jobs = _resumed(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:

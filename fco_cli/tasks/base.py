@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from fco_cli.errors import require
 from fco_cli.problem.layout import Array
+from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.problem.streams import MODEL, generator
+
+STARTS = ("zeros", "glorot")
+
+
+@dataclass(frozen=True)
+class GlorotLinear(Linear):
+    """A linear model that starts Glorot-uniform with a bias of 0, as in the authors' code."""
+
+    seed: int = 0
+
+    def initial(self) -> Array:
+        w = super().initial()
+        limit = np.sqrt(6 / (self.features + self.outputs))
+        weights = w[self.layout.slices["weights"]]
+        weights[:] = generator(self.seed, MODEL).uniform(-limit, limit, weights.size)
+        return w
 
 
 @dataclass(kw_only=True)
@@ -18,8 +39,13 @@ class Task(ABC):
     name: str
     strength: float  # the penalty strength that suits the data: what `regularizer.strength` defaults to
     radius: float  # likewise for a constraint's `regularizer.radius`
+    start: str | None = None  # w_0: zeros or glorot; null: zeros for a linear model, glorot for a network
 
     main_metric: ClassVar[str] = "objective"
+
+    def __post_init__(self) -> None:
+        allowed = "null, zeros or glorot"
+        require(self.start is None or self.start in STARTS, "task.start", self.start, allowed)
 
     @property
     def clients_available(self) -> int | None:
@@ -45,6 +71,14 @@ class Task(ABC):
     def bytes_needed(self, dtype: str) -> int:
         """At least so much memory the data take, where the configuration tells."""
         return 0
+
+    def data(self, seed: int, dtype: str) -> TaskData:
+        """What it builds, with the start that was asked for."""
+        made = self.build(seed, dtype)
+        if self.start != "glorot" or not isinstance(made.model, Linear):
+            return made
+        shape = {"features": made.model.features, "outputs": made.model.outputs}
+        return replace(made, model=GlorotLinear(**shape, weights_shape=made.model.weights_shape, seed=seed))
 
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:

@@ -39,8 +39,13 @@ class BrainTask(Task):
         return {"density": density(support(w))}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
-        """weights.nii.gz: the weights in their voxels; 4-D, with a volume per client, for the local baseline."""
-        save_image(to_image(model[..., :-1], self.mask()), folder / "weights.nii.gz")
+        """weights.nii.gz: the weights in their voxels; 4-D, with a volume per client, for the local baseline.
+
+        mask.nii.gz: which voxels there are, in whose order nilearn and this record list them.
+        """
+        mask = self.mask()
+        save_image(to_image(model[..., :-1], mask), folder / "weights.nii.gz")
+        save_image(to_image(np.ones(model.shape[-1] - 1, np.uint8), mask), folder / "mask.nii.gz")
 
 
 def support(w: Array) -> Array:

@@ -41,6 +41,7 @@ class Custom(Task):
     main_metric = "objective"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
         self._loss()  # refuses a number out of range
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))

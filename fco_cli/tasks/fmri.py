@@ -25,6 +25,7 @@ class Fmri(BrainTask):
     validation_subjects: list[int]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("train_subjects", "validation_subjects"):
             given = getattr(self, key)
             sound = given and len(set(given)) == len(given) and set(given) <= set(SUBJECTS)

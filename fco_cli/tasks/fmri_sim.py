@@ -51,6 +51,7 @@ class FmriSim(BrainTask):
     smoothness: float  # mm; full width at half maximum of the smoothing kernel
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("train_subjects", "validation_subjects", "sessions"):
             require(getattr(self, key) >= 1, f"task.{key}", getattr(self, key), "a whole number >= 1")
         require(self.scans >= 2 and self.scans % 2 == 0, "task.scans", self.scans, "an even number >= 2")

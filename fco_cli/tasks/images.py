@@ -24,6 +24,9 @@ class ImageClassification(Task):
     main_metric = "validation_accuracy"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        network = "null or glorot: with hidden layers zeros would stay zeros"
+        require(not self.hidden or self.start != "zeros", "task.start", self.start, network)
         require(all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or none")
 
     def with_model(self, training: ClientData, test: ClientData, classes: int, seed: int) -> TaskData:

@@ -27,6 +27,7 @@ class SyntheticRegression(Task):
     heterogeneity: float = 1.0  # scales the clients' means; 1 is the paper's text, see docs/method.md, "Findings"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.clients >= 1, "task.clients", self.clients, "a whole number >= 1")
         require(self.samples >= 1, "task.samples", self.samples, "a whole number >= 1")
         require(0 <= self.heterogeneity <= 1e6, "task.heterogeneity", self.heterogeneity, "from 0 to 1e6")

@@ -64,6 +64,7 @@ class GridSweeper(Sweeper):
             if not isinstance(grid, Mapping):
                 raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be a mapping, key: values")
         self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
+        self.seeds: int = config.get("seeds") or 1
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
@@ -86,7 +87,8 @@ class GridSweeper(Sweeper):
         # Imported late: Hydra's search for plugins executes the module anew and would leave us an outdated class.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        texts = [*(f"{key}={values}" for key, values in grid.items()), *arguments]
+        seeds = [f"seed={','.join(map(str, range(self.seeds)))}"] if self.seeds > 1 else []
+        texts = [*seeds, *(f"{key}={values}" for key, values in grid.items()), *arguments]
         overrides = self.parser.parse_overrides(texts)
         runs = math.prod({override.get_key_element(): _values_of(override) for override in overrides}.values())
         if runs > MOST_RUNS:

@@ -75,11 +75,30 @@ def test_experiments_of_one_family_differ_in_what_they_are_named_for(composed):
         a, b = (flat(composed(f"experiment={name}", "profile=paper")) for name in (one, other))
         return {key for key in a | b if a.get(key) != b.get(key)}
 
-    named = {"experiment.name", "experiment.title", "output_dir"}
-    assert differences("lasso_iii", "lasso_iii_mild") == {*named, "task.heterogeneity"}
-    assert differences("nuclear_iv", "nuclear_iv_mild") == {*named, "task.heterogeneity"}
+    named = {"experiment.name", "experiment.title", "experiment.paper", "output_dir"}
     assert differences("lasso_i", "lasso_iv") == {*named, "task.name", "task.clients", "task.samples"}
     assert differences("lasso_i", "lasso_ii") == {*named, "task.name", "task.ones", "task.radius"}
+
+
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name.endswith("_extended")])
+def test_an_extended_twin_adds_smaller_client_rates_and_nothing_else(composed, experiment):
+    twin, paper = (composed(f"experiment={name}") for name in (experiment, experiment.removesuffix("_extended")))
+    assert twin.experiment.twin_of == paper.experiment.name
+    for part in ("task", "regularizer", "hparams", "seeds"):
+        assert twin[part] == paper[part]
+    rates, of_paper = (one.hydra.sweeper.params["hparams.client_lr"] for one in (twin, paper))
+    assert rates.endswith(of_paper)
+    assert len(rates.split(",")) == len(of_paper.split(",")) + 2
+
+
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "theory"])
+def test_quick_is_a_small_part_of_the_papers_design_at_full_length(composed, experiment):
+    quick, paper = (composed(f"experiment={experiment}", f"profile={name}") for name in ("quick", "paper"))
+    assert quick.hparams == paper.hparams
+    assert quick.seeds == 1
+    for rate in ("hparams.client_lr", "hparams.server_lr"):
+        few, all_rates = (one.hydra.sweeper.params.get(rate, "").split(",") for one in (quick, paper))
+        assert set(map(float, few)) <= set(map(float, filter(None, all_rates))) or not any(all_rates)
 
 
 @pytest.mark.parametrize("family", ["lasso", "nuclear"])

@@ -27,6 +27,8 @@ SMALLEST = {  # experiment -> overrides
     ],
     "digits": [ONE, "task.clients=4", "hparams.clients_per_round=2"],
     "femnist10_l1": [ONE, "task.data_dir=writers.npz", "task.client_fraction=1", "hparams.clients_per_round=2"],
+    "hidden_settings": [*LASSO, ONE, "task=lasso_i,lasso_ii", "task.start=glorot", "regularizer.strength=0.2,0.5"],
+    "subgradient": [*LASSO, ONE],
     "theory": ["theory.rounds=[4]", "theory.steps=[2]", "theory.clients=[2]", "theory.rates=[0.25]"],
 }  # fmt: skip
 NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nilearn's layout

@@ -39,6 +39,7 @@ def identity():
         ("hparams.batch_size=7", {"stack", "run"}),
         ("hparams.normalize_steps=false", {"stack", "run"}),
         ("record_clients=true", {"stack", "run"}),
+        ("record_path=true", {"stack", "run"}),
         ("algo=fedmid", {"stack", "run"}),
         ("hparams.weighting=examples", {"problem", "family", "stack", "run"}),
         ("seed=1", {"data", "problem", "stack", "run"}),

@@ -51,7 +51,8 @@ def test_every_algorithm_leaves_a_record(tmp_path, algo, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["fco-run", *TINY, f"algo={algo}", f"output_dir={tmp_path}"])
     main()
     record = the_record(tmp_path)
-    assert f"record: {record}" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert f"record: {record}\nnext: fco-report {tmp_path}/lasso\n" in said
     assert sorted(path.name for path in record.iterdir()) == [
         ".lock", "config.yaml", "metrics.csv", "model.npz", "result.json", "run.log",
     ]  # fmt: skip

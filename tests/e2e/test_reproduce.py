@@ -68,6 +68,14 @@ def test_experiments_whose_data_are_not_here_are_skipped_before_anything_starts(
     assert not {"femnist10_l1", "femnist10_l2", "femnist62_mlp", "fmri"} & set(started)
 
 
+def test_quick_runs_a_few_and_the_search_runs_only_when_it_is_named(without_data):
+    started, _ = without_data
+    assert end_of("--profile", "quick") == 0
+    assert started == list(command.QUICK)
+    assert end_of("--profile", "smoke") == 0
+    assert not set(command.ON_DEMAND) & set(started)
+
+
 def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):
     started, _ = without_data
     (tmp_path / "cache" / "fco" / "data" / "fed_emnist_digitsonly").mkdir(parents=True)

@@ -59,7 +59,7 @@ class TestBasicStillWorks(IntegrationTestSuite):
 JOBS = [
     ["task=nuclear", "algo=fedmid", "hparams.client_lr=0.01", "seed=3"],
     ["task=lasso", "algo=optimum", "regularizer.strength=0.25"],
-    ["experiment=lasso_i_mild", "profile=smoke", "hparams.server_lr=10", "task.clients=12"],
+    ["experiment=lasso_i_extended", "profile=smoke", "hparams.server_lr=10", "task.clients=12"],
     ["regularizer=l1_ball", "regularizer.radius=3", "hparams.weighting=examples"],
 ]
 

@@ -15,7 +15,7 @@ import yaml
 from fco_cli.reporting import figures
 
 USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"], "optimum": ["weighting"]}
-SELECT = {"metric": "f1", "mode": "max", "last": 2}
+SELECT = {"metric": "f1", "mode": "max", "last": 2, "second": "objective"}
 
 
 def digest(*words: object) -> str:
@@ -43,6 +43,9 @@ class Records:
         task: dict[str, Any] | None = None,
         hparams: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
+        psi: dict[str, Any] | None = None,
+        paper: str = "Figure 3",
+        twin_of: str = "",
         data: str = "",
         finished_at: str = "2026-03-01T12:00:00+01:00",
         smoothness: float | None = None,
@@ -66,15 +69,16 @@ class Records:
         config = {
             "task": {"name": "lasso", "clients": 8, **(task or {})},
             "algo": {"name": algo, **(options or {})},
-            "regularizer": {"name": "l1", "strength": 0.5},
+            "regularizer": psi or {"name": "l1", "strength": 0.5},
             "mirror": {"name": "euclidean"},
             "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
             | (hparams or {}),
             "seed": seed,
             "experiment": experiment and {
-                "name": experiment, "title": f"The {experiment}", "select": select, "panels": list(panels),
+                "name": experiment, "title": f"The {experiment}", "select": SELECT | select, "panels": list(panels),
+                "paper": paper, "twin_of": twin_of,
             },
-            "profile": {"name": profile, "scale": scale},
+            "profile": {"name": profile, "scale": scale, "note": ""},
         }  # fmt: skip
         family = digest(config["task"], config["regularizer"], config["hparams"]["weighting"], data)
         run_id = digest(family, algo, options, client_lr, server_lr, seed, hparams, experiment, profile)
@@ -90,7 +94,7 @@ class Records:
             "identity": {"family": family, "problem": digest(family, seed), "stack": digest(algo), "run": run_id},
             "federated": algo not in USES,
             "uses": USES.get(algo, ["client_lr", "server_lr", "rounds", "weighting"]),
-            "task": "lasso",
+            "task": config["task"]["name"],
             "algo": algo,
             "seed": seed,
             "main_metric": "f1",

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.reporting.brain import brain_maps, clusters, read_weights
+from fco_cli.reporting.brain import brain_maps, clusters, draw_slices, read_weights
 from fco_cli.reporting.gate import BadRecord
+from fco_cli.reporting.studies import collect
 
 mpl.use("Agg")
 
@@ -45,28 +46,32 @@ def test_clusters_have_their_peak_weight_and_size() -> None:
     )
 
 
-def test_maps_of_several_runs(tmp_path: Path) -> None:
+def test_a_page_to_explore_for_every_run(tmp_path: Path) -> None:
     """Sparse, and nothing at all: a map of zeros is no mishap."""
     images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
     written = brain_maps(images, tmp_path / "report" / "brain")
-    names = ["brain_glass.png", "brain_slices.png", "brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
-    assert [path.name for path in written] == names
+    assert [path.name for path in written] == ["brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
     assert all(path.parent == tmp_path / "report" / "brain" for path in written)
-    for path in written[:2]:
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert pd.read_csv(written[2])["run"].tolist() == ["FedDualAvg"] * 2
-    page = written[3].read_text()
+    assert pd.read_csv(written[0])["run"].tolist() == ["FedDualAvg"] * 2
+    page = written[1].read_text()
     assert "FedDualAvg: 5 voxels" in page
     assert not [line for line in page.splitlines() if "<script src=" in line]  # a page that needs no network
+    assert '<link rel="icon" href="data:,">' in page  # not even for an icon
 
 
-def test_simulated_scans_are_drawn_with_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[dict] = []
-    for name in ("_glass", "_slices"):
-        monkeypatch.setattr(f"fco_cli.reporting.brain.{name}", lambda images, *_, **__: drawn.append(images) or b"")
-    monkeypatch.setattr("fco_cli.reporting.brain._page", lambda *_: b"")
-    brain_maps({"FedDualAvg": image(sparse())}, tmp_path / "maps", True, image((sparse() > 1).astype(np.float32)))
-    assert [list(images) for images in drawn] == [["active regions (the truth)", "FedDualAvg: 5 voxels"]] * 2
+def test_the_slices_of_all_runs_and_the_truth(records) -> None:
+    records.add()
+    (study,) = collect([records.root]).studies
+    images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
+    truth, mask = image((sparse() > 1).astype(np.float32)), image(np.ones(SHAPE, np.float32))
+    figure = draw_slices(study, images, mask=mask, truth=truth)
+    titles = [title for axis in figure.axes if (title := axis.get_title("left").strip())]
+    assert titles == ["active regions (the truth)", "FedDualAvg: 5 voxels", "FedAvg(∂): 0 voxels"]
+    heights = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert "z = -8 mm" in heights  # the fifth plane, where the truth is
+    assert len(heights) == 3
+    shown = next(axis for axis in figure.axes if axis.get_title("left").startswith("FedDualAvg")).images[1]
+    assert shown.get_clim() == (-1, 1)
 
 
 def test_of_the_local_models_the_one_of_median_density_is_shown(tmp_path: Path) -> None:

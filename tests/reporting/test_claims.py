@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import yaml
 
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
+from fco_cli.reporting.claim_tests import KINDS as ALL_KINDS
 from fco_cli.reporting.claims import (
+    MIXED,
     NOT_REPRODUCED,
     NOT_RUN,
     REPRODUCED,
@@ -14,7 +18,10 @@ from fco_cli.reporting.claims import (
     evaluate,
     read_claims,
     summary,
+    table_markdown,
 )  # fmt: skip
+from fco_cli.reporting.design import why_undecided
+from fco_cli.reporting.margins import at_margin
 from fco_cli.reporting.studies import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
@@ -25,35 +32,55 @@ def claim(test, experiments=("lasso_i",), **fields):
     return read_claims(yaml.safe_dump([entry]))
 
 
+def judged(records, claims):
+    """As if every study were all of its experiment, unless its profile is smaller."""
+    return evaluate(claims, collect([records.root]), lambda study: "" if study.profile == "paper" else "only a part")
+
+
 def verdict(records, test, experiment="lasso_i"):
-    (entry,) = evaluate(claim(test, [experiment]), collect([records.root]))
+    (entry,) = judged(records, claim(test, [experiment]))
     return entry
 
 
-def test_the_three_verdicts(records):
+def test_the_verdicts_of_one_seed(records):
     records.add(experiment="lasso_i", f1=(0, 0.5, 1, 1))
     records.add(experiment="lasso_ii", f1=(0, 0.5, 0.9, 1))
-    entries = evaluate(claim(PERFECT, ["lasso_i", "lasso_ii", "lasso_iii"]), collect([records.root]))
-    assert [entry.verdict for entry in entries] == [REPRODUCED, NOT_REPRODUCED, NOT_RUN]
-    assert entries[0].measured.startswith("round 2;")
-    assert entries[0].claimed == "F1 >= 1 before round 3"
-    assert entries[1].measured.startswith("round 3;")
-    assert entries[2].measured == "no records of lasso_iii"
+    entries = judged(records, claim(PERFECT, ["lasso_i", "lasso_ii", "lasso_iii"]))
+    assert [entry.said for entry in entries] == ["reproduced (1 of 1)", "not reproduced (0 of 1)", "not run"]
+    assert [entry.measured for entry in entries] == [
+        "FedDualAvg round 2", "FedDualAvg round 3", "no records of lasso_iii",
+    ]  # fmt: skip
+    assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from there on"
     assert summary(entries) == "1 reproduced, 1 not reproduced, 1 not run"
 
 
-def test_fewer_rounds_than_the_papers_decide_nothing(records):
+def test_seeds_vote_and_the_measured_range_is_told(records):
+    for seed, f1 in enumerate([(0, 0.5, 1, 1), (0, 1, 1, 1), (0, 0.5, 0.9, 1)]):
+        records.add(seed=seed, f1=f1)
+    entry = verdict(records, PERFECT)
+    assert (entry.verdict, entry.said) == (MIXED, "mixed (2 of 3)")
+    assert entry.measured == "FedDualAvg round 2 (1–3)"
+    assert summary([entry]) == "0 reproduced, 1 mixed, 0 not reproduced, 0 not run"
+    records.add(seed=3, f1=(0, 0, 0, 0.9))
+    assert verdict(records, PERFECT).measured == "FedDualAvg round 2 (1–3), never on 1 of 4 seeds"
+
+
+def test_a_touch_is_no_arrival(records):
+    records.add(f1=(0, 1, 0.9, 0.9))
+    assert verdict(records, PERFECT).measured == "FedDualAvg never"
+
+
+def test_a_part_of_a_study_decides_nothing_but_shows_its_numbers(records):
     records.add(profile="quick", f1=(0, 1, 1, 1))
     entry = verdict(records, PERFECT)
-    assert entry.verdict == NOT_RUN
-    assert "only at profile quick: round 1" in entry.measured
+    assert (entry.verdict, entry.measured) == (NOT_RUN, "only a part: FedDualAvg round 1")
 
 
 def test_an_algorithm_that_always_diverged_refutes(records):
     records.add(diverged=1)
     entry = verdict(records, PERFECT)
-    assert entry.verdict == NOT_REPRODUCED
-    assert entry.measured == "all 1 runs of FedDualAvg diverged"
+    assert entry.said == "not reproduced (0 of 1)"
+    assert entry.measured == "all 1 learning-rate pairs of FedDualAvg diverged"
 
 
 def test_a_missing_algorithm_or_metric_is_not_run(records):
@@ -74,9 +101,11 @@ KINDS = [
     ("final", {"algo": "fedmid", "equals": 0.55}, True),
     ("reaches", {"algo": "feddualavg", "at_least": 0.5, "before_round": 2}, True),
     ("reaches", {"algo": "feddualavg", "at_least": 0.5, "before_round": 1}, False),
-    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9}, True),
-    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9, "stays": 0.95}, False),
+    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9, "stays": 0.1}, True),
+    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9}, False),  # it must stay there
     ("reaches", {"algo": "feddualavg", "at_most": 0.5, "before_round": 1}, False),  # the start does not count
+    ("always", {"algos": ["feddualavg", "fedmid"], "at_most": 0.9}, True),
+    ("always", {"algos": ["feddualavg", "fedmid"], "at_most": 0.6}, False),
     ("never_reaches", {"algos": ["fedmid"], "at_least": 0.7, "before_round": 500}, True),
     ("never_reaches", {"algos": ["fedmid", "feddualavg"], "at_least": 0.7, "before_round": 500}, False),
     ("highest", {"algo": "feddualavg", "than": ["fedmid"]}, True),
@@ -90,6 +119,9 @@ KINDS = [
     ("lowest", {"algo": "feddualavg", "than": ["fedmid"]}, False),
     ("closest_to", {"algo": "fedmid", "reference": "feddualavg", "within": 0.4}, True),
     ("closest_to", {"algo": "fedmid", "reference": "feddualavg", "within": 0.3}, False),
+    ("same_trajectory", {"algo": "fedmid", "reference": "feddualavg", "within": 0.4}, True),
+    ("same_trajectory", {"algo": "fedmid", "reference": "feddualavg", "within": 0.35}, False),
+    ("final", {"algo": "feddualavg", "at_most": 0.6, "at_round": 1}, True),
     ("fastest", {"algo": "feddualavg", "than": ["fedmid"], "at_least": 0.5}, True),
     ("fastest", {"algo": "fedmid", "than": ["feddualavg"], "at_least": 0.5}, False),
     ("fastest", {"algo": "feddualavg", "than": ["fedmid"], "at_least": 0.95}, False),  # none gets there
@@ -115,16 +147,34 @@ def test_near_the_optimum_is_relative_to_it(records):
 
 def test_rounds_are_compared_between_experiments(records):
     records.add(experiment="lasso_i", f1=(0, 0.5, 1, 1))
-    records.add(experiment="lasso_iv", f1=(0, 0.2, 0.5, 1))
-    arguments = {"algos": ["feddualavg"], "metric": "f1", "at_least": 1, "reference": {"lasso_iv": "lasso_i"}}
-    later = verdict(records, {"later_than_in": arguments}, "lasso_iv")
-    assert (later.verdict, later.measured) == (REPRODUCED, "FedDualAvg round 3, there round 2")
-    assert verdict(records, {"sooner_than_in": arguments}, "lasso_iv").verdict == NOT_REPRODUCED
-    alone = {**arguments, "reference": {"lasso_iv": "lasso_iii"}}
-    assert verdict(records, {"later_than_in": alone}, "lasso_iv").verdict == NOT_RUN
+    records.add(experiment="lasso_iv", f1=(0, 0.2, 0.5, 1), density=(0.5, 0.6, 0.7, 0.7))
+    f1 = {"algos": ["feddualavg"], "metric": "f1", "reference": "lasso_i"}
+    later = verdict(records, {"later_than_in": {**f1, "of_its_way": 0.9}}, "lasso_iv")
+    assert (later.verdict, later.measured) == (REPRODUCED, "FedDualAvg round 3; FedDualAvg in lasso_i round 2")
+    assert verdict(records, {"later_than_in": {**f1, "of_its_way": 0.9, "factor": 2}}, "lasso_iv").held == 0
+    assert verdict(records, {"sooner_than_in": {**f1, "at_least": 1}}, "lasso_iv").verdict == NOT_REPRODUCED
+    denser = {"higher_than_in": {**f1, "metric": "density", "margin": 0.1}}
+    assert verdict(records, denser, "lasso_iv").verdict == REPRODUCED
+    alone = {"later_than_in": {**f1, "of_its_way": 0.9, "reference": "lasso_iii"}}
+    assert verdict(records, alone, "lasso_iv").verdict == NOT_RUN
     records.add(experiment="lasso_iii", profile="quick", f1=(0, 1, 1, 1))
-    entry = verdict(records, {"later_than_in": alone}, "lasso_iv")
-    assert (entry.verdict, entry.measured) == (NOT_RUN, "lasso_iii only at profile quick")
+    entry = verdict(records, alone, "lasso_iv")
+    assert (entry.verdict, entry.measured) == (NOT_RUN, "lasso_iii: only a part")
+
+
+def test_the_lag_behind_a_leader_is_compared_too(records):
+    for experiment, behind in (("lasso_i", (0, 0, 0, 1)), ("lasso_ii", (0, 0, 1, 1))):
+        records.add("feddualavg", experiment=experiment, f1=(0, 1, 1, 1))
+        records.add("feddualavg_osp", experiment=experiment, f1=behind)
+    arguments = {
+        "algo": "feddualavg_osp",
+        "leader": "feddualavg",
+        "metric": "f1",
+        "at_least": 1,
+        "reference": "lasso_i",
+    }
+    entry = verdict(records, {"closer_behind_than_in": arguments}, "lasso_ii")
+    assert (entry.verdict, entry.measured) == (REPRODUCED, "behind round 1; behind in lasso_i round 2")
 
 
 def test_best_learning_rates(records):
@@ -133,23 +183,68 @@ def test_best_learning_rates(records):
     records.add("feddualavg", 0.1, 1.0, diverged=1, smoothness=2000.0)
     records.add("fedmid", 0.001, 0.3, f1=(0, 0.1, 0.2, 0.3))
 
-    def best(client_lr, server_lr=1):
-        arguments = {"algo": "feddualavg", "client_lr": client_lr, "server_lr": server_lr}
+    def best(algo, client_lr, server_lr=1.0):
+        arguments = {"algo": algo, "client_lr": client_lr, "server_lr": server_lr}
         return verdict(records, {"best_learning_rate": arguments})
 
-    assert best(0.01).verdict == REPRODUCED
-    assert best(0.001).verdict == REPRODUCED  # as good as the best
-    assert "tied with 1 others" in best(0.001).measured
-    assert best(0.1).verdict == NOT_REPRODUCED
-    assert "(0.1, 1) diverged (2/L = 0.001)" in best(0.1).measured
-    assert best(0.003).verdict == NOT_RUN  # it was not tried
-    larger = {"algo": "feddualavg", "than": ["fedmid"]}
-    assert verdict(records, {"larger_best_rate": larger}).verdict == REPRODUCED
+    assert best("feddualavg", 0.01).verdict == NOT_REPRODUCED  # another one ties with it
+    assert "tied with 1 more" in best("feddualavg", 0.01).measured
+    assert best("fedmid", 0.001, 0.3).verdict == REPRODUCED
+    assert "(0.1, 1) diverged" in best("feddualavg", 0.1).measured
+    assert best("feddualavg", 0.003).verdict == NOT_RUN  # it was not tried
+    larger = {"larger_best_rate": {"algo": "feddualavg", "than": ["fedmid"]}}
+    assert verdict(records, larger).verdict == REPRODUCED
+    assert verdict(records, larger).measured == "FedDualAvg 0.001 to 0.01; FedMiD 0.0003"
     smaller = {"algo": "fedmid", "than": ["feddualavg"]}
     assert verdict(records, {"larger_best_rate": smaller}).verdict == NOT_REPRODUCED
+    records.add("fedmid", 0.003, 1.0, f1=(0, 0.1, 0.2, 0.3))  # ties, and is larger than a tied one of FedDualAvg's
+    assert verdict(records, larger).verdict == NOT_REPRODUCED
 
 
-def test_most_pairs_of_the_robustness_figure(records):
+def test_each_seed_chooses_its_own_rates_where_rates_are_claimed(records):
+    for seed, better in ((0, 0.001), (1, 0.003)):
+        for client_lr in (0.001, 0.003):
+            score = 0.9 if client_lr == better else 0.8
+            records.add(client_lr=client_lr, seed=seed, f1=(0, 0, score, score))
+    arguments = {"algo": "feddualavg", "client_lr": 0.001, "server_lr": 1}
+    entry = verdict(records, {"best_learning_rate": arguments})
+    assert entry.said == "mixed (1 of 2)"
+    assert entry.measured == "FedDualAvg (0.001, 1) (1 times), (0.003, 1) (1 times)"
+
+
+def test_the_two_rules_of_an_experiment(records):
+    select = {"second": "density"}
+    records.add(client_lr=0.001, select=select, f1=(0, 0, 0.9, 0.9), density=(1, 1, 0.5, 0.5))
+    records.add(client_lr=0.003, select=select, f1=(0, 0, 0.8, 0.8), density=(1, 1, 0.4, 0.4))
+    agree = verdict(records, {"rules_agree": {"algos": ["feddualavg"]}})
+    assert (agree.verdict, agree.measured) == (NOT_REPRODUCED, "FedDualAvg (0.001, 1) and (0.003, 1)")
+    good = verdict(records, {"final": {"algo": "feddualavg", "metric": "f1", "at_least": 0.9}})
+    assert good.verdict == REPRODUCED
+    assert good.sensitivity == "half the margin 0 of 1, twice the margin 1 of 1, rates by the second rule 0 of 1"
+
+
+def test_a_twin_with_more_rates_is_judged_too_and_against_twins(records):
+    for name, fedmid in (("lasso_i", 0.5), ("lasso_iv", 0.4)):
+        records.add("fedmid", 0.001, experiment=name, f1=(0, 0, fedmid, fedmid))
+        twin = {"experiment": f"{name}_extended", "twin_of": name}
+        records.add("fedmid", 0.001, f1=(0, 0, fedmid, fedmid), **twin)
+        records.add("fedmid", 0.0003, f1=(0, 0, 0.9, 1), **twin)
+    poor = claim({"final": {"algo": "fedmid", "metric": "f1", "at_most": 0.5}})
+    assert [(entry.experiment, entry.verdict) for entry in judged(records, poor)] == [
+        ("lasso_i", REPRODUCED), ("lasso_i_extended", NOT_REPRODUCED),
+    ]  # fmt: skip
+    inside = verdict(records, {"inside_the_grid": {"algos": ["fedmid"]}}, "lasso_i_extended")
+    assert (inside.verdict, inside.measured) == (NOT_REPRODUCED, "FedMiD (0.0003, 1)")
+    later = {"algos": ["fedmid"], "metric": "f1", "reference": "lasso_i", "of_its_way": 0.9}
+    _, twin = judged(records, claim({"later_than_in": later}, ["lasso_iv"]))
+    assert twin.measured == "FedMiD round 2; FedMiD in lasso_i_extended round 2"
+    assert table_markdown(judged(records, poor))[2:] == [
+        "| other | 1 |  |  |  |",
+        "| other, two smaller client rates |  |  | 1 |  |",
+    ]
+
+
+def test_pairs_of_the_robustness_figure(records):
     """Two of three pairs within the paper's range are sparse; those outside it are not asked."""
     for client_lr, density in ((0.003, 0.1), (0.01, 0.2), (0.3, 0.9)):
         records.add("feddualavg", client_lr, 1.0, density=(1, 1, density, density))
@@ -160,36 +255,73 @@ def test_most_pairs_of_the_robustness_figure(records):
         return verdict(records, {"most_pairs": {"algos": list(algos), "levels": levels}})
 
     entry = most(density={"at_most": 0.5}, f1={"at_least": 0.6})
-    assert (entry.verdict, entry.measured) == (REPRODUCED, "FedDualAvg 2 of 3")
+    assert (entry.verdict, entry.measured) == (REPRODUCED, "FedDualAvg 0.6667")
     assert entry.claimed == "most pairs end with density <= 0.5 and F1 >= 0.6"
     assert most(density={"at_most": 0.15}).verdict == NOT_REPRODUCED
+    assert most(density={"at_least": 0.15, "at_most": 0.5}).verdict == NOT_REPRODUCED
     assert most(density={"at_most": 0.5}, f1={"at_least": 0.8}).verdict == NOT_REPRODUCED
     assert most(["feddualavg", "fedmid"], density={"at_most": 0.5}).verdict == NOT_RUN
     for client_lr in (0.03, 0.1):  # a pair that diverged is at no level
         records.add("feddualavg", client_lr, 1.0, diverged=1, density=(1, 1, 0.1, 0.1))
-    assert most(density={"at_most": 0.5}).measured == "FedDualAvg 2 of 5"
+    assert most(density={"at_most": 0.5}).measured == "FedDualAvg 0.4"
     assert most(density={"at_most": 0.5}).verdict == NOT_REPRODUCED
+    records.add("fedmid", 0.01, 1.0, density=(1, 1, 0.9, 0.9))
+    robust = {"algo": "feddualavg", "than": ["fedmid"], "levels": {"density": {"at_most": 0.5}}}
+    assert verdict(records, {"most_robust": robust}).verdict == REPRODUCED
+    assert verdict(records, {"most_robust": {**robust, "levels": {"density": {"at_least": 0.9}}}}).held == 0
 
 
-def test_averaging_densifies(records):
+def test_what_averaging_does_to_sparsity(records):
     folder = records.add("fedmid")
-    densifies = {"averaging_densifies": {"algo": "fedmid", "at_least": 2}}
+    densifies = {"averaging_densifies": {"algo": "fedmid", "factor": 2}}
     assert verdict(records, densifies).verdict == NOT_RUN
     clients = np.eye(4)
     np.savez(folder / "clients.npz", weights=np.vstack([clients, clients.mean(axis=0)]))
     entry = verdict(records, densifies)
-    assert entry.verdict == REPRODUCED
-    assert entry.measured == "clients 0.250, their average 1.000: 4.00 times"
-    assert verdict(records, {"averaging_densifies": {"algo": "fedmid", "at_most": 2}}).verdict == NOT_REPRODUCED
+    assert (entry.verdict, entry.measured) == (REPRODUCED, "a client 0.25; the average 1; times 4")
+    kept = {"averaging_keeps_sparsity": {"algo": "fedmid", "within": 0.1}}
+    assert verdict(records, kept).verdict == NOT_REPRODUCED
+
+
+def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
+    from fco_cli.reporting.design import shipped_theory
+
+    folder = records.root / "theory"
+    folder.mkdir(parents=True)
+    table = [["statement", "cells", "violated", "smallest slack"], ["theorem 1", "320", "0", "2.5"]]
+    holds = claim({"bound_holds": {"statement": "theorem 1"}}, ["theory"])
+    (entry,) = judged(records, holds)
+    assert (entry.verdict, entry.measured) == (NOT_RUN, "no records of theory")
+    (folder / "theory.md").write_text("")
+    for grid, said in ((shipped_theory(), "reproduced (1 of 1)"), ({"seeds": 2}, "not run")):
+        (folder / "result.json").write_text(json.dumps({"table": table, "config": yaml.safe_dump(grid)}))
+        (entry,) = judged(records, holds)
+        assert entry.said == said
+    assert shipped_theory()["seeds"] == 16
 
 
 def test_the_page_says_why_where_a_claim_is_not_reproduced(records):
     records.add(f1=(0, 0.5, 0.9, 1))
-    page = as_markdown(evaluate(claim(PERFECT, why_not="The data differ."), collect([records.root])))
-    assert "| lasso_i | **not reproduced** | F1 >= 1 before round 3 | round 3; F1 0.95 at the end |" in page
+    page = as_markdown(judged(records, claim(PERFECT, why_not="The data differ.")))
+    assert "| lasso_i | **not reproduced (0 of 1)** | F1 >= 1 before round 3" in page
     assert "Why not: The data differ." in page
-    page = as_markdown(evaluate(claim(PERFECT, ["lasso_iii"], why_not="The data differ."), collect([records.root])))
+    page = as_markdown(judged(records, claim(PERFECT, ["lasso_iii"], why_not="The data differ.")))
     assert "The data differ." not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "half", "twice"),
+    [
+        ({"margin": 0.05}, {"margin": 0.025}, {"margin": 0.1}),
+        ({"factor": 1.5}, {"factor": 1.25}, {"factor": 2.0}),
+        ({"at_least": 0.9}, {"at_least": 0.95}, {"at_least": 0.8}),
+        ({"at_least": 1, "before_round": 100}, None, None),  # a perfect score and the rounds are the paper's
+        ({"equals": 16}, None, None),
+    ],
+)
+def test_margins(arguments, half, twice):
+    assert at_margin(arguments, 0.5) == (half and pytest.approx(half))
+    assert at_margin(arguments, 2.0) == (twice and pytest.approx(twice))
 
 
 @pytest.mark.parametrize(
@@ -211,16 +343,85 @@ def test_a_wrong_entry_is_refused_by_name(test, said):
 def test_the_shipped_ledger_names_experiments_that_exist():
     claims = read_claims()
     assert len({claim.id for claim in claims}) == len(claims)
-    assert {name for claim in claims for name in claim.experiments} <= set(options_of("experiment"))
+    experiments = set(options_of("experiment"))
+    assert {name for claim in claims for name in claim.experiments} <= experiments
     for one in claims:
         (arguments,) = one.test.values()
-        assert set(arguments.get("reference", {}) if isinstance(arguments.get("reference"), dict) else ()) <= set(
-            one.experiments
-        )
+        assert {arguments.get("reference", "fedmid")} <= experiments | set(options_of("algo"))
+        assert one.group != "other"
 
 
-def test_the_shipped_ledger_covers_every_synthetic_figure_and_its_twin():
-    tested = {name for claim in read_claims() for name in claim.experiments}
-    for family in ("lasso", "nuclear"):
-        for number in ("i", "ii", "iii", "iv"):
-            assert {f"{family}_{number}", f"{family}_{number}_mild"} <= tested
+def test_the_shipped_ledger_uses_all_of_its_vocabulary_on_every_figure():
+    claims = read_claims()
+    tested = {name for claim in claims for name in claim.experiments}
+    ours = {"fmri_sim", "digits", "hidden_settings"}  # no figures of the paper
+    assert set(options_of("experiment")) - tested <= ours
+    assert {kind for claim in claims for kind in claim.test} == {*ALL_KINDS, "bound_holds"}
+
+
+# Which studies decide: records of a shipped experiment, made by hand.
+
+
+def add_design(records, experiment="curse", **changed):
+    """All runs of an experiment without a grid, as it is configured."""
+    from fco_cli.reporting.design import design_of
+
+    design = design_of(experiment)
+    for algo, client_lr, server_lr in sorted(design.pairs):
+        for seed in sorted(design.seeds):
+            records.add(algo, client_lr, server_lr, seed, experiment=experiment, **settings(design) | changed)
+
+
+def settings(design):
+    def part(name):
+        return {key.removeprefix(f"{name}."): v for key, v in design.settings.items() if key.startswith(f"{name}.")}
+
+    return {
+        "task": part("task"),
+        "hparams": part("hparams"),
+        "psi": part("regularizer"),
+        "select": part("experiment.select"),
+    }
+
+
+def reason(records):
+    (study,) = collect([records.root]).studies
+    return why_undecided(study)
+
+
+def test_a_complete_unaltered_study_decides(records):
+    add_design(records)
+    assert reason(records) == ""
+    records.add("fedmid", 0.005, 1.0, 5, experiment="curse", **settings_of_curse())
+    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # the sixth seed of the other algorithm
+
+
+def settings_of_curse():
+    from fco_cli.reporting.design import design_of
+
+    return settings(design_of("curse"))
+
+
+def test_a_part_of_the_design_does_not_decide(records):
+    own = settings_of_curse()
+    records.add("fedmid", 0.005, 1.0, experiment="curse", **own)
+    assert reason(records) == "incomplete: 9 of 10 runs are missing"
+
+
+def test_other_settings_or_rates_do_not_decide(records):
+    add_design(records, psi={"name": "l1", "strength": 3})
+    assert reason(records) == "altered: regularizer.strength is 3, the experiment's 0.5"
+
+
+def test_runs_beyond_the_design_do_not_decide(records):
+    add_design(records)
+    records.add("fedmid", 0.001, 1.0, experiment="curse", **settings_of_curse())
+    assert reason(records) == "altered: 1 runs are not of the experiment"
+
+
+def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
+    records.add(profile="quick")
+    assert reason(records) == "only at profile quick"
+    mine = type(records)(records.root.parent / "mine")
+    mine.add(experiment="my_own")
+    assert reason(mine) == "no experiment that is shipped"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.reporting.curse import draw_curse, read_supports, supports_of
+from fco_cli.reporting.curse import draw_curse, read_supports, supports_of, supports_table
 from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
 
@@ -72,17 +72,23 @@ def test_a_run_that_keeps_its_clients_has_an_id_of_its_own():
 
 
 def test_the_figure_shows_every_clients_support_and_the_averages(records):
-    folder = records.add("fedmid")
-    records.add("feddualavg")  # without clients.npz: no panel
+    folder = records.add("fedmid", task={"ones": 2})
+    records.add("feddualavg", task={"ones": 2})  # without clients.npz: no panel
     np.savez(folder / "clients.npz", weights=[[1, 0, 0.001, 0], [0, 1, 0, 0], [0.5, 0.5, 0.0005, 0]])
     (study,) = collect([records.root]).studies
     supports = read_supports(study.of("fedmid")[0])
     assert (supports.client_density, supports.average_density) == (0.25, 0.5)
-    (axis,) = draw_curse(study, supports_of(choose(study), [])).axes
+    figure = draw_curse(study, supports_of(choose(study), []))
+    (axis,) = figure.axes
     drawn = np.asarray(axis.images[0].get_array())
-    assert drawn[:2].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["truth", "2 clients", "average"]
+    assert drawn[0].tolist() == [1, 1, 0, 0]  # the task's two ones
+    assert drawn[3:5].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert drawn[-1].tolist() == [1, 1, 0, 0]
-    assert "25% of a client's weights, 50% of their average's" in axis.get_title()
+    assert axis.get_title("left") == "FedMiD: clients 25% non-zero, average 50%"
+    assert "|w| > 0.01" in figure.get_suptitle()
+    table = supports_table({"fedmid": supports})
+    assert table["share_of_clients"].tolist() == [0.5, 0.5, 0, 0]
 
 
 DAMAGED = {
@@ -112,7 +118,7 @@ def test_damaged_client_models_are_named_and_the_others_drawn(records, monkeypat
     assert reason.startswith("clients.npz: ")
 
 
-def test_no_clients_no_figure(records):
+def test_no_clients_no_supports(records):
     records.add()
     (study,) = collect([records.root]).studies
-    assert draw_curse(study, supports_of(choose(study), [])) is None
+    assert supports_of(choose(study), []) == {}

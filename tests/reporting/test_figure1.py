@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import matplotlib as mpl
 import pytest
 
-from fco_cli.reporting.figure1 import can_compare, figure1, side_by_side
+from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
+from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
 
-mpl.use("Agg")
-
-FINAL = {"validation_accuracy": 0.9, "density": 0.1, "validation_objective": 0.3}
-QUARTILES = {
-    f"{name}{suffix}": value + step
-    for name, value in FINAL.items()
-    for suffix, step in (("_q25", -0.05), ("_q75", 0.02))
-}
+ENDS = {"validation_accuracy": 0.9, "density": 0.1, "validation_objective": 0.3}
 
 
-def test_the_table_has_quartiles_where_a_run_has_them() -> None:
-    table = side_by_side({"Local": FINAL | QUARTILES, "FedMiD": FINAL})
-    assert table.loc["Local", ["density_q25", "density", "density_q75"]].tolist() == pytest.approx([0.05, 0.1, 0.12])
-    assert table.loc["FedMiD", ["density_q25", "density", "density_q75"]].tolist() == [0.1, 0.1, 0.1]
+def curves(**changes):
+    return {name: (0.5, value) for name, value in (ENDS | changes).items()} | {"f1": (0, 0)}
 
 
-def test_the_figure_is_drawn_whatever_the_numbers(tmp_path: Path) -> None:
-    finals = {
-        "Local": FINAL | QUARTILES,
-        "FedMiD": FINAL | {"density_q25": 0.5, "density_q75": None},  # the middle is below its quartile
-        "FedAvg(∂)": FINAL | {"validation_objective": None, "density": 1e300},
-    }
-    path = figure1(finals, tmp_path / "report" / "figure1.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
+@pytest.fixture
+def study(records):
+    quartiles = {f"{name}_{q}": value for name in ENDS for q, value in (("q25", 0.05), ("q75", 0.95))}
+    records.add("local", **curves(**quartiles), task={"name": "fmri_sim"})
+    records.add("fedmid", **curves(density=0.4), task={"name": "fmri_sim"})
+    records.add("fedmid", **curves(density=0.8), seed=1, task={"name": "fmri_sim"})
+    records.add("fedavg_subgrad", **curves(density=1e300), task={"name": "fmri_sim"})
+    (study,) = collect([records.root]).studies
+    return study
 
 
-def test_a_run_without_the_metrics_is_not_compared() -> None:
-    assert can_compare(FINAL | {"density": None})
-    assert not can_compare({"f1": 1.0})
+def test_intervals_are_quartiles_over_clients_or_the_range_over_seeds(study):
+    table = side_by_side(choose(study)).set_index("algorithm")
+    assert list(table.index) == ["local", "fedavg_subgrad", "fedmid"]  # the paper's order
+    density = ["density_low", "density_median", "density_high"]
+    assert table.loc["local", density].tolist() == pytest.approx([0.05, 0.1, 0.95])
+    assert table.loc["fedmid", density].tolist() == pytest.approx([0.4, 0.6, 0.8])
+    assert table.loc["fedavg_subgrad", density].isna().all()  # beyond any axis
+
+
+def test_a_dot_and_its_number_for_each_and_words_where_there_is_none(study):
+    figure = draw_side_by_side(study, side_by_side(choose(study)))
+    accuracy, density, _ = figure.axes
+    assert [label.get_text() for label in accuracy.get_yticklabels()] == ["local", "FedAvg(∂)", "FedMiD"]
+    assert [text.get_text() for text in density.texts] == ["0.1", "not finite", "0.6"]
+    assert "simulated scans" in figure.get_suptitle()
+
+
+def test_one_algorithm_is_not_compared(records):
+    records.add("fedmid", **curves())
+    records.add("feddualavg")  # without the metrics
+    (study,) = collect([records.root]).studies
+    assert side_by_side(choose(study)) is None

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from fco_cli.reporting import figures, rates
+from fco_cli.reporting import figures, rates, robustness
 from fco_cli.reporting.select import choose, robust_pairs
 from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import ALGORITHMS
@@ -32,8 +33,9 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
     records.add("optimum", f1=(0, 0.99), density=(0, 0.51))
     figure = figures.draw_panels(*study_of(records))
     f1, density = figure.axes
-    assert [axis.get_title() for axis in figure.axes] == ["F1", "density"]
-    assert {axis.get_xlabel() for axis in figure.axes} == {"rounds"}
+    assert [axis.get_title("left") for axis in figure.axes] == ["F1", "density"]
+    assert {axis.get_xlabel() for axis in figure.axes} == {"communication rounds"}
+    assert f1.get_xticks().tolist() == [0, 3]  # the last round is one of them
     assert lines(f1)["FedDualAvg"].get_xdata().tolist() == [0, 1, 2, 3]
     assert lines(f1)["FedDualAvg"].get_ydata().tolist() == [0, 0.5, 0.8, 0.9]
     assert lines(density)["FedDualAvg"].get_ydata().tolist() == [0, 0.6, 0.5, 0.5]
@@ -42,14 +44,19 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
     assert set(optimum.get_ydata()) == {0.99}
     assert optimum.get_linestyle() == "--"
     said = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert said == ["FedDualAvg (0.001, 1)", "FedMiD (0.001, 1)", "optimum"]
+    assert said == ["FedDualAvg (0.001, 1)†", "FedMiD (0.001, 1)", "optimum"]
+    assert figure.legends[0].get_title().get_text() == (
+        "algorithm (client, server learning rate); † on the edge of its grid"
+    )
     assert figure.get_suptitle() == "The lasso_i"
 
 
-def test_several_seeds_are_a_mean_and_a_band(records):
+def test_several_seeds_are_a_median_and_a_band(records):
     records.add(seed=0, f1=(0, 0.4))
     records.add(seed=1, f1=(0, 0.8))
-    axis = figures.draw_panels(*study_of(records)).axes[0]
+    figure = figures.draw_panels(*study_of(records))
+    axis = figure.axes[0]
+    assert figure.get_suptitle() == "The lasso_i\nmedian and range over 2 seeds"
     assert lines(axis)["FedDualAvg"].get_ydata() == pytest.approx([0, 0.6])
     (band,) = axis.collections
     corners = band.get_paths()[0].vertices
@@ -68,7 +75,7 @@ def test_communication_can_be_the_x_axis(records):
     records.add("feddualavg")
     records.add("centralized", f1=(0, 0.9))
     axis = figures.draw_panels(*study_of(records), x="bytes").axes[0]
-    assert axis.get_xlabel() == "megabytes sent"
+    assert {one.get_xlabel() for one in axis.figure.axes} == {"sent, both ways (MB)"}
     assert lines(axis)["FedDualAvg"].get_xdata().tolist() == [0, 2, 4, 6]
     assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # it sends nothing: a level
 
@@ -77,6 +84,7 @@ def test_losses_are_drawn_on_a_logarithmic_scale(records):
     records.add(panels=("objective", "f1"))
     objective, f1 = figures.draw_panels(*study_of(records)).axes
     assert (objective.get_yscale(), f1.get_yscale()) == ("log", "linear")
+    assert [[text.get_text() for text in axis.texts] for axis in (objective, f1)] == [["log scale"], []]
 
 
 def test_an_algorithm_that_always_diverged_is_said_to_have(records):
@@ -95,22 +103,45 @@ def _grid(records, algo="feddualavg", **options):
         records.add(algo, client_lr, server_lr, f1=f1, diverged=diverged, **options)
 
 
-def test_the_heat_map_has_49_cells_hatched_where_diverged(records):
+def test_the_heat_map_has_a_cell_for_every_pair_hatched_where_diverged(records):
+    """Three client rates with which everything diverged share one row."""
     _grid(records)
     figure = rates.draw_heat_maps(*study_of(records))
     axis = figure.axes[0]
     (image,) = axis.images
     grid = np.ma.getdata(image.get_array())
-    assert image.get_array().shape == (7, 7)
+    assert image.get_array().shape == (5, 7)
     hatched = {(p.get_y() + 0.5, p.get_x() + 0.5) for p in axis.patches if p.get_hatch()}
-    assert hatched == {(row, column) for row in (4, 5, 6) for column in range(7)}
+    assert hatched == {(4, column) for column in range(7)}
     assert image.get_array().mask[4:].all()
     assert grid[2, 4] == pytest.approx(1.0)
     frames = [p for p in axis.patches if isinstance(p, Rectangle) and not p.get_fill()]
     assert [(p.get_y() + 0.5, p.get_x() + 0.5) for p in frames] == [(2, 4)]
-    assert [label.get_text() for label in axis.get_yticklabels()] == [f"{rate:g}" for rate in CLIENT_RATES]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["0.001", "0.003", "0.01", "0.03", "0.1–1"]
     assert [label.get_text() for label in axis.get_xticklabels()] == [f"{rate:g}" for rate in SERVER_RATES]
-    assert axis.get_title() == "FedDualAvg\n21 of 49 diverged"
+    assert axis.get_title("left") == "FedDualAvg"  # its best pair is not on the edge
+
+
+def test_a_winner_on_the_edge_of_its_grid_is_marked(records):
+    records.add(client_lr=0.001, f1=(0, 1))
+    records.add(client_lr=0.01, f1=(0, 0.5))
+    figure = rates.draw_heat_maps(*study_of(records))
+    assert figure.axes[0].get_title("left") == "FedDualAvg†"
+    assert figure.get_suptitle().replace("\n", " ").endswith("† on the edge of its grid")
+
+
+def test_the_numbers_of_the_figures_can_be_had(records):
+    records.add("fedmid", client_lr=0.001, f1=(0, 0.4), seed=0)
+    records.add("fedmid", client_lr=0.001, f1=(0, 0.8), seed=1)
+    records.add("fedmid", client_lr=0.1, diverged=1, seed=0)
+    study, choices = study_of(records)
+    curves = figures.curves_table(study, choices)
+    last = curves[(curves["metric"] == "f1") & (curves["rounds"] == 1)].iloc[0]
+    assert (last["algorithm"], last["client_lr"]) == ("fedmid", 0.001)
+    assert (last["low"], last["median"], last["high"]) == pytest.approx((0.4, 0.6, 0.8))
+    pairs = rates.rates_table(choices).set_index("client_lr")
+    assert pairs["chosen"].to_dict() == {0.001: True, 0.1: False}
+    assert pairs["diverged"].to_dict() == {0.001: 0, 0.1: 1}
 
 
 def test_a_single_pair_makes_no_heat_map(records):
@@ -130,12 +161,27 @@ def test_the_robustness_figure_shows_quality_against_density(records):
     records.add(client_lr=0.01, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), **options)
     records.add(client_lr=0.1, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), diverged=301, **options)
     records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
-    figure = rates.draw_robustness(*study_of(records))
+    study, choices = study_of(records)
+    found = robustness.standing(study, choices)
+    assert robustness.why_not_drawn(found).endswith("no algorithm has more than 2 that have not diverged.")
+    figure = robustness.draw_robustness(study, found)
     assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
     dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
     assert dots[0] == [[0.9, 0.6]] * 2
     assert dots[3] == [[0.3, 0.9]] * 2
-    assert figure.axes[0].get_ylabel() == "validation accuracy"
+    assert figure.get_supylabel() == "validation accuracy"
+
+
+def test_the_robustness_figure_has_a_row_for_every_algorithm(records):
+    for algo in ("feddualavg", "fedmid"):
+        for server_lr in (0.3, 0.5, 1, 2, 3):
+            records.add(algo, 0.1, server_lr, rounds=[0, 300], f1=(0, 0.5), density=(0, 0.4))
+    study, choices = study_of(records)
+    found = robustness.standing(study, choices)
+    assert robustness.why_not_drawn(found) is None
+    axes = robustness.draw_robustness(study, found).axes
+    assert [len(axis.collections[0].get_offsets()) for axis in axes] == [5, 5]
+    assert [axis.texts[-1].get_text() for axis in axes] == ["FedDualAvg", "FedMiD"]
 
 
 def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
@@ -143,9 +189,11 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     records.add(client_lr=0.01, rounds=[0, 300], density=(0, 0.9), **accuracy)
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
-    figure = rates.draw_robustness(*study_of(records))
-    assert [axis.get_title() for axis in figure.axes] == ["round 300, 2 of 3 diverged"]  # the only one evaluated
-    assert len(figure.axes[0].collections[0].get_offsets()) == 1
+    study, choices = study_of(records)
+    (axis,) = robustness.draw_robustness(study, robustness.standing(study, choices)).axes
+    assert axis.get_title() == "round 300"  # the only one evaluated
+    assert axis.texts[0].get_text() == "2 gone"
+    assert len(axis.collections[0].get_offsets()) == 1
 
 
 def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(records, tmp_path):
@@ -163,6 +211,27 @@ def test_every_algorithm_has_a_colour_and_marker_of_its_own():
     drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
     assert len({to_hex(style.colour) for style in drawn}) == len(drawn)
     assert len({style.marker for style in drawn}) == len(drawn)
+    federated = [style.dashes for algo, style in ALGORITHMS.items() if algo.startswith("fed")]
+    assert len(set(federated)) == len(federated)  # in grey, too
+
+
+def test_pdfs_are_as_wide_as_a_column_and_carry_their_fonts(records, tmp_path):
+    records.add()
+    _, pdf = figures.save(figures.draw_panels(*study_of(records)), tmp_path / "figure")
+    content = pdf.read_bytes()
+    assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", content)[1]) == pytest.approx(3.3 * 72, abs=1)
+    assert b"/FontFile2" in content
+    assert b"/Subtype /Type3" not in content
+
+
+def test_long_titles_are_broken_into_lines_and_never_clipped(records):
+    records.add(task={"name": "x" * 30})
+    study, choices = study_of(records)
+    study.title = "A title of many words " * 10
+    figure = figures.draw_panels(study, choices)
+    figure.draw_without_rendering()
+    assert figure.get_suptitle().count("\n") >= 3
+    assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
 
 
 NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: ".012", 12.3: "12", 123.4: "123", 1e7: "1e+07"}

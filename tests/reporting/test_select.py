@@ -43,9 +43,9 @@ def test_nothing_is_chosen_where_everything_diverged(records):
     assert choice.tied == ()
 
 
-def test_of_equals_the_earliest_wins_and_the_ties_are_told(records):
-    records.add(client_lr=0.001, f1=(0, 0.2, 1, 1))
-    records.add(client_lr=0.003, f1=(0, 0.8, 1, 1))
+def test_of_equals_the_second_metric_decides_and_the_ties_are_told(records):
+    records.add(client_lr=0.001, f1=(0, 0.8, 1, 1), objective=(9, 5, 4, 4))
+    records.add(client_lr=0.003, f1=(0, 0.2, 1, 1), objective=(9, 8, 3, 3))
     records.add(client_lr=0.01, f1=(0, 0.9, 0.9, 0.9))
     choice = chosen(records)
     assert choice.best.client_lr == 0.003
@@ -67,10 +67,21 @@ def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
     choice = chosen(records)
     assert choice.best.client_lr == 0.001
     assert choice.best.score == pytest.approx(0.6)
-    rounds, mean, deviation = choice.best.curve("f1")
+    rounds, median, low, high = choice.best.curve("f1")
     assert rounds.tolist() == [0, 1, 2, 3]
-    assert mean[-1] == pytest.approx(0.6)
-    assert deviation[-1] == pytest.approx(0.1)
+    assert [values[-1] for values in (median, low, high)] == pytest.approx([0.6, 0.5, 0.7])
+    assert str(choice.best.final("f1", 2)) == "0.6 (0.5–0.7)"
+
+
+def test_a_winner_on_the_edge_of_its_grid_is_known(records):
+    for client_lr, f1 in ((0.001, 0.9), (0.003, 0.5), (0.01, 0.1)):
+        for server_lr, more in ((0.1, 0.0), (0.3, 0.05), (1.0, 0.0)):
+            records.add(client_lr=client_lr, server_lr=server_lr, f1=(0, 0, f1 + more, f1 + more))
+        records.add("fedmid", client_lr=client_lr, f1=(0, 0, 1 - f1, 1 - f1))
+    records.add("centralized", client_lr=0.1)
+    assert chosen(records).on_edge == ("smallest client rate",)
+    assert chosen(records, "fedmid").on_edge == ("largest client rate",)  # one server rate has no edge
+    assert chosen(records, "centralized").on_edge == ()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_the_table_tells_rates_metrics_and_the_way_to_the_target(study):
     table = tables.best_table(study, choose(study)).set_index("algorithm")
     assert tables.target(study, choose(study)) == pytest.approx(0.9)
     best = table.loc["FedDualAvg"]
-    assert (best["client lr"], best["server lr"], best["F1"]) == (0.001, 1.0, 1.0)
+    assert (best["client lr"], best["server lr"], best["F1"].median) == (0.001, 1.0, 1.0)
     assert (best["rounds to target"], best["MB to target"]) == (2, 4.0)
     assert best["diverged"] == "0 of 1"
     assert table.loc["FedAvg(∂)"].isna()["rounds to target"]
@@ -55,3 +55,24 @@ def test_the_three_forms_say_the_same(study, tmp_path):
         assert word in text
     assert "∂" not in text
     assert "lasso_i" not in text.replace(r"lasso\_i", "")
+
+
+def test_several_seeds_are_a_median_and_a_range(records, tmp_path):
+    for seed, f1 in enumerate((0.5, 0.6, 0.9)):
+        records.add(seed=seed, f1=(0, f1, f1))
+    (study,) = collect([records.root]).studies
+    markdown, comma, latex = tables.save_tables(study, choose(study), tmp_path)
+    assert "| 0.6 (0.5–0.9) |" in markdown.read_text()
+    assert "Metrics: median and range over 3 seeds." in markdown.read_text()
+    assert "0.6 (0.5--0.9)" in latex.read_text()
+    with comma.open() as file:
+        (row,) = csv.DictReader(file)
+    assert [float(row[f"F1 {part}"]) for part in ("median", "low", "high")] == [0.6, 0.5, 0.9]
+
+
+def test_a_winner_on_the_edge_of_its_grid_is_named(records):
+    records.add(client_lr=0.001, f1=(0, 1))
+    records.add(client_lr=0.01, f1=(0, 0.5))
+    (study,) = collect([records.root]).studies
+    table = tables.best_table(study, choose(study))
+    assert table["on the edge of its grid"].tolist() == ["smallest client rate"]

@@ -133,3 +133,28 @@ def test_main_metric_is_one_of_the_metrics(build, task, key):
     problem = build(task)
     assert task.main_metric in task.metrics(problem, np.zeros((1, problem.layout.size)))
     assert task.clients_available == problem.data.clients
+
+
+def test_a_glorot_start_is_uniform_within_its_limit_and_only_in_the_weights(regularizer):
+    task = replace(LASSO, dimension=600, start="glorot")
+    start = task.data(0, "float64").model.initial()
+    limit = np.sqrt(6 / 601)
+    assert np.abs(start[:-1]).max() <= limit
+    assert abs(start[:-1].var() / (limit**2 / 3) - 1) < 5 * np.sqrt(
+        0.8 / 600
+    )  # a uniform number's square has variance 4/45
+    assert start[-1] == 0
+    assert (start != task.data(1, "float64").model.initial()).any()
+    assert not task.build(0, "float64").model.initial().any()
+    matrix = replace(NUCLEAR, start="glorot").data(0, "float64")
+    assert matrix.joined(regularizer("nuclear")).layout.blocks[0].shape == (4, 4)
+
+
+@pytest.mark.parametrize("start", [None, "zeros"])
+def test_a_linear_model_starts_at_zero_otherwise(start):
+    assert not replace(LASSO, start=start).data(0, "float64").model.initial().any()
+
+
+def test_another_start_is_refused():
+    with pytest.raises(UserError, match=r"task.start: got 'ones', must be null, zeros or glorot"):
+        replace(LASSO, start="ones")

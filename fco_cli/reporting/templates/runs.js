@@ -1,6 +1,5 @@
-"use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// All runs: a table to sort and to filter, with the curves of a run on request.
+unpacked("data").then((data) => {
   const PAGE = 200; // rows shown until asked for all
   const COLUMNS = [
     ["study", "study"], ["algo", "algorithm"], ["client_lr", "client lr"], ["server_lr", "server lr"],
@@ -8,21 +7,16 @@
     ["megabytes", "MB"], ["seconds", "seconds"], ["id", "run"],
   ];
   const view = { sort: null, descending: false, all: false };
-  const table = document.getElementById("run-table");
+  const table = byId("run-table");
   const filters = { study: "filter-study", algo: "filter-algo", status: "filter-status" };
-  const element = (tag, properties = {}, ...children) => {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...children);
-    return made;
-  };
   const shown = (run, key) => {
     if (key === "algo") return data.algorithms[run.algo].label;
     return run[key] === null ? "–" : String(run[key]);
   };
 
   function filtered() {
-    const text = document.getElementById("filter-text").value.trim().toLowerCase();
-    const wanted = Object.entries(filters).map(([key, id]) => [key, document.getElementById(id).value]);
+    const text = byId("filter-text").value.trim().toLowerCase();
+    const wanted = Object.entries(filters).map(([key, id]) => [key, byId(id).value]);
     return data.runs.filter((run) =>
       wanted.every(([key, value]) => value === "" || run[key] === value) &&
       (text === "" || COLUMNS.some(([key]) => shown(run, key).toLowerCase().includes(text))));
@@ -42,8 +36,8 @@
     const runs = sorted(filtered());
     const visible = view.all ? runs : runs.slice(0, PAGE);
     table.tBodies[0].replaceChildren(...visible.map(row));
-    document.getElementById("count").textContent = `${runs.length} of ${data.runs.length} runs`;
-    const more = document.getElementById("more");
+    byId("count").textContent = `${runs.length} of ${data.runs.length} runs`;
+    const more = byId("more");
     more.hidden = visible.length === runs.length;
     more.textContent = `Show all ${runs.length}`;
     for (const heading of table.tHead.rows[0].cells) {
@@ -65,7 +59,7 @@
 
   function toggle(after, run) {
     if (after.nextElementSibling?.classList.contains("detail")) return after.nextElementSibling.remove();
-    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round");
+    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round"); // of a diverged run there are none
     const finals = Object.entries(run.final).map(([name, value]) => `${name} ${value ?? "not finite"}`).join(", ");
     const cell = element("td", { colSpan: COLUMNS.length },
       element("div", { className: "curves" }, ...metrics.map((metric) => plot(run, metric))),
@@ -88,7 +82,7 @@
     const y = (value) => height - bottom - (value - y0) / (y1 - y0 || 1) * (height - top - bottom);
     const said = (value) => Number((log ? 10 ** value : value).toPrecision(3)).toString();
     svg.append(
-      shape("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, stroke: "#999", fill: "none" }),
+      shape("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, stroke: "currentColor", fill: "none" }),
       label(left - 3, y(y1) + 4, said(y1), "end"), label(left - 3, y(y0), said(y0), "end"),
       label(left, height - 5, String(x0), "start"), label(width - right, height - 5, `round ${x1}`, "end"),
       shape("polyline", {
@@ -122,14 +116,11 @@
     return heading;
   })));
   for (const [key, id] of Object.entries(filters)) {
-    const values = [...new Set(data.runs.map((run) => run[key]))];
-    const options = values.map((value) =>
-      element("option", { value, textContent: key === "algo" ? data.algorithms[value].label : value }));
-    const select = document.getElementById(id);
-    select.append(element("option", { value: "", textContent: "all" }), ...options);
-    select.addEventListener("change", render);
+    fill(byId(id), [...new Set(data.runs.map((run) => run[key]))],
+      (value) => key === "algo" ? data.algorithms[value].label : value);
+    byId(id).addEventListener("change", render);
   }
-  document.getElementById("filter-text").addEventListener("input", render);
-  document.getElementById("more").addEventListener("click", () => { view.all = true; render(); });
+  byId("filter-text").addEventListener("input", render);
+  byId("more").addEventListener("click", () => { view.all = true; render(); });
   render();
-})();
+});

@@ -1,0 +1,108 @@
+"""Whether a study is all of a shipped experiment and nothing else: only then may it decide claims."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from typing import Any
+
+import yaml
+
+from fco_cli.help import options_of
+from fco_cli.reporting.studies import Study
+from fco_cli.reporting.text import printable
+
+Job = tuple[str, float | None, float | None, int]  # algorithm, client_lr, server_lr, seed
+
+
+@dataclass(frozen=True)
+class Design:
+    """What an experiment runs, at the paper's scale."""
+
+    pairs: frozenset[tuple[str, float | None, float | None]]
+    seeds: frozenset[int]
+    settings: dict[str, Any]  # that all of its federated runs share, by key
+
+    def jobs(self, seeds: frozenset[int]) -> set[Job]:
+        return {(*pair, seed) for pair in self.pairs for seed in seeds}
+
+
+def why_undecided(study: Study) -> str:
+    """In a few words; empty if the study may decide."""
+    if study.profile != "paper":
+        return f"only at profile {study.profile}"
+    if study.name not in options_of("experiment"):
+        return "no experiment that is shipped"
+    design = design_of(study.name)
+    federated = [run for run in study.runs if run.federated]
+    for run in federated[:1] or study.runs[:1]:
+        for key, value in _settings(run.config).items():
+            if key in design.settings and design.settings[key] != value:
+                return f"altered: {key} is {printable(value)}, the experiment's {printable(design.settings[key])}"
+    there: set[Job] = {(run.algo, run.client_lr, run.server_lr, run.seed) for run in study.runs}
+    wanted = design.jobs(design.seeds | {seed for *_, seed in there})  # more seeds are welcome
+    if missing := wanted - there:
+        return f"incomplete: {len(missing)} of {len(wanted)} runs are missing"
+    if extra := there - wanted:
+        return f"altered: {len(extra)} runs are not of the experiment"
+    return ""
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "hparams")}
+    parts["experiment.select"] = config["experiment"]["select"]
+    flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    return {key: value for key, value in flat.items() if not key.endswith("_lr")}
+
+
+@cache
+def design_of(experiment: str) -> Design:
+    """By composing its configuration, as `fco-run -m experiment=...` does."""
+    from omegaconf import OmegaConf
+
+    config = _composed(f"experiment={experiment}")
+    sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
+    params = sweeper["params"]
+    pairs = set()
+    for algo in params["algo"].split(","):
+        grid = {**params, **(sweeper["grid_of"] or {}).get(algo, {})}
+        pairs |= {(algo, *rates) for rates in _rates(experiment, algo, grid)}
+    own = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("task", "regularizer", "mirror")}
+    own |= {key: OmegaConf.to_container(config[key], resolve=True) for key in ("hparams", "experiment")}
+    return Design(frozenset(pairs), frozenset(range(config.seeds or 1)), _settings(own))
+
+
+def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[float | None, ...]]:
+    """Pairs of rates; none for what the algorithm does not use, its own where the experiment sweeps none."""
+    from fco_cli.algorithms import all_algorithms
+
+    uses = all_algorithms()[algo].uses
+    values: list[list[float | None]] = []
+    for name in ("client_lr", "server_lr"):
+        if name not in uses:
+            values.append([None])
+        elif f"hparams.{name}" in grid:
+            values.append([float(value) for value in str(grid[f"hparams.{name}"]).split(",")])
+        else:
+            values.append([float(_composed(f"experiment={experiment}", f"algo={algo}").hparams[name])])
+    return set(product(*values))
+
+
+@cache
+def shipped_theory() -> dict[str, Any]:
+    """The grid of experiment=theory at the paper's scale."""
+    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
+    return yaml.safe_load(re.sub(r"\$\{at_scale:(\d+)\}", r"\1", text))["theory"]
+
+
+def _composed(*overrides: str) -> Any:
+    from hydra import compose, initialize_config_module
+
+    from fco_cli.config import register
+
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        return compose("config", overrides=list(overrides), return_hydra_config=True)

@@ -1,0 +1,62 @@
+"""What a person sees of a run on the terminal."""
+
+from __future__ import annotations
+
+import io
+import logging
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fco_cli.commands.screen import COMPILING, RunProgress, noting_compilation, time_left
+from fco_cli.commands.tables import final_table, in_bytes
+
+TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left", 6006: "1 h 40 min left"}
+
+
+@pytest.mark.parametrize("seconds", TIMES)
+def test_the_time_left_is_said_in_minutes(seconds):
+    assert time_left(seconds) == TIMES[seconds]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(41_000_000, "41 MB"), (999, "999 bytes"), (1.5e9, "1.5 GB"), (2e3, "2 kB")]
+)
+def test_bytes_have_a_unit(count, said):
+    assert in_bytes(count) == said
+
+
+def test_the_final_table_has_units():
+    said = io.StringIO()
+    Console(file=said).print(final_table({"final": {"objective": 1.25, "bytes_up": 41e6, "f1": None}, "seconds": 2}))
+    assert [line.split() for line in said.getvalue().splitlines()] == [
+        ["objective", "1.25"],
+        ["bytes", "up", "41", "MB"],
+        ["f1", "not", "finite"],
+        ["time", "2.00", "s"],
+    ]
+
+
+def test_compilation_is_noticed_and_loading_is_not():
+    from numba.core import event
+
+    said: list[str] = []
+    with noting_compilation(lambda: said.append(COMPILING)):
+        with event.trigger_event("numba:run_pass"):
+            assert said == []
+        with event.trigger_event("numba:compile"):
+            assert said == [COMPILING]
+    with event.trigger_event("numba:compile"):
+        assert said == [COMPILING]  # nobody listens any more
+
+
+def test_a_resumed_run_says_from_which_round(caplog):
+    caplog.set_level(logging.INFO)
+    run = SimpleNamespace(task=SimpleNamespace(main_metric="f1"))
+    simulation = SimpleNamespace(running=[SimpleNamespace(history={"f1": [0.5]})], round=31)
+    with RunProgress(Console(quiet=True)) as progress:
+        progress.on_start([run], 100)
+        progress.on_round(simulation)
+        progress.on_round(simulation)
+    assert [record.getMessage() for record in caplog.records] == ["continued from round 30"]

@@ -1,0 +1,70 @@
+"""The search over settings that the paper leaves open, from records made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fco_cli.reporting.hidden_settings import as_markdown, draw_map, save_search, tried_settings
+from fco_cli.reporting.studies import SEARCH, collect
+
+TASKS = ("lasso", "lasso_ii", "lasso_iii", "lasso_iv")
+GOOD, BAD = (0, 1, 1, 1), (0, 0.2, 0.5, 0.5)
+
+
+def add_setting(records, strength=0.2, start="glorot", seeds=(0,), mine=GOOD, tasks=TASKS):
+    """FedDualAvg and three others on every dataset."""
+    select = {"second": "recovery_error"}
+    for task in tasks:
+        for seed in seeds:
+            for algo in ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp"):
+                records.add(
+                    algo, 0.001, 0.3, seed, experiment=SEARCH, select=select, psi={"name": "l1", "strength": strength},
+                    task={"name": task, "start": start, "heterogeneity": 1.0},
+                    f1=mine if algo == "feddualavg" else BAD, recovery_error=(4, 3, 2, 1),
+                )  # fmt: skip
+
+
+def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(records):
+    add_setting(records, strength=0.2, seeds=(0, 1, 2))
+    add_setting(records, strength=0.5, mine=BAD)
+    tried = tried_settings(collect([records.root]).search)
+    assert [(one.setting.strength, one.setting.rule) for one in tried] == [
+        (0.2, "f1"), (0.2, "recovery_error"), (0.5, "f1"), (0.5, "recovery_error"),
+    ]  # fmt: skip
+    good, _, bad, _ = tried
+    assert good.search.tests == bad.search.tests == good.judge.tests / 2
+    assert good.search.share == good.judge.share > bad.search.share
+    assert bad.judge is None
+    assert "lasso I, best learning rates of FedDualAvg (lasso_i)" not in bad.search.never  # (0.01, 1) was not tried
+    assert "lasso I, FedDualAvg finds the pattern (lasso_i)" in bad.search.never
+    page = as_markdown(tried)
+    assert page.index("| glorot | 1 | F1 | 0.2 |") < page.index("| glorot | 1 | F1 | 0.5 |")
+    assert "Under no setting: " in page
+
+
+def test_a_setting_without_all_datasets_is_not_scored(records):
+    add_setting(records, tasks=TASKS[:3])
+    assert tried_settings(collect([records.root]).search) == []
+
+
+def test_the_search_is_no_study_of_a_report(records):
+    add_setting(records)
+    records.add()
+    results = collect([records.root])
+    assert [study.name for study in results.studies] == ["lasso_i"]
+    assert len(results.search) == len(TASKS)
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_the_map_shows_both_kinds_of_seeds(records, tmp_path):
+    add_setting(records, seeds=(0, 1))
+    add_setting(records, start="zeros", mine=BAD)
+    search = collect([records.root]).search
+    first, second, *_ = draw_map(tried_settings(search)).axes
+    assert len(first.texts) == 4
+    assert len(second.texts) == 2
+    assert first.get_yticklabels()[0].get_text() == "glorot, heterogeneity 1, F1"
+    for part in ("figures", "tables"):
+        (tmp_path / part).mkdir()
+    assert save_search(search, tmp_path).exists()
+    assert save_search([], tmp_path) is None

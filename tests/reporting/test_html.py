@@ -1,0 +1,86 @@
+"""The order and the words of the page; a browser looks at the rest (tests/e2e/test_report_page.py)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+from fco_cli.reporting.captions import caption, command, number
+from fco_cli.reporting.html import in_order
+from fco_cli.reporting.report import make_report
+from fco_cli.reporting.select import choose
+from fco_cli.reporting.studies import collect
+
+
+def test_studies_stand_in_the_papers_order_with_twins_after_their_twins(records):
+    records.add(experiment="digits", paper="")
+    records.add(experiment="nuclear_ii", paper="Figure 9")
+    records.add(experiment="lasso_i", paper="Figure 3")
+    records.add(experiment="lasso_i_extended", paper="", twin_of="lasso_i")
+    records.add(experiment="fmri", paper="Figures 1, 5 and 12")
+    studies = collect([records.root]).studies
+    order = ["fmri", "lasso_i", "lasso_i_extended", "nuclear_ii", "digits"]
+    assert [study.name for study in in_order(studies)] == order
+
+
+def test_an_experiment_with_several_figures_numbers_each(records):
+    records.add(paper="Figures 1, 5 and 12")
+    (study,) = collect([records.root]).studies
+    kinds = ("side_by_side", "curves", "robustness", "learning_rates")
+    assert [number(study, kind) for kind in kinds] == ["Figure 1", "Figure 5", "Figure 12", ""]
+
+
+def test_a_caption_says_what_is_seen_and_which_winner_is_on_the_edge(records):
+    for seed in (0, 1):
+        records.add(client_lr=0.001, seed=seed, f1=(0, 1))
+        records.add(client_lr=0.01, seed=seed, f1=(0, 0.5))
+    (study,) = collect([records.root]).studies
+    text = caption(study, "curves", choose(study))
+    assert "Median and range over 2 seeds." in text
+    assert "†" in text
+    assert caption(study, "learning_rates", choose(study)).startswith("F1, mean of the last 2 rounds, for every pair")
+
+
+def test_the_command_that_makes_the_records(records):
+    records.add()
+    records.add(profile="quick")
+    records.add(experiment=None, task={"name": "lasso"})
+    commands = {study.slug: command(study) for study in collect([records.root]).studies}
+    assert commands == {
+        "lasso_i": "fco-run -m experiment=lasso_i",
+        "lasso_i_quick": "fco-run -m experiment=lasso_i profile=quick",
+        "lasso": "fco-run -m task=lasso",
+    }
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_a_twins_curves_stand_beside_its_twins(records, tmp_path):
+    records.add(experiment="lasso_i", paper="Figure 3")
+    records.add(experiment="lasso_i_extended", paper="", twin_of="lasso_i")
+    page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
+    sections = page.split("<section id=")
+    (first,) = [section for section in sections if section.startswith('"lasso_i"')]
+    (second,) = [section for section in sections if section.startswith('"lasso_i_extended"')]
+    assert first.index('id="figure-lasso_i"') < first.index('id="figure-lasso_i_extended"')
+    assert "<figure" not in second
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_the_theorems_are_on_the_page_and_a_damaged_picture_is_named(records, tmp_path):
+    records.add()
+    folder = records.root / "theory"
+    folder.mkdir()
+    table = [["statement", "cells", "violated", "smallest slack"], ["theorem <1>", "4", "0", "27"]]
+    (folder / "result.json").write_text(json.dumps({"status": "finished", "table": table, "config": "rounds: [4]"}))
+    (folder / "theory.md").write_text("")
+    Image.new("RGB", (40, 30)).save(folder / "theory.png")
+    page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
+    section = page.split('<section id="theory">')[1].split("</section>")[0]
+    assert "<td>theorem &lt;1&gt;</td><td>4</td>" in section
+    assert 'src="data:image/webp;base64,' in section
+    (folder / "theory.png").write_bytes(b"nonsense")
+    report = make_report(collect([records.root]), tmp_path / "report")
+    assert [place for place, _ in report.damaged] == [folder]
+    assert '<section id="theory">' not in report.page.read_text()
