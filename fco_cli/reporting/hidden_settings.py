@@ -157,7 +157,6 @@ def draw_map(tried: list[Tried]) -> Figure:
         axis.set_title(f"claims that hold, in %\n{title}")
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
-    axes[0].set_ylabel("start, heterogeneity, learning rates by")
     figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, label="share of the lasso claims")
     return figure
 
