@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CURVE_NUMBERS = 100_000  # of all runs' curves together; the records have all
 MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
-PIXELS, COLOURS = 720, 32  # of a figure in the page; the files beside it have more
+PIXELS, COLOURS = 720, 64  # of a figure in the page; the files beside it have more
 FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 
 
@@ -257,7 +257,8 @@ def _picture(png: bytes) -> dict[str, Any]:
         height = round(image.height * PIXELS / image.width)
         small = image.convert("RGB").resize((PIXELS, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
-    plain = small.quantize(COLOURS, dither=Image.Dither.NONE).convert("RGB")
+    # Octrees keep the colours of small marks, where a median cut looks at the area alone.
+    plain = small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
     plain.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
     return {"uri": uri, "width": PIXELS, "height": height}

@@ -58,6 +58,8 @@ def _server(cell: Cell) -> float:
 @styled
 def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
+    from matplotlib.ticker import FuncFormatter
+
     grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
     cells = [cell for choice in grids.values() for cell in choice.cells]
     if not grids or max(len({_client(cell) for cell in cells}), len({_server(cell) for cell in cells})) > MOST_RATES:
@@ -87,7 +89,9 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         axis.spines[:].set_visible(False)
     figure.supxlabel("server learning rate", fontsize=8)
     figure.supylabel("client learning rate", fontsize=8)
-    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30, format=plain)
+    bar.ax.yaxis.set_minor_formatter(plain)
     bar.outline.set_visible(False)
     edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
     entitle(figure, study, f"{study.rule}; hatched: diverged", edge)

@@ -51,13 +51,13 @@ function fill(select, values, label = (value) => value) {
   const rows = [...document.querySelectorAll("#claim-table tbody tr")];
   const filters = ["verdict", "group", "experiment"].map((key) => [key, byId(`claim-${key}`)]);
   const text = byId("claim-text");
-  const DECIDED = "what was run";
+  const RUN = "what was run";
   function render() {
     const wanted = text.value.trim().toLowerCase();
     let count = 0;
     for (const row of rows) {
       const matches = ([key, { value }]) => value === "" || row.dataset[key] === value ||
-        (value === DECIDED && row.dataset.verdict !== "not run");
+        (value === RUN && "run" in row.dataset);
       const shown = filters.every(matches) &&
         row.textContent.toLowerCase().includes(wanted);
       row.hidden = !shown;
@@ -74,10 +74,10 @@ function fill(select, values, label = (value) => value) {
     fill(select, [...new Set(rows.map((row) => row.dataset[key]))]);
     select.addEventListener("change", render);
   }
-  if (rows.some((row) => row.dataset.verdict !== "not run")) {
+  if (rows.some((row) => "run" in row.dataset)) {
     const verdicts = byId("claim-verdict");
-    verdicts.prepend(element("option", { value: DECIDED, textContent: DECIDED }));
-    verdicts.value = DECIDED;
+    verdicts.prepend(element("option", { value: RUN, textContent: RUN }));
+    verdicts.value = RUN;
   }
   text.addEventListener("input", render);
   for (const link of document.querySelectorAll("a[data-experiment]")) {

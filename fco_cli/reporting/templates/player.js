@@ -15,7 +15,8 @@ unpacked("players").then((players) => {
     "weights": (player, algorithm) => {
       const [width, height] = [260, 130];
       const [made, pen] = canvas(width, height);
-      const y = (level) => height / 2 - level / 50 * (height / 2 - 3);
+      const below = player.ones === null ? 50 : 15; // levels under zero: where the truth is known it is not negative
+      const y = (level) => 3 + (50 - Math.max(level, -below)) / (50 + below) * (height - 6);
       return [made, (frame) => {
         const x = (i) => 2 + i / frame.length * (width - 4);
         pen.clearRect(0, 0, width, height);
