@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fco_cli.commands.shell import answered, end
+from fco_cli.commands.shell import answered, end, one_line_endings
+from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.simulation.stop import SIGNALS
 
@@ -26,10 +27,13 @@ def main(arguments: list[str] | None = None) -> None:
     if answered():
         return
     options = _options(arguments)
-    try:
-        reproduce(options)
-    except OSError as problem:
-        end("fco-reproduce", 2, f"{problem.filename}: cannot be read or written: {problem.strerror}")
+    with one_line_endings("fco-reproduce"):
+        try:
+            reproduce(options)
+        except OSError as problem:
+            if problem.strerror is None:  # Hydra's, for a configuration that it does not find
+                raise
+            raise UserError(f"{problem.filename}: cannot be read or written: {problem.strerror}") from problem
 
 
 def reproduce(options: argparse.Namespace) -> None:
