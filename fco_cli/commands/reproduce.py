@@ -81,9 +81,11 @@ def _without_data(experiments: list[str]) -> dict[str, str]:
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
+    from fco_cli import theory
     from fco_cli.config import register
 
     register()
+    theory.register()
     missing = {}
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         for name in experiments:

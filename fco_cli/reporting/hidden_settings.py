@@ -84,12 +84,17 @@ def tried_settings(studies: Iterable[Study]) -> list[Tried]:
 
 
 def _score(claims: list[Claim], studies: list[Study], wanted: Callable[[int], bool]) -> Score | None:
-    parts = []
+    """None where no such seed was run, or not every algorithm and pair on every dataset and seed."""
+    parts, jobs = [], []
     for study in studies:
         runs = [run for run in study.runs if wanted(run.seed)]
-        if not runs:
-            return None
-        parts.append(replace(study, name=EXPERIMENTS[runs[0].config["task"]["name"]], runs=runs))
+        jobs += [
+            {(run.algo, run.client_lr, run.server_lr) for run in runs if run.seed == seed}
+            for seed in {run.seed for each in studies for run in each.runs if wanted(run.seed)}
+        ]
+        parts.append(replace(study, name=EXPERIMENTS[study.runs[0].config["task"]["name"]], runs=runs))
+    if not jobs or any(some != jobs[0] for some in jobs):
+        return None
     entries: list[Entry] = [
         entry for entry in evaluate(claims, Results(parts), lambda study: "") if entry.verdict != NOT_RUN
     ]

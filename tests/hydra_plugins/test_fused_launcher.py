@@ -75,7 +75,7 @@ def test_a_shared_composition_equals_hydras_own(job):
         assert ours == compose("config", overrides=job)
 
 
-def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch):
+def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch, seeds=None):
     """What the sweeper would launch."""
     launched = []
 
@@ -86,7 +86,7 @@ def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Plugins.instance(), "instantiate_launcher", lambda *_: Recorder(), raising=False)
     sweeper = GridSweeper(params, grid_of)
-    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    config = OmegaConf.create({"seeds": seeds, "hydra": {"sweep": {"dir": str(tmp_path)}}})
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         context = HydraContext(config_loader=GlobalHydra.instance().hydra.config_loader, callbacks=None)
         sweeper.setup(hydra_context=context, task_function=None, config=config)
@@ -102,6 +102,14 @@ FEDMID = [["algo=fedmid", f"hparams.client_lr={c}", f"hparams.server_lr={s}"] fo
 def test_an_algorithm_may_have_a_grid_of_its_own(tmp_path, monkeypatch):
     local = [["algo=local", f"hparams.client_lr={c}", "hparams.server_lr=1"] for c in (5, 6, 7)]
     assert jobs_of(PARAMS, OWN, [], tmp_path, monkeypatch) == FEDMID + local
+
+
+def test_seeds_multiply_every_grid_and_a_seed_on_the_command_line_takes_their_place(tmp_path, monkeypatch):
+    jobs = jobs_of(PARAMS, OWN, [], tmp_path, monkeypatch, seeds=2)
+    assert [job[1:] if job[0].startswith("seed") else job for job in jobs][:4] == FEDMID
+    assert sorted(job[0] for job in jobs) == ["seed=0"] * 7 + ["seed=1"] * 7
+    chosen = jobs_of(PARAMS, OWN, ["algo=fedmid", "seed=7"], tmp_path, monkeypatch, seeds=2)
+    assert chosen == [["seed=7", *job] for job in FEDMID]
 
 
 def test_the_command_line_counts_more_than_any_grid(tmp_path, monkeypatch):

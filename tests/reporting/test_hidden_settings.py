@@ -45,6 +45,11 @@ def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(
 def test_a_setting_without_all_datasets_is_not_scored(records):
     add_setting(records, tasks=TASKS[:3])
     assert tried_settings(collect([records.root]).search) == []
+    add_setting(records, tasks=TASKS[3:])
+    add_setting(records, tasks=TASKS[:2], seeds=(1,))  # the judges are not through
+    first, _ = tried_settings(collect([records.root]).search)
+    assert first.search is not None
+    assert first.judge is None
 
 
 def test_the_search_is_no_study_of_a_report(records):
