@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fco_cli.reporting.report import Drawn, Report
     from fco_cli.reporting.sweeps import SweptKey
 
-CURVE_NUMBERS = 100_000  # of all runs' curves together; the records have all
+CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
 MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
 PIXELS, COLOURS = 720, 64  # of a figure in the page; the files beside it have more
 FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
@@ -299,7 +299,8 @@ def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
         "seconds": _number(run.result["seconds"]),
         "id": run.run_id,
         "folder": str(run.folder),
-        "final": {name: _number(value) for name, value in run.final.items()},
+        # Where a run that diverged stood last says nothing, and most of a large grid's runs diverge.
+        "final": {} if run.diverged else {name: _number(value) for name, value in run.final.items()},
         "curves": {}
         if run.diverged
         else {name: [_number(value) for value in values[kept]] for name, values in curves.items()},

@@ -23,6 +23,7 @@ from fco_cli.reporting.style import metric_style
 LARGEST = 4 * MEBIBYTE
 MOST_FRAMES, MOST_WEIGHTS, SLICES = 24, 2048, 3
 LEVELS = 50  # up and down
+SPARSITY = ("density", "rank")
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ def _shared_rounds(paths: list[Snapshots]) -> np.ndarray:
 
 
 def _said(study: Study, run: RecordedRun, at: float) -> str:
-    """The study's metrics at a round."""
+    """How good and how sparse the model is at a round."""
     i = int(np.searchsorted(run.curves["round"], at, side="right")) - 1
-    metrics = [study.rule.metric, *(metric for metric in study.panels if metric != study.rule.metric)][:2]
+    metrics = [study.rule.metric, *(metric for metric in SPARSITY if metric in study.panels)]
     return ", ".join(f"{metric_style(m).label} {run.curves[m][i]:.3g}" for m in metrics if m in run.curves)
 
 
