@@ -17,7 +17,7 @@ from fco_cli.help import options_of
 from fco_cli.simulation.stop import SIGNALS
 
 FIGURES = Path("outputs/figures")
-FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: a smaller scale is no use
+FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
 ON_DEMAND = ("hidden_settings",)  # takes as long as all the others together
 
@@ -44,7 +44,7 @@ def reproduce(options: argparse.Namespace) -> None:
     for name in options.experiments:
         if name in skipped:
             continue
-        profile = "paper" if name in FIXED_SCALE else options.profile
+        profile = "paper" if name in FIXED_SCALE and options.profile != "quick" else options.profile
         print(f"== {name}, profile {profile}", flush=True)
         exit_code, last_words = run_experiment(name, profile)
         if exit_code > 2 or exit_code < 0:  # a signal: whoever sent it means all of us
