@@ -14,7 +14,7 @@ from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.design import shipped_theory
 from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun, first_round, label
 from fco_cli.reporting.gate import BadRecord
-from fco_cli.reporting.select import Cell, Choice, robust_pairs
+from fco_cli.reporting.select import Cell, robust_pairs
 from fco_cli.reporting.style import metric_style
 from fco_cli.reporting.theorems import Theorems
 
@@ -263,6 +263,7 @@ def rules_agree(evidence: Evidence, algos: list[str]) -> Finding:
     by_first, by_other = evidence.own_by(evidence.study.rule), evidence.own_by(other)
     for algo in algos:
         evidence.best(algo)
+        evidence.own_grid(algo)
         mine, second = by_first[algo].best, by_other[algo].best
         if mine is None or second is None:
             raise Diverged(f"all runs of {label(algo)} diverged")
@@ -294,7 +295,7 @@ def most_robust(evidence: Evidence, algo: str, than: list[str], levels: Levels) 
 
 def _share(evidence: Evidence, algo: str, levels: Levels) -> float:
     evidence.best(algo)
-    choice: Choice = evidence.own[algo]
+    choice = evidence.own_grid(algo)
     pairs = robust_pairs(choice)
     if not pairs:
         raise NotRun(f"no pairs of {algo} in the range of the robustness figure")

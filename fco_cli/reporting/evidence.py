@@ -52,9 +52,15 @@ class Evidence:
         mine = [run for run in self.study.runs if run.seed == self.seed]
         return choose(Study(**{**vars(self.study), "runs": mine}), rule)
 
+    def own_grid(self, algo: str) -> Choice:
+        """All that this seed has of an algorithm, in a sweep that may still be under way."""
+        if algo not in self.own:
+            raise NotRun(f"no runs of {label(algo)} with seed {self.seed}")
+        return self.own[algo]
+
     def own_choice(self, algo: str) -> Choice:
         self.best(algo)  # refuses what was not run or always diverged
-        choice = self.own[algo]
+        choice = self.own_grid(algo)
         if choice.best is None:
             raise Diverged(f"all {len(choice.cells)} runs of {label(algo)} with seed {self.seed} diverged")
         return choice

@@ -425,3 +425,20 @@ def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
     assert reason(mine) == "no experiment that is shipped"
+
+
+ALGORITHMS = ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum")
+
+
+@pytest.mark.parametrize("missing", ALGORITHMS)
+@pytest.mark.parametrize("experiment", ["lasso_i", "lasso_i_extended", "nuclear_ii"])
+def test_a_sweep_under_way_may_lack_an_algorithm_of_a_seed(records, experiment, missing):
+    """Whatever a claim asks for: it is not run, and the report goes on."""
+    twin = experiment.removesuffix("_extended") if experiment.endswith("_extended") else ""
+    for seed in (0, 1):
+        for algo in ALGORITHMS:
+            if (algo, seed) != (missing, 1):
+                records.add(algo, seed=seed, experiment=experiment, twin_of=twin, f1=(0, 0.5, 1, 1), rank=(9, 3, 2, 2))
+    entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.experiment == experiment]
+    assert len(entries) > 5
+    assert {entry.verdict for entry in entries} == {NOT_RUN}
