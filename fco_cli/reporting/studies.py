@@ -113,7 +113,9 @@ def collect(folders: Iterable[Path]) -> Results:
                 read[place.resolve()] = read_record(place)
             except BadRecord as problem:
                 results.left_out.append((place, str(problem)))
-    runs, older = _newest({run.run_id: run for run in read.values()}.values())  # one run may lie in two places
+    # One run may lie in two places; as a run of two experiments, an original and its twin, it counts for both.
+    each = {(run.run_id, _experiment(run)["name"]): run for run in read.values()}
+    runs, older = _newest(each.values())
     results.left_out += older
     for study in studies_of(with_gaps(runs)):
         (results.search if study.name == SEARCH else results.studies).append(study)

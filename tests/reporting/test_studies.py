@@ -132,3 +132,12 @@ def test_time_is_linear_in_the_number_of_records(records):
     assert time.process_time() - start < 30
     assert len(studies) == 2000
     assert all(run.optimality_gap == 0 for study in studies for run in study.runs)
+
+
+def test_a_run_that_an_experiment_shares_with_its_twin_counts_for_both(records):
+    """Their grids overlap, and the experiment is no part of a run's identity."""
+    one = records.add(experiment="lasso_i")
+    other = records.add(experiment="lasso_i_extended", twin_of="lasso_i")
+    result = json.loads((one / "result.json").read_text())
+    (other / "result.json").write_text(json.dumps(result))
+    assert [study.name for study in collect([records.root]).studies] == ["lasso_i", "lasso_i_extended"]
