@@ -11,7 +11,7 @@ import numpy as np
 from fco_cli.reporting.figures import EDGE, LARGEST_DRAWN, SMALLEST_DRAWN, drawable, entitle, new_figure, styled
 from fco_cli.reporting.select import Cell, Choice
 from fco_cli.reporting.studies import Study
-from fco_cli.reporting.style import algorithm_style
+from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _server(cell: Cell) -> float:
 @styled
 def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
     cells = [cell for choice in grids.values() for cell in choice.cells]
@@ -91,7 +91,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     figure.supylabel("client learning rate", fontsize=8)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30, format=plain)
-    bar.ax.yaxis.set_minor_formatter(plain)
+    bar.ax.yaxis.set_minor_formatter(plain if norm.vmax < 100 * norm.vmin else NullFormatter())
     bar.outline.set_visible(False)
     edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
     entitle(figure, study, f"{study.rule}; hatched: diverged", edge)
@@ -104,7 +104,7 @@ def _colours(study: Study, cells: list[Cell]) -> tuple[Any, str]:
 
     scores = np.array([cell.score for cell in cells if np.abs(cell.score) < LARGEST_DRAWN])
     low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    log = low > SMALLEST_DRAWN and high > 5 * low
+    log = metric_style(study.rule.metric).log and low > SMALLEST_DRAWN and high > 5 * low
     norm = LogNorm(low, high) if log else Normalize(low, high if high > low else low + 1)
     return norm, "viridis" if study.rule.mode == "max" else "viridis_r"
 
@@ -143,6 +143,8 @@ def short(value: float) -> str:
         return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
     if 0.00095 <= value < 0.095:
         return f"{value:.2g}".lstrip("0")
+    if 0 < value < 0.00095:
+        return f"{value:.0e}"
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 
