@@ -133,9 +133,8 @@ def checkpoints(folder):
     return list(folder.rglob("checkpoint.npz"))
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGINT, signal.SIGTERM))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid"]
     process = start(*sweep, f"output_dir={tmp_path}/interrupted", cwd=tmp_path)
