@@ -17,7 +17,7 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.sweeps.problems import problem_of, varying_of
 
 CASES = json.loads(Path(__file__).with_name("reference.json").read_text())
-ALWAYS = ("lasso/", "nuclear/feddualavg", "nuclear/fedmid", "lasso_small/")  # the others take long to compile
+ALWAYS = ("lasso/", "nuclear/feddualavg", "lasso_small/")  # the others take long to compile
 
 
 @pytest.mark.parametrize(

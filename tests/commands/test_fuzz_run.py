@@ -109,7 +109,7 @@ def check(fco_run, words):
         assert len(errors.splitlines()) <= 3, (words, errors)
 
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

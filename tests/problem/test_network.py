@@ -50,6 +50,7 @@ def gradient(w, x, y) -> np.ndarray:
     return out
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_the_gradient_is_that_of_finite_differences(data, models):
     x, y = data
 
