@@ -171,6 +171,7 @@ def test_nothing_is_lost_by_kill_9_at_any_time(what, tmp_path):
                     cluster.kill_worker()
                 elif what == "client":
                     kill(process)
+                    process.communicate()  # closes its pipes
                     process = sweep.start(cluster)
                 else:
                     cluster.__exit__()
