@@ -36,7 +36,7 @@ def in_units(count: int) -> str:
     scale = next((k for k in range(len(UNITS)) if count < 1000 ** (k + 1)), len(UNITS))
     if scale == len(UNITS):
         return f"more than 1000 {UNITS[-1]}"
-    return f"{count} bytes" if scale == 0 else f"{count / 1000**scale:.1f} {UNITS[scale]}"
+    return f"{count} bytes" if scale == 0 else f"{count / 1000**scale:.4g} {UNITS[scale]}"
 
 
 def _physical() -> Iterator[int]:

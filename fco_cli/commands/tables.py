@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fco_cli.advice import Constants
+from fco_cli.memory_limit import in_units
 
 
 def final_table(result: dict[str, Any]) -> Table:
@@ -18,18 +19,10 @@ def final_table(result: dict[str, Any]) -> Table:
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in result["final"].items():
-        said = "not finite" if value is None else in_bytes(value) if name.startswith("bytes_") else f"{value:.6g}"
+        said = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
         table.add_row(name.replace("_", " "), said)
     table.add_row("time", f"{result['seconds']:.2f} s")
     return table
-
-
-def in_bytes(count: float) -> str:
-    """41 MB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
 
 
 def best_table(folders: list[Path]) -> Table | None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 MAY_BE_NULL = ("experiment", "hparams/grid")
-SWITCHES = ("force", "dry_run", "record_clients", "hparams.normalize_steps")
 
 
 def check_words(words: list[str]) -> None:
@@ -20,7 +19,9 @@ def check_words(words: list[str]) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
+    from fco_cli.config.schemas import switches
+
+    parser, known_switches = OverridesParser.create(), switches()
     for word in words:
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
             continue  # a flag, or what Hydra refuses itself
@@ -28,10 +29,10 @@ def check_words(words: list[str]) -> None:
             override = parser.parse_override(word)
         except HydraException:
             continue  # it will say so itself, with the place
-        _check(override, word)
+        _check(override, word, known_switches)
 
 
-def _check(override: Override, word: str) -> None:
+def _check(override: Override, word: str, switches: frozenset[str]) -> None:
     key, group = override.key_or_group, override.key_or_group.partition(".")[0]
     if key in GROUPS:
         if override.is_delete() and key not in MAY_BE_NULL:
@@ -40,7 +41,7 @@ def _check(override: Override, word: str) -> None:
             _check_choice(key, value)
     elif group in ("experiment", "profile") and override.is_add():
         raise UserError(f"{key}: no such key; {group}=... chooses among {', '.join(options_of(group))}")
-    elif key in SWITCHES:
+    elif key in switches:
         for value in _values(override):
             if isinstance(value, int) and value not in (0, 1):  # Booleans are integers
                 raise UserError(f"{key}: got {value}, must be true or false")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -122,12 +122,21 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=RunConfig, package="_global_")
     store.store(group="schema", name="hparams", node=Hparams)
-    families: dict[str, Mapping[str, type]] = {
-        "task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS,
-    }  # fmt: skip
-    for group, kinds in families.items():
+    for group, kinds in families().items():
         for name, kind in kinds.items():
             store.store(group=f"schema/{group}", name=name, node=kind)
+
+
+def families() -> dict[str, Mapping[str, Any]]:
+    """The groups whose options have a schema each."""
+    return {"task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS}
+
+
+def switches() -> frozenset[str]:
+    """The keys that are true or false, of whatever option."""
+    owners = [("", RunConfig), ("hparams.", Hparams)]
+    owners += [(f"{group}.", kind) for group, kinds in families().items() for kind in kinds.values()]
+    return frozenset(f"{prefix}{key.name}" for prefix, owner in owners for key in fields(owner) if key.type == "bool")
 
 
 def _at_scale(rounds: int, *, _root_: DictConfig) -> int:

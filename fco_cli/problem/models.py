@@ -13,6 +13,7 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order
 from fco_cli.problem.layout import Array, Block, Layout
+from fco_cli.problem.streams import MODEL, generator
 
 CHUNK = 1024  # columns
 
@@ -176,13 +177,20 @@ class Model(Protocol):
         ...
 
 
+def glorot_uniform(random: np.random.Generator, inputs: int, outputs: int) -> Array:
+    """The weights of a layer at the start, flat (Glorot and Bengio, 2010)."""
+    limit = np.sqrt(6 / (inputs + outputs))
+    return random.uniform(-limit, limit, inputs * outputs)
+
+
 @dataclass(frozen=True)
 class Linear:
-    """score = kernel . x + bias, with a score per output."""
+    """score = weights . x + bias, with a score per output."""
 
     features: int
     outputs: int = 1
     weights_shape: tuple[int, ...] | None = None  # how the regularizer sees the weights, e.g. (32, 32)
+    seed: int | None = None  # of a Glorot-uniform start; none: zeros
 
     forward: ClassVar[Kernel] = linear_forward
     backward: ClassVar[Kernel] = linear_backward
@@ -198,5 +206,9 @@ class Linear:
         return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularized=False)))
 
     def initial(self) -> Array:
-        """w_0 = 0 (docs/method.md, "Experiments")."""
-        return np.zeros(self.layout.size)
+        """w_0 (docs/method.md, "Experiments"); the bias is 0 in any case."""
+        w = np.zeros(self.layout.size)
+        if self.seed is not None:
+            random = generator(self.seed, MODEL)
+            w[self.layout.slices["weights"]] = glorot_uniform(random, self.features, self.outputs)
+        return w

@@ -14,7 +14,7 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
-from fco_cli.problem.models import add_products, add_rows, add_rows_to_both
+from fco_cli.problem.models import add_products, add_rows, add_rows_to_both, glorot_uniform
 from fco_cli.problem.streams import MODEL, generator
 
 
@@ -161,6 +161,5 @@ class Network:
         w = np.zeros(layout.size)
         for block in layout.blocks:
             if block.regularized:
-                limit = np.sqrt(6 / sum(block.shape))
-                w[layout.slices[block.name]] = random.uniform(-limit, limit, block.size)
+                w[layout.slices[block.name]] = glorot_uniform(random, *block.shape)
         return w

@@ -19,8 +19,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import Metrics, evaluate
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved, client_memory
-from fco_cli.simulation.path import Path as ModelPath
-from fco_cli.simulation.path import as_snapshot, snapshot_rounds
+from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
 from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
@@ -41,7 +40,7 @@ class Job:
     diverged: int | None = None  # the round whose state was not finite
     model: Array | None = None  # the output, set when the job ends
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
-    path: ModelPath = field(default_factory=dict)  # its model at a few rounds, where asked for
+    path: Snapshots = field(default_factory=dict)  # its model at a few rounds, where asked for
 
     @property
     def ended(self) -> bool:
@@ -202,6 +201,11 @@ class Simulation:
             or rows != {len(evaluated)}
         ):
             return "its metrics are not this run's"
+        taken = {done for done in self.snapshots if done <= job.round}
+        if job.path.keys() != taken or any(
+            model.shape != (self.setup.problem.layout.size,) for model in job.path.values()
+        ):
+            return "its snapshots are not this run's"
         return None
 
     def snapshot(self) -> list[Job]:

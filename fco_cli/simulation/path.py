@@ -9,7 +9,7 @@ from fco_cli.problem.layout import Array
 LARGEST = 2**20  # bytes that all snapshots of a run take
 MOST = 40  # snapshots
 
-Path = dict[int, Array]  # round -> model [P]
+Snapshots = dict[int, Array]  # round -> model [P]
 
 
 def as_snapshot(model: Array) -> Array:

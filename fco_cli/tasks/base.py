@@ -7,29 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fco_cli.errors import require
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.problem.streams import MODEL, generator
 
 STARTS = ("zeros", "glorot")
-
-
-@dataclass(frozen=True)
-class GlorotLinear(Linear):
-    """A linear model that starts Glorot-uniform with a bias of 0, as in the authors' code."""
-
-    seed: int = 0
-
-    def initial(self) -> Array:
-        w = super().initial()
-        limit = np.sqrt(6 / (self.features + self.outputs))
-        weights = w[self.layout.slices["weights"]]
-        weights[:] = generator(self.seed, MODEL).uniform(-limit, limit, weights.size)
-        return w
 
 
 @dataclass(kw_only=True)
@@ -77,8 +60,7 @@ class Task(ABC):
         made = self.build(seed, dtype)
         if self.start != "glorot" or not isinstance(made.model, Linear):
             return made
-        shape = {"features": made.model.features, "outputs": made.model.outputs}
-        return replace(made, model=GlorotLinear(**shape, weights_shape=made.model.weights_shape, seed=seed))
+        return replace(made, model=replace(made.model, seed=seed))
 
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:

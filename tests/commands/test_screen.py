@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fco_cli.commands.screen import COMPILING, RunProgress, noting_compilation, time_left
-from fco_cli.commands.tables import final_table, in_bytes
+from fco_cli.commands.tables import final_table
 
 TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left", 6006: "1 h 40 min left"}
 
@@ -18,13 +18,6 @@ TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left"
 @pytest.mark.parametrize("seconds", TIMES)
 def test_the_time_left_is_said_in_minutes(seconds):
     assert time_left(seconds) == TIMES[seconds]
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(41_000_000, "41 MB"), (999, "999 bytes"), (1.5e9, "1.5 GB"), (2e3, "2 kB")]
-)
-def test_bytes_have_a_unit(count, said):
-    assert in_bytes(count) == said
 
 
 def test_the_final_table_has_units():

@@ -99,6 +99,7 @@ DAMAGES = {
     "more counters": lambda job: setattr(job, "counters", np.zeros(99, np.int64)),
     "another metric": lambda job: job.history.update(weight=job.history["objective"]),
     "a row too many": lambda job: job.history["objective"].append(1.0),
+    "a snapshot that nobody took": lambda job: job.path.update({1: np.zeros(21)}),
     "other rounds": lambda job: job.history["round"].reverse(),
 }
 
