@@ -63,9 +63,8 @@ SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their 
 @pytest.mark.parametrize(
     "experiment", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALLEST]
 )
-def test_it_runs(fco_run, tmp_path, experiment, request):
-    if experiment == "theory":
-        request.getfixturevalue("interpreted")
+@pytest.mark.usefixtures("interpreted")
+def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
     fco_run("-m", f"experiment={experiment}", "profile=smoke", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])
     folder = tmp_path / "outputs" / "smoke" / experiment

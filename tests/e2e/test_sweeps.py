@@ -68,24 +68,25 @@ def test_launchers_and_workers_agree_file_by_file(tmp_path):
         assert len(records(tmp_path / launcher)) == 2
 
 
-def test_a_second_call_does_only_what_is_missing(tmp_path):
-    sweep = ["-m", *TINY, "hparams.client_lr=0.01,0.02", "hparams.rounds=5"]
-    fco(*sweep, cwd=tmp_path)
+def test_a_second_call_does_only_what_is_missing(tmp_path, here):
+    few = ["-m", *TINY, "hydra.launcher.n_jobs=1", "hparams.rounds=5"]
+    sweep = [*few, "hparams.client_lr=0.01,0.02"]
+    here(*sweep, cwd=tmp_path)
     before = {run_id: (path / "result.json").stat().st_mtime_ns for run_id, path in records(tmp_path).items()}
-    more = fco("-m", *TINY, "hparams.client_lr=0.01,0.02,0.03", "hparams.rounds=5", cwd=tmp_path)
+    more = here(*few, "hparams.client_lr=0.01,0.02,0.03")
     after = {run_id: (path / "result.json").stat().st_mtime_ns for run_id, path in records(tmp_path).items()}
     assert len(after) == 3
     assert {run_id: after[run_id] for run_id in before} == before
-    assert "3 finished" in more.stderr
-    edited = fco(*sweep[:-1], "hparams.rounds=6", cwd=tmp_path)  # another number of rounds is another run
+    assert "3 finished" in more.err
+    edited = here(*sweep, "hparams.rounds=6")  # another number of rounds is another run
     assert len(records(tmp_path)) == 5
     assert {run_id: (records(tmp_path)[run_id] / "result.json").stat().st_mtime_ns for run_id in before} == before
-    assert "best by training loss + ψ, at the last round" in edited.stdout
-    assert edited.stdout.splitlines()[-1] == "next: fco-report outputs --claims"
+    assert "best by training loss + ψ, at the last round" in edited.out
+    assert edited.out.splitlines()[-1] == "next: fco-report outputs --claims"
 
 
-def test_every_job_has_its_record_and_hydra_output(tmp_path):
-    fco("-m", *TINY, *GRID, "hparams.rounds=3", "algo=feddualavg,optimum", cwd=tmp_path)
+def test_every_job_has_its_record_and_hydra_output(tmp_path, here):
+    here("-m", *TINY, *GRID, "hydra.launcher.n_jobs=1", "hparams.rounds=3", "algo=feddualavg,optimum", cwd=tmp_path)
     folders = records(tmp_path)
     assert len(folders) == 7  # six pairs, and an optimum that knows no learning rate
     for folder in folders.values():
@@ -93,14 +94,15 @@ def test_every_job_has_its_record_and_hydra_output(tmp_path):
         assert (folder / "config.yaml").exists()
 
 
-def test_the_table_at_the_end_chooses_as_the_report_does(tmp_path):
-    """Over the experiment's window of rounds: here the last 20 of 100."""
-    rates = ["hparams.client_lr=0.0001,0.0005,0.002,0.01", "hparams.server_lr=0.1,1"]
-    job = ["experiment=lasso_i", "profile=quick", "algo=fedmid", *TINY, *rates, "experiment.select.last=20"]
-    said = fco("-m", *job, f"output_dir={tmp_path}/o", cwd=tmp_path).stdout
+def test_the_table_at_the_end_chooses_as_the_report_does(tmp_path, here):
+    """Over the experiment's window of rounds: here the last 10 of 30."""
+    rates = ["hparams.client_lr=0.0005,0.002,0.01", "hparams.server_lr=0.1,1"]
+    job = ["experiment=lasso_i", "profile=quick", "algo=fedmid", *TINY, *rates, "hparams.rounds=30"]
+    job = [*job, "experiment.select.last=10"]
+    said = here("-m", *job, "hydra.launcher.n_jobs=1", f"output_dir={tmp_path}/o", cwd=tmp_path).out
     (study,) = collect([tmp_path / "o"]).studies
     best = choose(study)["fedmid"].best
-    assert study.rule.last == 20
+    assert study.rule.last == 10
     assert str(best.runs[0].folder) in said
 
 
@@ -180,46 +182,43 @@ def test_two_sweeps_at_once_share_the_work(tmp_path):
     assert_same_records(tmp_path, tmp_path.with_name(f"{tmp_path.name}-straight"))
 
 
-def test_a_failed_run_is_listed_and_the_others_go_on(tmp_path):
+def test_a_failed_run_is_listed_and_the_others_go_on(tmp_path, here):
     """An optimum that cannot reach its certificate is the failure that a user can provoke."""
-    done = fco(
-        "-m", *TINY, "algo=optimum", "algo.max_iterations=1,1000", "hparams.rounds=3", cwd=tmp_path, check=False
+    done = here(
+        "-m", *TINY, "hydra.launcher.n_jobs=1", "algo=optimum", "algo.max_iterations=1,1000",
+        "hparams.rounds=3", cwd=tmp_path, code=1,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "1 of 2 runs failed" in done.stderr
-    assert "did not reach its certificate" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    assert "1 of 2 runs failed" in done.err
+    assert "did not reach its certificate" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
     assert len(records(tmp_path)) == 1
     assert any("Traceback" in path.read_text() for path in tmp_path.rglob("run.log"))
 
 
-def test_data_that_are_not_there_are_said_once(tmp_path):
-    done = fco("-m", *GRID, "task=custom", "task.path=no.npz", "task.loss=squared", cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == ["fco-run: no.npz: no such file or folder"]
+def test_data_that_are_not_there_are_said_once(tmp_path, here):
+    done = here("-m", *GRID, "task=custom", "task.path=no.npz", "task.loss=squared", cwd=tmp_path, code=2)
+    assert done.err.splitlines() == ["fco-run: no.npz: no such file or folder"]
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "notes.txt").write_text("no data")
-    done = fco("-m", *GRID, "task=custom", f"task.path={folder}", "task.loss=squared", cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("holds nothing that is known") == 1
-    assert "Traceback" not in done.stderr
+    done = here("-m", *GRID, "task=custom", f"task.path={folder}", "task.loss=squared", cwd=tmp_path, code=2)
+    assert done.err.count("holds nothing that is known") == 1
+    assert "Traceback" not in done.err
 
 
-def test_a_dry_run_tells_and_writes_nothing(tmp_path):
-    done = fco("-m", *TINY, *GRID, "algo=feddualavg,optimum", "hparams.rounds=5", "dry_run=true", cwd=tmp_path)
-    assert "7 runs to do (0 done already) in 2 stacks" in done.stdout
-    assert "MB" in done.stdout
-    assert "minutes" in done.stdout
+def test_a_dry_run_tells_and_writes_nothing(tmp_path, here):
+    done = here("-m", *TINY, *GRID, "algo=feddualavg,optimum", "hparams.rounds=5", "dry_run=true", cwd=tmp_path)
+    assert "7 runs to do (0 done already) in 2 stacks" in done.out
+    assert "MB" in done.out
+    assert "minutes" in done.out
     assert not records(tmp_path)
 
 
-def test_wrong_launcher_options_are_one_line(tmp_path):
+def test_wrong_launcher_options_are_one_line(tmp_path, here):
     for wrong in ("hydra.launcher.n_jobs=0", "hydra.launcher.backend=slurm", "hydra.launcher.backend=dask"):
-        done = fco("-m", *TINY, wrong, cwd=tmp_path, check=False)
-        assert done.returncode == 2
-        assert done.stderr.startswith("fco-run: hydra.launcher.")
-        assert done.stderr.count("\n") == 1
+        done = here("-m", *TINY, wrong, cwd=tmp_path, code=2)
+        assert done.err.startswith("fco-run: hydra.launcher.")
+        assert done.err.count("\n") == 1
 
 
 @pytest.fixture

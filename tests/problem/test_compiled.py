@@ -140,10 +140,10 @@ import hashlib, numpy as np
 from fco_cli.problem.compiled import specialize
 from fco_cli.problem.mirror import to_primal, Geometry
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.regularizers.balls import L1Ball
 digest = hashlib.sha256()
-for psi in (Nuclear(strength=0.3), L1Ball(radius=2.0)):
+for psi in (L1(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
     geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]))

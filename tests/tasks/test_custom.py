@@ -258,7 +258,7 @@ def test_values_without_room_in_the_precision_are_refused(build, data):
 
 def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_copied(build, data, monkeypatch):
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 4000)  # the file takes 1.4 kB for x
-    with pytest.raises(UserError, match=r"d.npz: its rows in float64 would take 4.3 kB of memory"):
+    with pytest.raises(UserError, match=r"d.npz: its rows in float64 would take 4.32 kB of memory"):
         build(data, "task.loss=logistic", "hparams.dtype=float64", "hparams.rounds=1")
 
 
