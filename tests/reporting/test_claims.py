@@ -20,7 +20,6 @@ from fco_cli.reporting.claims import (
     summary,
     table_markdown,
 )  # fmt: skip
-from fco_cli.reporting.design import why_undecided
 from fco_cli.reporting.margins import at_margin
 from fco_cli.reporting.studies import collect
 
@@ -357,74 +356,6 @@ def test_the_shipped_ledger_uses_all_of_its_vocabulary_on_every_figure():
     ours = {"fmri_sim", "digits", "hidden_settings"}  # no figures of the paper
     assert set(options_of("experiment")) - tested <= ours
     assert {kind for claim in claims for kind in claim.test} == {*ALL_KINDS, "bound_holds"}
-
-
-# Which studies decide: records of a shipped experiment, made by hand.
-
-
-def add_design(records, experiment="curse", **changed):
-    """All runs of an experiment without a grid, as it is configured."""
-    from fco_cli.reporting.design import design_of
-
-    design = design_of(experiment)
-    for algo, client_lr, server_lr in sorted(design.pairs):
-        for seed in sorted(design.seeds):
-            records.add(algo, client_lr, server_lr, seed, experiment=experiment, **settings(design) | changed)
-
-
-def settings(design):
-    def part(name):
-        return {key.removeprefix(f"{name}."): v for key, v in design.settings.items() if key.startswith(f"{name}.")}
-
-    return {
-        "task": part("task"),
-        "hparams": part("hparams"),
-        "psi": part("regularizer"),
-        "select": part("experiment.select"),
-    }
-
-
-def reason(records):
-    (study,) = collect([records.root]).studies
-    return why_undecided(study)
-
-
-def test_a_complete_unaltered_study_decides(records):
-    add_design(records)
-    assert reason(records) == ""
-    records.add("fedmid", 0.005, 1.0, 5, experiment="curse", **settings_of_curse())
-    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # the sixth seed of the other algorithm
-
-
-def settings_of_curse():
-    from fco_cli.reporting.design import design_of
-
-    return settings(design_of("curse"))
-
-
-def test_a_part_of_the_design_does_not_decide(records):
-    own = settings_of_curse()
-    records.add("fedmid", 0.005, 1.0, experiment="curse", **own)
-    assert reason(records) == "incomplete: 9 of 10 runs are missing"
-
-
-def test_other_settings_or_rates_do_not_decide(records):
-    add_design(records, psi={"name": "l1", "strength": 3})
-    assert reason(records) == "altered: regularizer.strength is 3, the experiment's 0.5"
-
-
-def test_runs_beyond_the_design_do_not_decide(records):
-    add_design(records)
-    records.add("fedmid", 0.001, 1.0, experiment="curse", **settings_of_curse())
-    assert reason(records) == "altered: 1 runs are not of the experiment"
-
-
-def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
-    records.add(profile="quick")
-    assert reason(records) == "only at profile quick"
-    mine = type(records)(records.root.parent / "mine")
-    mine.add(experiment="my_own")
-    assert reason(mine) == "no experiment that is shipped"
 
 
 ALGORITHMS = ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum")

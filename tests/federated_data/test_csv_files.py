@@ -1,0 +1,68 @@
+"""CSV files that are not tables: one line each."""
+
+from __future__ import annotations
+
+import pytest
+
+from fco_cli.federated_data.readers import read
+from fco_cli.federated_data.source import Columns
+
+CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (CSV.replace("weight", "height"), "columns: given more than once: height"),
+        (CSV.replace("weight", "y"), "columns: given more than once: y"),
+        (CSV.replace("weight", ""), "column 3 has no name"),
+        (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are no numbers"),
+        (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are no numbers"),
+        (CSV.replace(",4,", ",1_000,"), "column 'weight' is '1_000'; every feature must be a number"),
+        (CSV.replace(",4,", f",{'9' * 400},"), "feature 'weight' is inf; every value must be finite"),
+        (CSV.replace(",4,", ",4,4,"), "line 3 has 5 cells, the header has 4"),
+        (CSV.replace(",4,", ","), "line 3 has 3 cells, the header has 4"),
+        (CSV.replace("a,1", ",1"), "line 2: column 'client' is empty"),
+        (CSV.replace("a,1", '"a,1'), "is not a CSV file that can be read: unexpected end of data"),
+        (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 will do"),
+        (CSV.replace("a,1", "a\0,1"), "a name holds the character NUL"),
+        (CSV.replace("client,", "client" + "x" * (1 << 17)), "field larger than field limit"),
+        ("\n" + CSV, "its first line is empty"),
+        ("client,height,y\n", "array 'x' has shape (0, 1)"),
+        ("client,y\na,1\n", "no column is left for the features"),
+        (CSV.replace("client", "\x1b[31mclient"), "has no column 'client'; its columns are \\x1b[31mclient, height"),
+    ],
+)
+def test_csv(tmp_path, text, says, refusal, csv):
+    assert says in refusal(csv(tmp_path, text))
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path, refusal):
+    (tmp_path / "t.csv").write_bytes(CSV.replace("b,5", "é,5").encode("latin-1"))
+    assert "is not a CSV file that can be read: 'utf-8' codec can't decode" in refusal(tmp_path / "t.csv")
+
+
+def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
+    text = 'client,x_1,flag,y\r\n007,0.1, TRUE ,a_1\r\n\r\n"007",1e3,false,b\r\n7,2,True,b\n7,-3,0,a_1\n'
+    data = read(csv(tmp_path, "\ufeff" + text))
+    assert data.clients.tolist() == ["007", "7"]
+    assert data.x.tolist() == [[0.1, 1], [1000, 0], [2, 1], [-3, 0]]
+    assert data.classes.tolist() == ["a_1", "b"]
+    assert data.feature_names == ["x_1", "flag"]
+
+
+def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
+    path = csv(tmp_path)
+    assert "label, client and split: given more than once: client" in refusal(path, columns=Columns(label="client"))
+    assert "neither 'y' nor 'client' can be left out" in refusal(path, columns=Columns(drop=("y",)))
+    assert "has no column 'note'" in refusal(path, columns=Columns(drop=("note",)))
+
+
+def test_a_header_of_very_many_columns_is_answered_soon(tmp_path, refusal, csv):
+    names = ",".join(f"x{k}" for k in range(100_000))
+    cells = ",".join(["1.5"] * 100_000)
+    rows = "".join(f"{client},{cells},1\n" for client in "aabb")
+    assert read(csv(tmp_path, f"client,{names},y\n{rows}")).x.shape == (4, 100_000)
+    message = refusal(csv(tmp_path, f"klient,{names},y\n{rows}"))
+    assert "its columns are klient, x0" in message
+    assert message.endswith("and 99992 more")
