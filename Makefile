@@ -7,7 +7,7 @@ PROFILE ?= paper
 FIGURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all lint reproduce-figures benchmark clean
+.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-all: lint ## lint and all tests, those at the paper's size too
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)
+
+leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed)
+	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard
 
 benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
 	$(BIN)/python -m benchmarks

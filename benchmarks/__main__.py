@@ -26,7 +26,7 @@ def main() -> None:
     for case in all_cases():
         if options.only in case.name:
             timing = case.measure(1 if options.quick else 3)
-            columns = (case.name, f"{timing.baseline:.2f}", f"{timing.engine:.3f}", f"{timing.ratio:.1f}", case.target)
+            columns = (case.name, f"{timing.baseline:.2f}", f"{timing.engine:.3f}", f"{timing.ratio:.3g}", case.target)
             rows.append("| " + " | ".join(columns) + " |")
             print(rows[-1], flush=True)
     if options.only:

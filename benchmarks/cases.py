@@ -76,6 +76,13 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int, peer: bool = False
     return interleaved(baseline, engine_rounds(run.task, problem, jobs, rounds, clients=10, batch=10), repeats)
 
 
+def against_fedmid_osp(name: str, repeats: int) -> Timing:
+    """A method in the place of the engine, FedMiD-OSP in that of the plain loop: 49 jobs of lasso I, per job."""
+    run = composed("task=lasso")
+    rounds = partial(engine_rounds, run.task, problem_of(run), 49, 5, clients=10, batch=10)
+    return interleaved(rounds(name="fedmid_osp"), rounds(name=name), repeats)
+
+
 class Bare(Task):
     """A task with no metrics of its own, for random data."""
 
@@ -161,6 +168,9 @@ def all_cases() -> list[Case]:
                         targets.get((task, dtype, jobs), ""),
                     )
                 )
+    for name in ("zhj", "feddualavg_cv", "scaffold_prox"):
+        compare = partial(against_fedmid_osp, name)
+        cases.append(Case(f"lasso I, 49-grid, per job, float64: FedMiD-OSP against {name}", compare, "0.8"))
     if find_spec("jax"):
         for task in ("lasso", "nuclear"):
             for jobs, what in ((1, "one run"), (49, "49-grid, per job")):

@@ -100,4 +100,7 @@ def _plainly(message: str) -> str:
     message = re.sub(r"^field '.*' is not Optional$", "got null, must have a value", message)
     message = re.sub(r"^Value (.*) is not a valid bool.*$", r"got \1, must be true or false", message)
     message = re.sub(r"^Value (.*) of type '.*' could not be converted to (\w+)$", r"got \1, must be \2", message)
+    message = re.sub(
+        r"^Value (.*) of type .* 'Union\[int, float, str\]'$", r"got \1, must be a number or auto", message
+    )
     return re.sub("Integer$", "a whole number", re.sub("Float$", "a number", message))

@@ -21,7 +21,7 @@ fco-run: federated composite optimization from the command line
   fco-run task=lasso algo=feddualavg
       one run: a progress line, a table of the final metrics, a record in outputs/
   fco-run task=nuclear algo=fedmid hparams.client_lr=0.001 hparams.server_lr=0.3 seed=1
-      any value of the configuration can be set
+      any value of the configuration can be set; hparams.client_lr=auto takes 1/L of the data
   fco-run -m experiment=lasso_i profile=quick
       a sweep over algorithms and learning rates; the same command continues it
 

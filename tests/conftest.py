@@ -14,9 +14,12 @@ import pytest
 from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
+from fco_cli.algorithms.rounds import Pace
+from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import all_losses
+from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
@@ -109,6 +112,22 @@ def regularizer() -> Callable[..., Regularizer]:
 
 
 @pytest.fixture(scope="session")
+def psi_for() -> Callable[[str], Regularizer]:
+    """The first of a penalty, a constraint and nothing that an algorithm takes."""
+
+    def choose(name: str) -> Regularizer:
+        for psi in (make_regularizer("l1", strength=0.3), make_regularizer("l1_ball"), make_regularizer("none")):
+            try:
+                all_algorithms()[name]().check_pair(psi, Euclidean())
+            except UserError:
+                continue
+            return psi
+        raise AssertionError(f"{name} takes none of them")
+
+    return choose
+
+
+@pytest.fixture(scope="session")
 def make_algorithm() -> Callable[..., Algorithm]:
     """An algorithm at work on a problem, with one job, or a job per client learning rate."""
 
@@ -154,8 +173,8 @@ def make_hparams() -> Callable[..., Hparams]:
 def cohorts_of() -> Callable[..., list[Cohort]]:
     """The cohorts of the first rounds."""
 
-    def draw(problem: Problem, hparams: Hparams, rounds: int = 4) -> list[Cohort]:
-        sampler = Sampler(problem.data.sizes, hparams, seed=0)
+    def draw(problem: Problem, hparams: Hparams, rounds: int = 4, pace: Pace = "epochs") -> list[Cohort]:
+        sampler = Sampler(problem.data.sizes, hparams, seed=0, pace=pace)
         return [sampler.cohort(r) for r in range(rounds)]
 
     return draw

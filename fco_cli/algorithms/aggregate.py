@@ -38,7 +38,7 @@ def all_finite(messages, i, j):
 
 @kernel
 def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
-    """The weighted mean [sent, J, P] of stretch[i] messages[i] over the clients that arrived.
+    """The weighted mean [sent, J, P] of stretch[i, j] messages[i] over the clients that arrived.
 
     total [J] is their weight, taken [J] their mean number of steps. A job's sums run over the clients in their order.
     """
@@ -51,10 +51,10 @@ def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
             arrived[i, j] = all_finite(messages, i, j)
             if arrived[i, j]:
                 total[j] += weights[i]
-                taken[j] += weights[i] * steps[i]
+                taken[j] += weights[i] * steps[i, j]
                 for n in range(mean.shape[0]):
                     message, result = messages[i, n, j], mean[n, j]
-                    factor = result.dtype.type(weights[i] * stretch[i])
+                    factor = result.dtype.type(weights[i] * stretch[i, j])
                     for k in range(result.shape[0]):
                         result[k] += factor * message[k]
         taken[j] /= total[j]
@@ -66,18 +66,18 @@ def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
 
 
 def aggregate(
-    messages: Array, names: tuple[str, ...], weights: Array, steps: Array, all_weights: float, mean_steps: float | None
+    messages: Array, names: tuple[str, ...], weights: Array, steps: Array, all_weights: float, mean_steps: Array | None
 ) -> tuple[Aggregates, Array]:
-    """The aggregates of messages [S, sent, J, P], and which client arrived in which job.
+    """The aggregates of messages [S, sent, J, P] of steps [S, J], and which client arrived in which job.
 
-    With `mean_steps` K a message counts as K / K_m times itself (FedNova; Wang et al., 2020): a client that takes more
-    steps then moves the mean no further than another, and the method minimizes F with the weights p_m. Without it F has
-    the weights p_m K_m.
+    With `mean_steps` K [J] a message counts as K / K_m times itself (FedNova; Wang et al., 2020): a client that takes
+    more steps then moves the mean no further than another, and the method minimizes F with the weights p_m. Without it
+    F has the weights p_m K_m.
     """
     jobs, size = messages.shape[2:]
     arrived = np.empty((len(messages), jobs), dtype=bool)
     total, taken, mean = np.empty(jobs), np.empty(jobs), np.empty((len(names), jobs, size), messages.dtype)
-    stretch = np.ones(len(steps)) if mean_steps is None else mean_steps / steps
+    stretch = np.ones_like(steps) if mean_steps is None else mean_steps / steps
     add_up(messages, weights, stretch, steps, arrived, total, taken, mean)
     if mean_steps is not None:
         taken = np.where(total > 0, mean_steps, np.nan)

@@ -55,7 +55,7 @@ class Centralized(Pooled):
         return self._to_primal(dual, rate)
 
     def costs(self, cohort: Cohort | None) -> Costs:
-        return Costs(prox_calls=1)
+        return Costs(prox_calls=1, gradients=len(self.problem.data.y))
 
 
 @kernel
@@ -83,6 +83,7 @@ class Local(Pooled):
     """
 
     name: str = "local"
+    personal = "w"
     uses = FULL_BATCH
 
     @cached_property
@@ -102,7 +103,7 @@ class Local(Pooled):
         return models
 
     def costs(self, cohort: Cohort | None) -> Costs:
-        return Costs(prox_calls=self.problem.data.clients)
+        return Costs(prox_calls=self.problem.data.clients, gradients=len(self.problem.data.y))
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
         return super().vectors_at_work(sampled, clients) * clients

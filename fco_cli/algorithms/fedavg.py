@@ -1,12 +1,12 @@
 """Federated averaging: Algorithm 1 of Yuan, Zaheer and Reddi (2021), after McMahan et al. (2017).
 
-`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step. `FedAvgM`
-gives the server a momentum (Hsu, Qi and Brown, 2019).
+`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,8 +27,8 @@ class FedAvg(Federated):
     """Averaged local SGD."""
 
     name: str = "fedavg"
-    broadcast = ("w",)
-    sent = ("w",)
+    broadcast: ClassVar[tuple[str, ...]] = ("w",)
+    sent: ClassVar[tuple[str, ...]] = ("w",)
 
     @staticmethod
     @kernel
@@ -69,21 +69,3 @@ class FedAvgSubgradient(FedAvg):
             descend(w, w, batches, k, rate)  # w <- w - eta_c (g + subgradient of psi)
             step_along(w, rate, subgradient)
         subtract(w, received.w)
-
-
-@dataclass(kw_only=True)
-class FedAvgM(FedAvg):
-    """FedAvg whose server keeps going: v <- momentum v + Delta, w <- w + eta_s v."""
-
-    name: str = "fedavgm"
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        require(0 <= self.momentum < 1, "algo.momentum", self.momentum, "at least 0, below 1")
-
-    def initial_state(self, w: Array) -> State:
-        return {"w": w, "v": np.zeros_like(w)}
-
-    def server_step(self, state: State, aggregates: Aggregates) -> State:
-        v = self._column(self.momentum) * state["v"] + aggregates.mean["w"]
-        return {"w": self._along(state["w"], v), "v": v}

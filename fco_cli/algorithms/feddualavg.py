@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class FedDualAvg(Federated):
     """
 
     name: str = "feddualavg"
-    broadcast = ("z",)
+    broadcast: ClassVar[tuple[str, ...]] = ("z",)
     clocks = ("t",)
     sent = ("z",)
     step_proxes = 1

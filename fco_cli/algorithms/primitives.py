@@ -1,4 +1,4 @@
-"""The words that local steps are written in. `specialize` binds the first four to the problem at hand."""
+"""The words that local steps are written in. `specialize` binds the first five to the problem at hand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def to_primal(z, t, geometry, out):
     raise NotImplementedError
 
 
+def free_primal(z, t, geometry, out):
+    """out = grad h*(z), whatever t: the inverse of to_dual."""
+    raise NotImplementedError
+
+
 def psi_subgradient(w, geometry, out):
     """out = a subgradient of psi at w, 0 where psi does not act."""
     raise NotImplementedError
@@ -31,6 +36,14 @@ def assign(target, source):
     for j in range(target.shape[0]):
         for i in range(target.shape[1]):
             target[j, i] = source[j, i]
+
+
+@kernel
+def add(target, source):
+    """target <- target + source."""
+    for j in range(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] += source[j, i]
 
 
 @kernel

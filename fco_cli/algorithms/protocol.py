@@ -15,13 +15,13 @@ import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, aggregate
-from fco_cli.algorithms.rounds import Cohort, Costs, Round, State, Varying
-from fco_cli.algorithms.visit import visit
+from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
+from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
@@ -45,6 +45,7 @@ class Algorithm(ABC):
     federated: ClassVar[bool] = False
     one_shot: ClassVar[bool] = False  # done after a single round, whatever `hparams.rounds` says
     remembered: ClassVar[tuple[str, ...]] = ()  # the names of what every client keeps between rounds, each [J, P]
+    personal: ClassVar[str | None] = None  # the array, of the state or remembered, that is every client's own model
     uses: ClassVar[frozenset[str]]  # the hyper-parameters that its result depends on
 
     @classmethod
@@ -69,6 +70,11 @@ class Algorithm(ABC):
     problem: ClassVar[Problem]  # what `bind` adds; no options, hence no fields
     varying: ClassVar[Varying]
     geometry: ClassVar[Geometry]
+
+    @property
+    def pace(self) -> Pace:
+        """How many local steps its clients take in a round."""
+        return "epochs"
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:  # noqa: B027 - most algorithms take every one
         """Refuse a regularizer or a mirror map that this algorithm cannot work with, before any data are built."""
@@ -102,8 +108,11 @@ class Algorithm(ABC):
         """How many vectors of P numbers a job holds at a time: states, temporaries and messages."""
         return 8
 
-    def client_models(self, state: State, messages: Array, cohort: Cohort) -> Array:
-        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P]."""
+    def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
+        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P].
+
+        `state` is the one before the round that `made` is.
+        """
         raise NotImplementedError
 
     # What the formulas are written in.
@@ -135,10 +144,12 @@ class Federated(Algorithm):
     broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
     clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
     sent: ClassVar[tuple[str, ...]]  # what a client sends, each [J, P]
+    own_model: ClassVar[str | None] = None  # what of its memory is a client's model; none: see `client_models`
     normalized: ClassVar[bool | None] = None  # whether the mean divides messages by K_m; none: hparams.normalize_steps
     everybody: ClassVar[bool] = False  # whether all clients must take part in every round
     psi_in_steps: ClassVar[bool] = True  # whether local steps know psi; false: "only server proximal" (OSP)
     step_proxes: ClassVar[int] = 0  # prox calls of a local step
+    free_steps: ClassVar[int] = 0  # how many of a round's first local steps need none
     server_proxes: ClassVar[int] = 0  # and of the server, in a round
 
     local_steps: ClassVar[Kernel]
@@ -146,6 +157,12 @@ class Federated(Algorithm):
 
     `received` has the broadcast and the clocks by name, `memory` what the client remembers, to be changed in place,
     `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] has the algorithm's own numbers by name.
+    """
+
+    remember: ClassVar[Kernel] = nothing_more
+    """remember(received, memory, message, rate, options, steps): what of its memory follows from what it sent.
+
+    Changed here, in place, and not by `local_steps`: server and client then conclude from the same message.
     """
 
     @cached_property
@@ -156,6 +173,7 @@ class Federated(Algorithm):
             "descend": problem.descend,
             "to_dual": problem.to_dual,
             "to_primal": problem.to_primal if self.psi_in_steps else problem.free_primal,
+            "free_primal": problem.free_primal,
             "psi_subgradient": problem.psi_subgradient,
         }
 
@@ -170,6 +188,7 @@ class Federated(Algorithm):
             visit,
             parallel=True,
             local_steps=self.client_steps,
+            remember=self.remember,
             memory_of=pick(self.remembered),
             message_of=pick(self.sent),
         )
@@ -191,31 +210,46 @@ class Federated(Algorithm):
         named_memory = dict(zip(self.remembered, kept[0], strict=True))
         return dict(zip(self.sent, messages[0], strict=True)), named_memory
 
+    def _received(self, state: State) -> Any:
+        """What of the state a client receives, by name."""
+        names = self.broadcast + self.clocks
+        return named(names)(*(state[name] for name in names))
+
     def _messages(self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData) -> tuple[Array, Array]:
         """What the clients of the cohort send [S, sent, J, P] and then remember [S, remembered, J, P]."""
-        names = self.broadcast + self.clocks
-        received = named(names)(*(state[name] for name in names))
         jobs, size = len(self.varying), self.problem.layout.size
         messages = np.empty((len(cohort.clients), len(self.sent), jobs, size), self.problem.dtype)
         memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
         self._visit(
-            received, memory, messages, self.varying.client_lr, self.varying.options, rows.x, rows.y, rows.offsets,
-            cohort.clients, cohort.order, cohort.edges, cohort.first, self.problem.model.widths, self.geometry,
+            self._received(state), memory, messages, self.varying.client_lr, self.varying.options,
+            rows.x, rows.y, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
+            self.problem.model.widths, self.geometry,
         )  # fmt: skip
         return messages, memory
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
         assert cohort is not None
+        state = self.begun(state, cohort)
         messages, memory = self._messages(state, cohort, memory, self.problem.data)
         aggregates, arrived = self.aggregates(messages, cohort)
         new = self.server_step(state, aggregates)
         return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)
 
+    def begun(self, state: State, cohort: Cohort) -> State:
+        """The server's state when a round begins, and the cohort is known; clients receive theirs from this one."""
+        return state
+
     def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
         """What the server sees of the messages, and which of them arrived: finite, [S, J]."""
         normalized = cohort.normalize if self.normalized is None else self.normalized
-        mean_steps = cohort.mean_steps if normalized else None
-        return aggregate(messages, self.sent, cohort.weights, cohort.steps, cohort.all_weights, mean_steps)
+        steps = self.gradients_in(cohort.steps)
+        mean_steps = self.gradients_in(np.array([cohort.mean_steps]))[0] if normalized else None
+        return aggregate(messages, self.sent, cohort.weights, steps, cohort.all_weights, mean_steps)
+
+    def gradients_in(self, steps: Array) -> Array:
+        """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to
+        act: steps [n] -> [n, J]. One each, unless local steps forget what they went before."""
+        return np.repeat(steps[:, None].astype(float), len(self.varying), axis=1)
 
     @abstractmethod
     def server_step(self, state: State, aggregates: Aggregates) -> State:
@@ -225,18 +259,22 @@ class Federated(Algorithm):
         assert cohort is not None
         clients, vector = len(cohort.clients), self.problem.layout.size * self.problem.dtype.itemsize
         up, down = clients * len(self.sent), clients * len(self.broadcast)
-        proxes = int(cohort.steps.sum()) * self.step_proxes * self.psi_in_steps + self.server_proxes
-        return Costs(up, down, up * vector, down * vector, proxes)
+        proxed_steps = int(np.maximum(cohort.steps - self.free_steps, 0).sum()) * self.psi_in_steps
+        proxes = proxed_steps * self.step_proxes + self.server_proxes
+        return Costs(up, down, up * vector, down * vector, proxes, len(cohort.order))
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
         return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.remembered))
 
-    def client_models(self, state: State, messages: Array, cohort: Cohort) -> Array:
-        """For methods that send how far a broadcast array has moved; its name is the first of both lists."""
-        changes = messages[:, 0]
-        average = np.average(changes, axis=0, weights=cohort.weights)
+    def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
+        """For methods whose clients remember their models, or send how far a broadcast array has moved: that whose name
+        is the first of both lists."""
+        assert made.memory is not None
+        assert made.messages is not None
+        if self.own_model is not None:
+            return _and_average(made.memory[:, self.remembered.index(self.own_model)], cohort)
+        ends = state[self.broadcast[0]] + _and_average(made.messages[:, 0], cohort)
         steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
-        ends = state[self.broadcast[0]] + np.concatenate([changes, average[None].astype(changes.dtype)])
         return np.stack([self._client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
 
     def _client_model(self, end: Array, state: State, steps: float) -> Array:
@@ -252,3 +290,9 @@ class Federated(Algorithm):
     def _step_size(self, steps: Array) -> Array:
         """eta_s eta_c K: how far a round goes, and so for how long psi acts in it."""
         return self.varying.server_lr * self.varying.client_lr * steps
+
+
+def _and_average(vectors: Array, cohort: Cohort) -> Array:
+    """Vectors [S, J, P] of the cohort's clients, and in the last place their weighted mean: [S + 1, J, P]."""
+    average = np.average(vectors, axis=0, weights=cohort.weights)
+    return np.concatenate([vectors, average[None].astype(vectors.dtype)])

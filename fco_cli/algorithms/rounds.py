@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # names -> arrays with J first
+
+# How many local steps clients take in a round: their own epochs', for all alike the mean of those (rounded), or for all
+# alike a number drawn anew in every round, geometrically with that mean.
+Pace = Literal["epochs", "alike", "coin"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Cohort:
     first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1]
     weights: Array  # [S], in proportion to p_m
     all_weights: float  # the sum over all clients, those that do not take part included
-    mean_steps: float  # the weighted mean of K over all clients
+    mean_steps: float  # the weighted mean of K over all clients; where it is drawn, the mean over rounds
     normalize: bool = True  # whether the mean of messages divides each by its client's K
 
     @property
@@ -65,10 +69,11 @@ class Round(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Of one round: what travels, and how often prox is applied."""
+    """Of one round: what travels, how often prox is applied, and at how many rows the loss's gradient is taken."""
 
     vectors_up: int = 0
     vectors_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     prox_calls: int = 0
+    gradients: int = 0

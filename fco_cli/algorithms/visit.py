@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from fco_cli.problem.compiled import kernel
-from fco_cli.problem.data import Batches
+from fco_cli.problem.data import Batches, steps_of
 
 prange = range  # Numba's parallel range in the compiled kernel
 
 
-def local_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialize`, as the next two
+def local_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialize`, as the next ones
+    raise NotImplementedError
+
+
+def remember(received, memory, message, rate, options, steps):
     raise NotImplementedError
 
 
@@ -18,6 +22,11 @@ def memory_of(stack, i):
 
 def message_of(stack, i):
     raise NotImplementedError
+
+
+@kernel
+def nothing_more(received, memory, message, rate, options, steps):
+    """`remember` of a method whose local steps change the memory themselves, or that has none."""
 
 
 @kernel
@@ -31,4 +40,6 @@ def visit(
     for i in prange(clients.shape[0]):
         low, high = offsets[clients[i]], offsets[clients[i] + 1]
         batches = Batches(x[low:high], y[low:high], order, edges[first[i] : first[i + 1] + 1], widths)
-        local_steps(received, memory_of(memory, i), message_of(messages, i), rate, options, batches, geometry)
+        own, message = memory_of(memory, i), message_of(messages, i)
+        local_steps(received, own, message, rate, options, batches, geometry)
+        remember(received, own, message, rate, options, steps_of(batches))

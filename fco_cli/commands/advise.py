@@ -31,13 +31,13 @@ def advise(config: DictConfig) -> None:
     from fco_cli.advice import estimate_constants, paper_grid
     from fco_cli.commands.tables import advice_tables
     from fco_cli.config import Run
-    from fco_cli.sweeps.problems import problem_of
+    from fco_cli.sweeps.problems import client_lr_of, problem_of
 
     one = Run.of(config)
     log.info(one.describe())
     constants = estimate_constants(one, problem_of(one))
     output = Console()
-    for table in advice_tables(constants, paper_grid(), one.hparams.client_lr):
+    for table in advice_tables(constants, paper_grid(), client_lr_of(one)):
         output.print(table, "")
 
 

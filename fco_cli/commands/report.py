@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
+from fco_cli.reporting.studies import LEADERBOARD, SEARCH
 from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)
-    if not results.studies and not results.search:
+    if not results.studies and not results.search and not results.leaderboard:
         places = ", ".join(options.sources)
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while
@@ -115,6 +116,10 @@ def _print_ledger(ledger: list[Entry]) -> None:
     console.print(table)
 
 
+def _of_the_paper(name: str) -> bool:
+    return name != "theory" and not name.startswith((SEARCH, LEADERBOARD))
+
+
 def _print_end(results: Results, made: Report) -> None:
     """Which figures were made and from what, what was not run and how to get it, and where everything is."""
     from fco_cli.reporting.claims import summary
@@ -122,7 +127,9 @@ def _print_end(results: Results, made: Report) -> None:
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
         print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
-    missing = [name for name in options_of("experiment") if results.study(name) is None and name != "theory"]
+    for study in results.leaderboard:
+        print(f"{study.slug}: leaderboard from {len(study.runs)} runs, profile {study.profile}")
+    missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
     if missing:
         print(f"not run: {', '.join(missing)}")
         print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")

@@ -47,7 +47,7 @@ def run(config: DictConfig) -> float:
     if outcome.was_done:
         log.info("already done (force=true runs it again)")
     if outcome.result["status"] == "diverged":
-        log.warning(why_diverged(one.hparams.client_lr, outcome.result))
+        log.warning(why_diverged(outcome.result))
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)

@@ -132,9 +132,13 @@ class Run:
             parts.append(f"mirror {self.mirror.name}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
         parts += [
-            f"{key} {getattr(self.hparams, key):g}" for key in ("client_lr", "server_lr") if key in self.algo.uses
+            f"{key} {_said(getattr(self.hparams, key))}" for key in ("client_lr", "server_lr") if key in self.algo.uses
         ]
         return ", ".join([*parts, f"seed {self.seed}"])
+
+
+def _said(rate: float | str) -> str:
+    return rate if isinstance(rate, str) else f"{rate:g}"
 
 
 def _refuse_huge_integers(group: str, part: Any) -> None:

@@ -82,6 +82,12 @@ class FederatedData:
             x, y = x[order], y[order]
         return ClientData(self._cast(x, dtype), self._cast(y, dtype), start)
 
+    def owners(self, training: Array, held_out: Array) -> Array:
+        """Of two masks over the rows: which of the clients that train every client of the other rows is; -1 if none."""
+        names, apart = np.unique(self.client[training]), np.unique(self.client[held_out])
+        places = np.searchsorted(names, apart).clip(max=len(names) - 1)
+        return np.where(names[places] == apart, places, -1)
+
     def _cast(self, values: Array, dtype: str) -> Array:
         """In the precision of a run, which must have room for them."""
         with np.errstate(over="ignore"):

@@ -58,6 +58,17 @@ class Batches(NamedTuple):
 
 
 @kernel
+def whole(batches):
+    """All rows of the client as one batch."""
+    rows = batches.x.shape[0]
+    order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)
+    for i in range(rows):
+        order[i] = i
+    edges[0], edges[1] = 0, rows
+    return Batches(batches.x, batches.y, order, edges, batches.widths)
+
+
+@kernel
 def steps_of(batches):
     """How many there are: K of a client."""
     return batches.edges.shape[0] - 1

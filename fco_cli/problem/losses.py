@@ -34,6 +34,7 @@ class Loss:
     value: ClassVar[Kernel]  # value(scores, y) -> number
     slope: ClassVar[Kernel]  # slope(scores, y): the derivatives take the scores' place
     hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
+    most_curved_at_zero: ClassVar[bool] = False  # it is smooth, and scores of 0, where runs start, say how much
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
     @property
@@ -68,6 +69,7 @@ class Squared(Loss):
     """(score - y)^2, no 1/2 (docs/method.md, Problem)."""
 
     name = "squared"
+    most_curved_at_zero = True
     quadratic = True
 
     @staticmethod
@@ -157,6 +159,7 @@ class Logistic(Loss):
     """log(1 + e^score) - y score for y in {0, 1}; e^-|score| never overflows."""
 
     name = "logistic"
+    most_curved_at_zero = True
 
     @staticmethod
     @kernel
@@ -209,6 +212,7 @@ class Softmax(Loss):
     """log sum_c e^(score_c) - score_y, shifted by the largest score."""
 
     name = "softmax"
+    most_curved_at_zero = True  # or nearly: two classes at odds may be more so
 
     @staticmethod
     @kernel

@@ -51,11 +51,32 @@ def to_primal(z, t, geometry, out):
                 copy(z[j, start:stop], out[j, start:stop])
 
 
-def value(w, psi, block):  # bound by `specialize` to the regularizer's, as is `subgradient`
+def prox(z, t, psi, block, out):  # bound by `specialize` to a separable regularizer's
+    raise NotImplementedError
+
+
+@kernel
+def prox_of_each(z, t, geometry, out):
+    """out = argmin_w psi(w) + sum_i (w_i - z_i)^2 / (2 t_i): a time for every weight, t [J, P], all above 0."""
+    for j in range(z.shape[0]):
+        for b in range(geometry.table.shape[0]):
+            start, stop, _rows, _columns, regularized, piece = geometry.table[b]
+            if regularized:
+                for i in range(start, stop):
+                    prox(z[j, i : i + 1], t[j, i], geometry.psi[j], OneBlock(piece, 1, 1), out[j, i : i + 1])
+            else:
+                copy(z[j, start:stop], out[j, start:stop])
+
+
+def value(w, psi, block):  # bound by `specialize` to the regularizer's, as are the next two
     raise NotImplementedError
 
 
 def subgradient(w, psi, block, out):
+    raise NotImplementedError
+
+
+def lmo(g, psi, block, out):
     raise NotImplementedError
 
 
@@ -78,3 +99,13 @@ def psi_subgradient(w, geometry, out):
             if regularized:
                 block = OneBlock(piece, rows, columns)
                 subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
+
+
+@kernel
+def farthest(g, geometry, out):
+    """out = the point of psi's set that is farthest along -g; blocks that are not regularized keep what they hold."""
+    for j in range(g.shape[0]):
+        for b in range(geometry.table.shape[0]):
+            start, stop, rows, columns, regularized, piece = geometry.table[b]
+            if regularized:
+                lmo(g[j, start:stop], geometry.psi[j], OneBlock(piece, rows, columns), out[j, start:stop])

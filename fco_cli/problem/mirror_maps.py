@@ -97,6 +97,9 @@ class Euclidean(Mirror):
         return float(((w - start) ** 2).sum() / 2)
 
 
+LOG_OF_TINY = float(np.log(np.finfo(float).tiny))
+
+
 @kernel
 def exponential(z, t, psi, h, block, out):
     for i in range(z.shape[0]):
@@ -159,7 +162,7 @@ class Entropy(Mirror):
     @kernel
     def dual(w, h, out):
         for i in range(w.shape[0]):
-            out[i] = np.log(w[i])
+            out[i] = np.log(w[i]) if w[i] != 0 else LOG_OF_TINY  # a weight too small for a number may grow again
 
     def prox(self, regularizer: Regularizer) -> Kernel:
         if regularizer.name in ("simplex", "non_negative"):  # in the orthant by themselves

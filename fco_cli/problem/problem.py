@@ -13,7 +13,7 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import descent
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror import Geometry, farthest, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
@@ -31,12 +31,13 @@ class TaskData:
     held_out: ClientData | None = None
     truth: Array | None = None
     description: Any = None
+    held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description,
+            self.held_out, self.truth, self.description, self.held_out_of,
         )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ class Problem:
     held_out: ClientData | None = None  # rows that validate
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
+    held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -119,8 +121,17 @@ class Problem:
         return specialize(to_primal, primal=self.mirror.free_primal)
 
     @cached_property
+    def prox_of_each(self) -> Kernel:
+        """The Euclidean prox with a time for every weight; of a separable psi."""
+        return specialize(prox_of_each, prox=self.regularizer.prox)
+
+    @cached_property
     def psi_subgradient(self) -> Kernel:
         return specialize(psi_subgradient, subgradient=self.regularizer.subgradient)
+
+    @cached_property
+    def farthest(self) -> Kernel:
+        return specialize(farthest, lmo=self.regularizer.lmo)
 
     # What is measured.
 

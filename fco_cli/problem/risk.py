@@ -166,6 +166,15 @@ def pass_over(w, x, y, widths, start, weights, values, hits, gradients):
 
 
 @kernel
+def pass_over_own(models, x, y, widths, start, owners, losses, hits):
+    """Every client's own models [n, J, P] on its rows, those of client owners[i]: mean losses [n, J], correct rows."""
+    for i in prange(models.shape[0]):
+        low, high = start[owners[i]], start[owners[i] + 1]
+        nothing = np.empty((0, models.shape[2]), models.dtype)
+        add_client(models[i], x, y, widths, low, high, 1.0, losses[i], hits[i], nothing)
+
+
+@kernel
 def score_clients(w, x, widths, start, scores):
     """Scores [J, C, N] of all rows, a client at a time: its rows stay in cache."""
     for m in prange(start.shape[0] - 1):
@@ -188,11 +197,7 @@ class DataRisk:
 
     @cached_property
     def _pass(self) -> Kernel:
-        model, loss = self.model, self.loss
-        seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
-        rows = specialize(each_row, see=seeing, slope=loss.bound("slope"))
-        one_client = specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
-        return specialize(pass_over, parallel=True, add_client=one_client)
+        return specialize(pass_over, parallel=True, add_client=_one_client(self.model, self.loss))
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
@@ -202,6 +207,21 @@ class DataRisk:
         self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
         return Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
+
+
+def _one_client(model: Model, loss: Loss) -> Kernel:
+    seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
+    rows = specialize(each_row, see=seeing, slope=loss.bound("slope"))
+    return specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
+
+
+def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:
+    """The mean loss of models [n, J, P] on the rows of clients [n], each on its own: [n, J]; accuracy likewise."""
+    models = np.ascontiguousarray(models, dtype=data.x.dtype)
+    losses, hits = np.zeros(models.shape[:2]), np.zeros(models.shape[:2])
+    visit_own = specialize(pass_over_own, parallel=True, add_client=_one_client(model, loss))
+    visit_own(models, data.x, data.y, model.widths, data.offsets, clients, losses, hits)
+    return losses, hits / data.sizes[clients][:, None] if loss.classification else None
 
 
 def scores_of(model: Model, data: ClientData, w: Array) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES = range(8)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN = range(9)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
@@ -48,8 +48,8 @@ def shuffle(key, rows):
 
 
 @kernel
-def draw_batches(seed, round_index, clients, sizes, batch_size, epochs, order, edges, first):
-    """Every client's rows in a fresh order for every epoch, and where its batches begin and end.
+def draw_batches(seed, round_index, clients, sizes, batch_size, steps, order, edges, first):
+    """Every client's rows in a fresh order for every epoch, and where its steps[i] batches begin and end.
 
     A function of (seed, round, client): `clients` may be the whole cohort or one client, with the same result for it.
     """
@@ -58,26 +58,32 @@ def draw_batches(seed, round_index, clients, sizes, batch_size, epochs, order, e
     for i in range(clients.shape[0]):
         key, size = subkey(round_key, clients[i]), sizes[i]
         first[i] = batch
-        for epoch in range(epochs):
+        in_epoch = -(-size // batch_size)
+        for epoch in range(-(-steps[i] // in_epoch)):
             rows = order[at : at + size]
             for row in range(size):
                 rows[row] = row
             shuffle(subkey(key, epoch), rows)
-            for low in range(0, size, batch_size):
-                edges[batch] = at + low
+            taken = min(in_epoch, steps[i] - epoch * in_epoch)  # the last epoch may end before its rows do
+            for b in range(taken):
+                edges[batch] = at + b * batch_size
                 batch += 1
-            at += size
+            at += min(size, taken * batch_size)
     edges[batch] = at
     first[clients.shape[0]] = batch
 
 
 def batches_of(
-    seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, epochs: int
+    seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, epochs: int, steps: int | None = None
 ) -> tuple[Array, Array, Array]:
     """order, edges, first: batch b is the rows order[edges[b]:edges[b+1]] of its client, who counts its own from 0;
-    client i has the batches first[i] to first[i+1]. The last, partial batch of an epoch is kept."""
-    steps = int((-(-sizes // batch_size)).sum()) * epochs
-    order = np.empty(int(sizes.sum()) * epochs, dtype=np.int64)
-    edges, first = np.empty(steps + 1, dtype=np.int64), np.empty(len(clients) + 1, dtype=np.int64)
-    draw_batches(seed, round_index, clients, sizes, batch_size, epochs, order, edges, first)
-    return order, edges, first
+    client i has the batches first[i] to first[i+1]. The last, partial batch of an epoch is kept.
+
+    With `steps` every client has so many batches, of as many epochs as that takes.
+    """
+    in_epoch = -(-sizes // batch_size)
+    each = in_epoch * epochs if steps is None else np.full(len(sizes), steps, dtype=np.int64)
+    order = np.empty(int((-(-each // in_epoch) * sizes).sum()), dtype=np.int64)
+    edges, first = np.empty(int(each.sum()) + 1, dtype=np.int64), np.empty(len(clients) + 1, dtype=np.int64)
+    draw_batches(seed, round_index, clients, sizes, batch_size, each, order, edges, first)
+    return order[: edges[-1]], edges, first

@@ -11,18 +11,21 @@ from typing import Any
 
 import yaml
 
+from fco_cli.client_rate import relative
 from fco_cli.help import options_of
+from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import printable
 
-Job = tuple[str, float | None, float | None, int]  # algorithm, client_lr, server_lr, seed
+Rate = float | str | None  # auto and 0.3/L are words
+Job = tuple[str, Rate, Rate, int]  # algorithm, client_lr, server_lr, seed
 
 
 @dataclass(frozen=True)
 class Design:
     """What an experiment runs, at the paper's scale."""
 
-    pairs: frozenset[tuple[str, float | None, float | None]]
+    pairs: frozenset[tuple[str, Rate, Rate]]
     seeds: frozenset[int]
     settings: dict[str, Any]  # that all of its federated runs share, by key
 
@@ -34,7 +37,8 @@ def why_undecided(study: Study) -> str:
     """In a few words; empty if the study may decide."""
     if study.profile != "paper":
         return f"only at profile {study.profile}"
-    if study.name not in options_of("experiment"):
+    alone = any(run.config.get("experiment") is None for run in study.runs)  # a task may share its name with one
+    if alone or study.name not in options_of("experiment"):
         return "no experiment that is shipped"
     design = design_of(study.name)
     federated = [run for run in study.runs if run.federated]
@@ -42,7 +46,7 @@ def why_undecided(study: Study) -> str:
         for key, value in _settings(run.config).items():
             if key in design.settings and design.settings[key] != value:
                 return f"altered: {key} is {printable(value)}, the experiment's {printable(design.settings[key])}"
-    there: set[Job] = {(run.algo, run.client_lr, run.server_lr, run.seed) for run in study.runs}
+    there: set[Job] = {(run.algo, _client_rate(run), run.server_lr, run.seed) for run in study.runs}
     wanted = design.jobs(design.seeds | {seed for *_, seed in there})  # more seeds are welcome
     if missing := wanted - there:
         return f"incomplete: {len(missing)} of {len(wanted)} runs are missing"
@@ -75,20 +79,28 @@ def design_of(experiment: str) -> Design:
     return Design(frozenset(pairs), frozenset(range(config.seeds or 1)), _settings(own))
 
 
-def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[float | None, ...]]:
+def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[Rate, ...]]:
     """Pairs of rates; none for what the algorithm does not use, its own where the experiment sweeps none."""
     from fco_cli.algorithms import all_algorithms
 
     uses = all_algorithms()[algo].uses
-    values: list[list[float | None]] = []
+    values: list[list[Rate]] = []
     for name in ("client_lr", "server_lr"):
         if name not in uses:
             values.append([None])
         elif f"hparams.{name}" in grid:
-            values.append([float(value) for value in str(grid[f"hparams.{name}"]).split(",")])
+            values.append([_rate(value) for value in str(grid[f"hparams.{name}"]).split(",")])
         else:
-            values.append([float(_composed(f"experiment={experiment}", f"algo={algo}").hparams[name])])
+            values.append([_rate(_composed(f"experiment={experiment}", f"algo={algo}").hparams[name])])
     return set(product(*values))
+
+
+def _rate(given: Any) -> Rate:
+    return given if relative(given) is not None else float(given)
+
+
+def _client_rate(run: RecordedRun) -> Rate:
+    return run.client_lr if run.relative is None else str(run.config["hparams"]["client_lr"])
 
 
 @cache
@@ -96,6 +108,13 @@ def shipped_theory() -> dict[str, Any]:
     """The grid of experiment=theory at the paper's scale."""
     text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
     return yaml.safe_load(re.sub(r"\$\{at_scale:(\d+)\}", r"\1", text))["theory"]
+
+
+@cache
+def defaults_of(algo: str) -> tuple[float, dict[str, Any]]:
+    """An algorithm's own server_lr and options, as its YAML and schema have them."""
+    config = _composed(f"algo={algo}")
+    return float(config.hparams.server_lr), {key: value for key, value in config.algo.items() if key != "name"}
 
 
 def _composed(*overrides: str) -> Any:

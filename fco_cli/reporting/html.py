@@ -28,6 +28,7 @@ from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
+    from fco_cli.reporting.leaderboard import Leaderboard
     from fco_cli.reporting.report import Drawn, Report
     from fco_cli.reporting.sweeps import SweptKey
 
@@ -59,6 +60,7 @@ def render(results: Results, report: Report) -> str:
         studies=contexts,
         sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
         search=_search_context(report.search),
+        leaderboard=_leaderboard_context(report.leaderboard),
         theory=_theory_context(results.theory, report.damaged),
         first_figures=_first_figures(contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
@@ -163,6 +165,27 @@ def _search_context(file: Path | None) -> dict[str, Any] | None:
         "caption": captions.SEARCH,
         "links": [("PDF", _link(file.with_suffix(".pdf"), 2)), ("table", "tables/hidden_settings.md")],
     }
+
+
+def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
+    if board is None:
+        return None
+    drawn = [
+        {
+            **_picture(png.read_bytes()),
+            "id": f"figure-{png.stem}",
+            "alt": heading,
+            "number": "",
+            "caption": heading,
+            "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
+        }
+        for heading, png in board.figures.items()
+    ]
+    tables = {
+        heading: {"columns": list(mine.columns), "rows": mine.to_numpy().tolist()}
+        for heading, mine in board.by_problem.items()
+    }
+    return {"figures": drawn, "tables": tables, "findings": board.findings}
 
 
 def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) -> dict[str, Any] | None:

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.client_rate import relative
+from fco_cli.errors import UserError
 from fco_cli.reporting import gate
-from fco_cli.reporting.gate import BadRecord, check, list_of, mapping_of, one_of, or_empty, or_null
+from fco_cli.reporting.gate import BadRecord, Kind, check, list_of, mapping_of, one_of, or_empty, or_null
 from fco_cli.reporting.text import printable
 
 EXPLODED = 1e3  # times the training loss at the start
@@ -59,6 +61,10 @@ CONFIG = {
     "profile.name": gate.NAME,
     "profile.scale": gate.POSITIVE,
     "profile.note": gate.TEXT,
+}
+RATES = {
+    "client_lr": Kind("a finite number > 0, auto or a multiple of 1/L", lambda rate: _is_rate(rate)),
+    "server_lr": gate.POSITIVE,
 }
 EXPERIMENT = {
     "experiment.name": gate.NAME,
@@ -129,7 +135,12 @@ class RecordedRun:
 
     @property
     def client_lr(self) -> float | None:
-        return self._rate("client_lr")
+        return self._rate("client_lr") if self.relative is None else self.result["client_lr"]
+
+    @property
+    def relative(self) -> float | None:
+        """How many times 1/L its client_lr is, where it took it from the data."""
+        return relative(self.config["hparams"]["client_lr"]) if "client_lr" in self.result["uses"] else None
 
     @property
     def server_lr(self) -> float | None:
@@ -181,7 +192,9 @@ def read_record(folder: Path) -> RecordedRun:
     config = gate.read_yaml(folder / "config.yaml")
     check("config.yaml", config, CONFIG | (EXPERIMENT if config.get("experiment") is not None else {}))
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
-    check("config.yaml", config, {f"hparams.{name}": gate.POSITIVE for name in rates})
+    check("config.yaml", config, {f"hparams.{name}": RATES[name] for name in rates})
+    if "client_lr" in rates and relative(config["hparams"]["client_lr"]) is not None:
+        check("result.json", result, {"client_lr": gate.POSITIVE})
     for name, value in {"task": config["task"]["name"], "algo": config["algo"]["name"], "seed": config["seed"]}.items():
         if result[name] != value:
             raise BadRecord(f"result.json is of {name} {result[name]}, config.yaml of {value}")
@@ -190,6 +203,13 @@ def read_record(folder: Path) -> RecordedRun:
     run = RecordedRun(folder, config, result, _read_curves(folder / "metrics.csv"))
     _check_together(run)
     return run
+
+
+def _is_rate(value: object) -> bool:
+    try:
+        return relative(value) is not None or gate.POSITIVE.holds(value)
+    except UserError:
+        return False
 
 
 def _read_curves(path: Path) -> Curves:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
-from fco_cli.reporting import claims, figures, hidden_settings, rates, robustness, sweeps, tables
+from fco_cli.reporting import claims, figures, hidden_settings, leaderboard, rates, robustness, sweeps, tables
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse, supports_of, supports_table
 from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
@@ -46,6 +46,7 @@ class Report:
     choices: dict[str, dict[str, Choice]]  # by study and algorithm
     figures: list[Drawn] = field(default_factory=list)
     swept: list[tuple[sweeps.SweptKey, Path]] = field(default_factory=list)
+    leaderboard: leaderboard.Leaderboard | None = None
     search: Path | None = None  # the map of experiment=hidden_settings
     skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures that would show nothing, and why
     ledger: list[Entry] = field(default_factory=list)
@@ -75,6 +76,7 @@ def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
         numbers = sweeps.sweep_table(swept, report.choices)
         file = _save(sweeps.draw_sweep(swept, numbers), numbers, folder / "figures" / swept.slug)
         report.swept.append((swept, file))
+    report.leaderboard = leaderboard.save(results.leaderboard, folder)
     report.search = hidden_settings.save_search(results.search, folder)
     report.ledger = claims.evaluate(claims.read_claims(), results)
     write_atomically(folder / "CLAIMS.md", claims.as_markdown(report.ledger).encode())

@@ -169,9 +169,19 @@ def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
     varying = [key for key in dict.fromkeys(key for one in said for key in one) if len({o.get(key) for o in said}) > 1]
     cells: dict[tuple[float | None, float | None, str], list[RecordedRun]] = {}
     for run, mine in zip(runs, said, strict=True):
-        options = ", ".join(f"{key} {mine[key]}" for key in varying if key in mine)
-        cells.setdefault((run.client_lr, run.server_lr, options), []).append(run)
-    return tuple(Cell(members[0].algo, *key, tuple(members), rule) for key, members in cells.items())
+        words = [f"{key} {mine[key]}" for key in varying if key in mine]
+        if run.relative is not None:  # one choice, whatever number the data of a seed make of it
+            words = [f"client_lr {run.config['hparams']['client_lr']}", *words]
+            cells.setdefault((None, run.server_lr, ", ".join(words)), []).append(run)
+        else:
+            cells.setdefault((run.client_lr, run.server_lr, ", ".join(words)), []).append(run)
+    return tuple(_cell(members, *key, rule) for key, members in cells.items())
+
+
+def _cell(runs: list[RecordedRun], client_lr: float | None, server_lr: float | None, options: str, rule: Rule) -> Cell:
+    """With the middle one of the client rates that came from the data."""
+    taken = sorted(run.client_lr for run in runs if run.relative is not None and run.client_lr is not None)
+    return Cell(runs[0].algo, taken[len(taken) // 2] if taken else client_lr, server_lr, options, tuple(runs), rule)
 
 
 def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:

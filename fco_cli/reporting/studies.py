@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 SEARCH = "hidden_settings"  # the experiment whose studies are no figures but the settings that it tried
+LEADERBOARD = "successors"  # those that begin so compare all methods, with figures and tables of their own
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Results:
     studies: list[Study] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
+    leaderboard: list[Study] = field(default_factory=list)  # of experiment=successors and those that begin so
     theory: Theorems | None = None
 
     def study(self, name: str) -> Study | None:
@@ -118,7 +120,9 @@ def collect(folders: Iterable[Path]) -> Results:
     runs, older = _newest(each.values())
     results.left_out += older
     for study in studies_of(with_gaps(runs)):
-        (results.search if study.name == SEARCH else results.studies).append(study)
+        kinds = {SEARCH: results.search, LEADERBOARD: results.leaderboard}
+        begins = next((name for name in kinds if study.name.startswith(name)), "")
+        kinds.get(begins, results.studies).append(study)
     return results
 
 

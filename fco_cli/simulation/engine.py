@@ -16,7 +16,7 @@ from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.evaluate import Metrics, evaluate
+from fco_cli.simulation.evaluate import Metrics, OwnMetrics, evaluate, evaluate_own, summarized
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved, client_memory
 from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
@@ -24,6 +24,7 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
+MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
 EXPLOSION = 1e12  # times the objective at the start: beyond it no digit means anything, and a constraint may hide why
 
 
@@ -41,6 +42,7 @@ class Job:
     model: Array | None = None  # the output, set when the job ends
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
     path: Snapshots = field(default_factory=dict)  # its model at a few rounds, where asked for
+    own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of personal models: metric -> clients, values
 
     @property
     def ended(self) -> bool:
@@ -69,9 +71,10 @@ class Simulation:
     def __init__(self, setup: Setup, jobs: list[Job], varying: Varying, folders: list[Path] | None = None) -> None:
         self.setup = setup
         self.running = list(jobs)
+        self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
         self._adopt(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
-        self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed)
+        self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed, self.algorithm.pace)
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
@@ -118,7 +121,8 @@ class Simulation:
             self.memory.write(cohort.clients, made.memory, made.arrived & finite)
         done, before, self.state = self.round + 1, self.state, made.state
         before = self._drop(finite, before)
-        counts = np.array([(*self.algorithm.costs(cohort), clients) for clients in made.dropped[finite]])
+        costs = self.algorithm.costs(cohort)
+        counts = np.array([(*costs, clients) for clients in made.dropped[finite]])
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
             metrics = self._evaluate()
             sound = self._sound(metrics)
@@ -133,11 +137,40 @@ class Simulation:
         if done == self.rounds and self.running:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
-            self.running = []
+            if self.algorithm.personal:
+                own = self._evaluate_own()
+                for j, job in enumerate(self.running):
+                    job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
+            self.running, self.finished = [], self.running
+
+    def personal_models(self, job: Job) -> Array | None:
+        """[M, P], what the clients of a finished job remember as their own models, unless it is more than is kept."""
+        name, problem = self.algorithm.personal, self.setup.problem
+        shape = (problem.data.clients, problem.layout.size)
+        if self.memory is None or name not in self.algorithm.remembered or np.prod(shape) > MOST_PERSONAL:
+            return None
+        for j, one in enumerate(self.finished):
+            if one is job:
+                rows = self.memory.of_job(j, np.arange(problem.data.clients))
+                return rows[:, self.algorithm.remembered.index(name)]
+        return None  # it has diverged
+
+    def _own_models(self, clients: Array) -> Array:
+        """The models [n, J, P] that are the clients' own."""
+        name, algorithm = self.algorithm.personal, self.algorithm
+        if name in algorithm.remembered:
+            assert self.memory is not None
+            return self.memory.read(clients)[:, algorithm.remembered.index(name)]
+        assert name is not None
+        return self.state[name][:, clients].swapaxes(0, 1)
+
+    def _evaluate_own(self) -> OwnMetrics:
+        with np.errstate(all="ignore"):
+            return evaluate_own(self.setup.problem, len(self.running), self._own_models)
 
     def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
         if made.messages is not None and cohort is not None:
-            models = self.algorithm.client_models(self.state, made.messages, cohort)
+            models = self.algorithm.client_models(self.state, made, cohort)
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
 
@@ -165,7 +198,9 @@ class Simulation:
 
     def _evaluate(self) -> Metrics:
         with np.errstate(all="ignore"):
-            return evaluate(self.setup.task, self.setup.problem, self.algorithm.output(self.state), self.varying.psi)
+            models = self.algorithm.output(self.state)
+            metrics = evaluate(self.setup.task, self.setup.problem, models, self.varying.psi)
+            return metrics | (summarized(self._evaluate_own()) if self.algorithm.personal else {})
 
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""

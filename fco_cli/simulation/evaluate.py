@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.risk import own_losses
 from fco_cli.tasks.base import Task
 
 Metrics = dict[str, Array]  # name -> [J]
+OwnMetrics = dict[str, tuple[Array, Array]]  # name -> the clients that have it [n], and its values [n, J]
+AT_A_TIME = 64 * 2**20  # bytes of personal models
 
 
 def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> Metrics:
@@ -43,3 +49,48 @@ def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metri
         if held_out.accuracy is not None:
             metrics["validation_accuracy"] = held_out.accuracy
     return metrics | task.metrics(problem, w)
+
+
+# Personal models: every client's own, on its own rows.
+
+
+def evaluate_own(problem: Problem, jobs: int, models_of: Callable[[Array], Array]) -> OwnMetrics:
+    """How the clients' models do on the rows that are theirs; models_of(clients [n]) are [n, J, P]."""
+    everyone = np.arange(problem.data.clients)
+    metrics = _evaluate_own("own_train", problem, problem.data, everyone, everyone, jobs, models_of)
+    if problem.held_out is not None and problem.held_out_of is not None:
+        known = np.flatnonzero(problem.held_out_of >= 0)
+        if len(known):
+            owners = problem.held_out_of[known]
+            metrics |= _evaluate_own("own_validation", problem, problem.held_out, known, owners, jobs, models_of)
+    return metrics
+
+
+def _evaluate_own(
+    prefix: str,
+    problem: Problem,
+    data: ClientData,
+    places: Array,
+    owners: Array,
+    jobs: int,
+    models_of: Callable[[Array], Array],
+) -> OwnMetrics:
+    """On the rows of the clients `places` of `data`, with the models of `owners`; some at a time."""
+    step = max(1, AT_A_TIME // (jobs * problem.layout.size * problem.dtype.itemsize))
+    parts = [slice(low, low + step) for low in range(0, len(places), step)]
+    found = [own_losses(data, problem.model, problem.loss, models_of(owners[part]), places[part]) for part in parts]
+    metrics = {f"{prefix}_loss": (owners, np.concatenate([losses for losses, _ in found]))}
+    accuracies = [accuracy for _, accuracy in found if accuracy is not None]
+    if accuracies:
+        metrics[f"{prefix}_accuracy"] = (owners, np.concatenate(accuracies))
+    return metrics
+
+
+def summarized(own: OwnMetrics) -> Metrics:
+    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach."""
+    metrics: Metrics = {}
+    for name, (_, values) in own.items():
+        worst = 0.1 if name.endswith("accuracy") else 0.9
+        low, median, high, decile = np.quantile(values, [0.25, 0.5, 0.75, worst], axis=0)
+        metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high, f"{name}_worst_decile": decile}
+    return metrics

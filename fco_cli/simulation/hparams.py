@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
 
 
@@ -12,7 +12,7 @@ from fco_cli.errors import require
 class Hparams:
     """The `hparams` group."""
 
-    client_lr: float  # eta_c
+    client_lr: int | float | str  # eta_c; auto is 1/L, what the data's curvature allows (simulation/smoothness.py)
     server_lr: float  # eta_s
     rounds: int
     clients_per_round: int
@@ -25,9 +25,10 @@ class Hparams:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        for key in ("client_lr", "server_lr"):
-            value = getattr(self, key)
-            require(math.isfinite(value) and value > 0, f"hparams.{key}", value, "a number > 0")
+        if relative(self.client_lr) is None:
+            allowed = "a number > 0, auto or a multiple of 1/L such as 0.3/L"
+            self.client_lr = positive("hparams.client_lr", self.client_lr, allowed)
+        self.server_lr = positive("hparams.server_lr", self.server_lr, "a number > 0")
         for key in ("rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every"):
             require(getattr(self, key) >= 1, f"hparams.{key}", getattr(self, key), "a whole number >= 1")
         require(self.weighting in ("uniform", "examples"), "hparams.weighting", self.weighting, "uniform or examples")

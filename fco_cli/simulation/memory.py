@@ -54,6 +54,10 @@ class ClientMemory(ABC):
         """A copy of some clients' rows: [S, remembered, J, P]."""
 
     @abstractmethod
+    def of_job(self, j: int, clients: Array) -> Array:
+        """The same of one job: [S, remembered, P]."""
+
+    @abstractmethod
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
         """Replace rows, for the jobs in which a client's message arrived [S, J]."""
 
@@ -82,6 +86,9 @@ class ProcessMemory(ClientMemory):
 
     def read(self, clients: Array) -> Array:
         return np.stack([self.rows.get(m, self.initial) for m in clients.tolist()])
+
+    def of_job(self, j: int, clients: Array) -> Array:
+        return np.stack([self.rows.get(m, self.initial)[:, j] for m in clients.tolist()])
 
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
         for m, row, here in zip(clients.tolist(), rows, arrived, strict=True):
@@ -130,13 +137,15 @@ class FileMemory(ClientMemory):
             raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
     def read(self, clients: Array) -> Array:
-        rows = np.repeat(self.initial[None], len(clients), axis=0)
-        for j in range(len(self.paths)):
-            places = self.place[j, clients]
-            if (places >= 0).any():
-                with self._open(j) as file:
-                    for i in np.flatnonzero(places >= 0):
-                        rows[i, :, j] = self._row(file, clients[i], places[i])
+        return np.stack([self.of_job(j, clients) for j in range(len(self.paths))], axis=2)
+
+    def of_job(self, j: int, clients: Array) -> Array:
+        rows = np.repeat(self.initial[None, :, j], len(clients), axis=0)
+        places = self.place[j, clients]
+        if (places >= 0).any():
+            with self._open(j) as file:
+                for i in np.flatnonzero(places >= 0):
+                    rows[i] = self._row(file, clients[i], places[i])
         return rows
 
     def _row(self, file: io.FileIO, client: int, place: int) -> Array:

@@ -5,6 +5,8 @@
     model.npz      the final model, an array per block of parameters
     clients.npz    with record_clients=true: the last round's client models and, last, their average
     path.npz       with record_path=true: the model at a few rounds, as float16
+    personal.csv   where clients have models of their own: how each does on its own rows
+    personal.npz   and these models where clients remember them, up to 256 MiB
     run.log        what was said
     result.json    written last: its presence means that the run is done
     checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
@@ -133,7 +135,7 @@ class Record:
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
         write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
-    def finish(self, job: Job, layout: Layout, result: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, job: Job, layout: Layout, result: dict[str, Any], personal: Array | None = None) -> dict[str, Any]:
         """Write everything, `result.json` last, and only then drop the checkpoint."""
         assert job.model is not None
         write_atomically(self.folder / "metrics.csv", _table(job))
@@ -147,6 +149,10 @@ class Record:
         if job.path and job.diverged is None:
             frames = {"round": np.array(list(job.path)), **_blocks(np.stack(list(job.path.values())), layout)}
             write_atomically(self.folder / "path.npz", _arrays_as_bytes(frames, packed=True))
+        if job.own:
+            write_atomically(self.folder / "personal.csv", _own_table(job))
+        if personal is not None:
+            write_atomically(self.folder / "personal.npz", _arrays_as_bytes(_blocks(personal, layout)))
         result = {
             "status": "finished" if job.diverged is None else "diverged",
             "diverged_round": job.diverged,
@@ -190,6 +196,19 @@ def _table(job: Job) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(job.history)
     writer.writerows(zip(*job.history.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _own_table(job: Job) -> bytes:
+    """A row per client, numbered as in its task; empty where it has no such rows."""
+    columns = {
+        name: dict(zip(clients.tolist(), values.tolist(), strict=True)) for name, (clients, values) in job.own.items()
+    }
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["client", *columns])
+    for client in sorted(set().union(*columns.values())):
+        writer.writerow([client, *(column.get(client, "") for column in columns.values())])
     return text.getvalue().encode()
 
 

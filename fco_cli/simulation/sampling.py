@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.algorithms.rounds import Cohort
+from fco_cli.algorithms.rounds import Cohort, Pace
 from fco_cli.problem.layout import Array
-from fco_cli.problem.streams import COHORTS, batches_of, generator
+from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator
 from fco_cli.simulation.hparams import Hparams
 
 
 class Sampler:
     """Draws the cohorts of a run. It knows how many rows each client has, not the rows."""
 
-    def __init__(self, sizes: Array, hparams: Hparams, seed: int) -> None:
-        self.sizes, self.hparams, self.seed = sizes, hparams, seed
+    def __init__(self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs") -> None:
+        self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
         self.steps = -(-sizes // hparams.batch_size) * hparams.local_epochs  # K of every client: [M]
         self.weights = (sizes if hparams.weighting == "examples" else np.ones(len(sizes))).astype(float)
         self.mean_steps = float((self.weights * self.steps).sum() / self.weights.sum())
+        if pace != "epochs":
+            self.mean_steps = float(round(self.mean_steps))
 
     def cohort(self, round_index: int) -> Cohort:
         """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
@@ -25,7 +27,10 @@ class Sampler:
         random = generator(self.seed, COHORTS, round_index)
         clients = random.choice(len(self.sizes), hparams.clients_per_round, replace=False)
         sizes = self.sizes[clients]
-        batches = batches_of(self.seed, round_index, clients, sizes, hparams.batch_size, hparams.local_epochs)
+        batches = batches_of(
+            self.seed, round_index, clients, sizes, hparams.batch_size, hparams.local_epochs,
+            self._common_steps(round_index),
+        )  # fmt: skip
         return Cohort(
             clients,
             *batches,
@@ -34,3 +39,9 @@ class Sampler:
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
         )
+
+    def _common_steps(self, round_index: int) -> int | None:
+        """How many local steps every client takes; none: each those of its epochs."""
+        if self.pace == "coin":
+            return int(generator(self.seed, COIN, round_index).geometric(1 / self.mean_steps))
+        return None if self.pace == "epochs" else int(self.mean_steps)

@@ -1,4 +1,4 @@
-"""An estimate of L, the largest Hessian eigenvalue over batches, and the step sizes it allows."""
+"""Estimates of L, the largest Hessian eigenvalue over batches, and the step sizes they allow."""
 
 from __future__ import annotations
 
@@ -6,22 +6,54 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.client_rate import AUTO
+from fco_cli.errors import require
 from fco_cli.problem.data import Batches
+from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
+BATCHES = 16
+MOST_CLIENTS = 256  # that `auto` looks at
+
+
+def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
+    """The largest eigenvalue over batches of some clients: enough for a warning."""
+    random = generator(seed, PROBES)
+    return _largest(problem, random.integers(problem.data.clients, size=BATCHES), batch_size, random, iterations)
+
+
+def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
+    """What `hparams.client_lr=auto` takes: 1/L, to three digits, L the largest over a batch of every client.
+
+    That is half of 2/L, beyond which a step overshoots: the room is for batches that were not looked at.
+    """
+    model, mirror, loss = problem.model, problem.mirror, problem.loss
+    number = "a number > 0 here: L, of which it is the inverse, is not known"
+    require(model.convex, "hparams.client_lr", AUTO, f"{number} for a network from where it starts")
+    require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{number} in the norm of mirror={mirror.name}")
+    curved = loss.most_curved_at_zero
+    require(curved, "hparams.client_lr", AUTO, f"{number} for the {loss.name} loss from where it starts")
+    random = generator(seed, PROBES, 2)
+    clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
+    smoothness = _largest(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
+    known = 0 < smoothness < float(np.finfo(float).max)
+    require(known, "hparams.client_lr", AUTO, f"{number} on these data")
+    return float(f"{1 / smoothness:.3g}")
+
 
 @np.errstate(all="ignore")  # data beyond all numbers are refused where the objective is first computed
-def estimate_smoothness(problem: Problem, seed: int, batch_size: int, batches: int = 16, iterations: int = 20) -> float:
-    """The largest eigenvalue met by power iteration on sampled batches, at w_0.
+def _largest(
+    problem: Problem, clients: Array, batch_size: int, random: np.random.Generator, iterations: int = 20
+) -> float:
+    """The largest eigenvalue met by power iteration at w_0, on a batch of each of the clients.
 
     A Hessian times a vector is the difference of two gradients, so any model and loss will do.
     """
-    random = generator(seed, PROBES)
     data, dtype = problem.data, problem.dtype
     start = problem.model.initial().astype(dtype)[None]
     largest = 0.0
-    for m in random.integers(data.clients, size=batches):
+    for m in clients:
         low, high = data.offsets[m], data.offsets[m + 1]
         rows = random.permutation(high - low)[:batch_size] + low
         vector = random.standard_normal(start.shape).astype(dtype)
@@ -54,8 +86,9 @@ def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | 
     )
 
 
-def why_diverged(client_lr: float, result: dict[str, Any]) -> str:
+def why_diverged(result: dict[str, Any]) -> str:
     """One line that explains a divergence."""
+    client_lr = result["client_lr"]
     limit = 2 / result["smoothness"] if result["smoothness"] else None
     line = f"diverged in round {result['diverged_round']} with client_lr {client_lr:g}"
     if limit is None:

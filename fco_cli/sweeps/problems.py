@@ -7,9 +7,11 @@ import functools
 import numpy as np
 
 from fco_cli.algorithms import Varying
+from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.simulation.smoothness import automatic_rate
 
 
 class _Keyed:
@@ -42,11 +44,29 @@ def problem_of(run: Run) -> Problem:
     return _problem(_Keyed(run, f"{run.identity.data} {kind}"))
 
 
+@functools.lru_cache(maxsize=1)
+def _automatic_rate(keyed: _Keyed) -> float:
+    run, problem = keyed.run, problem_of(keyed.run)
+    batch = run.hparams.batch_size if run.algo.federated else int(problem.data.sizes.max())  # baselines take all rows
+    return automatic_rate(problem, run.seed, batch)
+
+
+def client_lr_of(run: Run) -> float:
+    """eta_c: the number that was given, or what a multiple of 1/L is on the run's problem, always the same."""
+    given = run.hparams.client_lr
+    if (times := relative(given)) is None:
+        return float(given)
+    if "client_lr" not in run.algo.uses:
+        return 1.0
+    kind = (run.mirror.name, run.algo.federated, run.hparams.batch_size)
+    return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
+
+
 def varying_of(runs: list[Run]) -> Varying:
     """What differs between the runs of a stack, as vectors over the job axis."""
     dtype = runs[0].hparams.dtype
     return Varying(
-        np.array([run.hparams.client_lr for run in runs], dtype),
+        np.array([client_lr_of(run) for run in runs], dtype),
         np.array([run.hparams.server_lr for run in runs], dtype),
         stack_numbers(run.regularizer for run in runs),
         stack_numbers(run.algo for run in runs),

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
+from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
@@ -23,7 +24,7 @@ from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record, replace_folder
 from fco_cli.simulation.smoothness import estimate_smoothness, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import problem_of, varying_of
+from fco_cli.sweeps.problems import client_lr_of, problem_of, varying_of
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,12 @@ def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
 def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -> None:
     record.save_config(run.yaml)
     record.note(run.describe())
-    if warning := warning_of_large_steps(run.hparams.client_lr, smoothness):
+    if (times := relative(run.hparams.client_lr)) is not None:
+        line = f"client_lr {run.hparams.client_lr}: {client_lr_of(run):g}, {times:g}/L"
+        record.note(line)
+        if alone:
+            log.info(line)
+    if warning := warning_of_large_steps(client_lr_of(run), smoothness):
         record.note(warning)
         if alone:
             log.warning(warning)
@@ -177,7 +183,7 @@ def _simulate(
             job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time
         before = now
         for i in [i for i, job in unfinished.items() if job.ended]:
-            outcome = _finish(runs[i], records[i], unfinished.pop(i), setup.problem, smoothness)
+            outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
         if unfinished and (stop.requested or now - saved > CHECKPOINT_SECONDS):
@@ -208,7 +214,7 @@ def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Jo
         return Simulation(setup, jobs, varying_of(runs), folders), jobs
 
 
-def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: float | None) -> Outcome:
+def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
     details = {
         "run_id": run.run_id,
         "identity": asdict(run.identity),
@@ -218,15 +224,17 @@ def _finish(run: Run, record: Record, job: Job, problem: Problem, smoothness: fl
         "uses": sorted(run.algo.uses),
         "main_metric": run.task.main_metric,
         "seed": run.seed,
+        "client_lr": client_lr_of(run) if "client_lr" in run.algo.uses else None,
         "smoothness": smoothness,
         **software(),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     assert job.model is not None
+    problem = simulation.setup.problem
     run.task.export(problem, job.model, record.folder)
-    result = record.finish(job, problem.layout, details)
+    result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
-        record.note(why_diverged(run.hparams.client_lr, result))
+        record.note(why_diverged(result))
     if run.force:
         replace_folder(run.folder, record.folder)
     return Outcome(run, result)

@@ -79,7 +79,9 @@ class Custom(Task):
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
-        return TaskData(training, model, loss, test, description=description)
+        return TaskData(
+            training, model, loss, test, description=description, held_out_of=data.owners(~held_out, held_out)
+        )
 
     def _check_memory(self, data: FederatedData, dtype: str) -> None:
         """Of the rows in the run's precision, and in double precision while they are standardized."""

@@ -55,10 +55,11 @@ class Femnist(ImageClassification):
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
             data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")
-        training, test = (data.take(data.split == part).as_clients(dtype) for part in ("train", "test"))
+        splits = [data.split == part for part in ("train", "test")]
+        training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, test, self.classes, seed)
+        return self.with_model(training, test, self.classes, seed, data.owners(*splits))
 
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""

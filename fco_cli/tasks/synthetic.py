@@ -55,7 +55,7 @@ class SyntheticRegression(Task):
         model = Linear(weights.size, weights_shape=weights.shape)
         held_out = self._draw(seed, VALIDATION, truth, dtype)
         training = self._draw(seed, TRAINING, truth, dtype)
-        return TaskData(training, model, Squared(), held_out, truth)
+        return TaskData(training, model, Squared(), held_out, truth, held_out_of=np.arange(self.clients))
 
     def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
         """Both streams share the clients' means: validation is new data of the same clients."""

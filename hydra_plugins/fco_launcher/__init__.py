@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -42,7 +43,7 @@ class GridSweeperConf:
 
     _target_: str = "hydra_plugins.fco_launcher.GridSweeper"
     params: dict[str, str] = field(default_factory=dict)
-    grid_of: dict[str, Any] = field(default_factory=dict)  # algo -> what takes the place of `params` for it
+    grid_of: dict[str, Any] = field(default_factory=dict)  # algo -> its own in the place of `params`; null: no run
 
 
 MOST_RUNS = 50_000  # of a sweep: each takes about 80 kB here
@@ -61,8 +62,8 @@ class GridSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         _refuse("hydra.sweeper", self.unknown, GridSweeperConf)
         for algo, grid in self.grid_of.items():
-            if not isinstance(grid, Mapping):
-                raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be a mapping, key: values")
+            if not isinstance(grid, Mapping | NoneType):
+                raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be key: values, or null")
         self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
         self.seeds: int = config.get("seeds") or 1
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
@@ -76,7 +77,8 @@ class GridSweeper(Sweeper):
         own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
         jobs = [job for job, algo in zip(jobs, algos, strict=True) if algo not in own]
         for algo, grid in own.items():
-            jobs += self._product({**self.params, **grid}, [*arguments, algo])
+            if grid is not None:
+                jobs += self._product({**self.params, **grid}, [*arguments, algo])
         returns = self.start(jobs, initial_job_idx=0)
         for returned in returns:
             _ = returned.return_value  # raises what a failed job has raised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.problem import Problem
 from fco_cli.simulation.memory import ProcessMemory
 
 
@@ -71,6 +73,47 @@ def run(
 
 
 @pytest.fixture(scope="session")
+def whole_batches(make_hparams, cohorts_of):
+    """Cohorts whose clients take exact gradients: all rows of a client in every step, K_m = epochs * ceil(n_m / 3)."""
+
+    def make(problem: Problem, sampled: int, rounds: int, epochs: int = 1) -> list[Cohort]:
+        hparams = make_hparams(
+            clients_per_round=sampled, batch_size=3, local_epochs=epochs, weighting=problem.weighting
+        )
+        sizes, cohorts = problem.data.sizes, []
+        for cohort in cohorts_of(problem, hparams, rounds):
+            lengths = np.repeat(sizes[cohort.clients], cohort.steps)
+            order, edges = np.concatenate([np.arange(n) for n in lengths]), np.append(0, np.cumsum(lengths))
+            cohorts.append(replace(cohort, order=order, edges=edges))
+        return cohorts
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def optimum_of(make_algorithm):
+    """w* [P] of a problem, to 13 digits."""
+
+    def solve(problem: Problem) -> np.ndarray:
+        solver = make_algorithm("optimum", problem, tolerance=1e-13)
+        return solver.output(solver.round(solver.initial_state(np.zeros((1, problem.layout.size)))).state)[0]
+
+    return solve
+
+
+@pytest.fixture(scope="session")
+def kkt():
+    """The KKT residual of the first job's model."""
+
+    def residual(problem: Problem, models: np.ndarray) -> float:
+        return float(
+            problem.kkt_residual(models[:1], problem.risk(models[:1]).gradient, problem.regularizer.numbers)[0]
+        )
+
+    return residual
+
+
+@pytest.fixture(scope="session")
 def reference():
     return run
 
@@ -98,3 +141,66 @@ def drive():
         return models, state, memory
 
     return run
+
+
+@pytest.fixture(scope="session")
+def whole_steps():
+    """Everybody, client m with steps[m] local steps, each of which sees all its rows."""
+
+    def make(problem, steps) -> Cohort:
+        sizes, weights = problem.data.sizes, problem.weights
+        order = np.concatenate([np.tile(np.arange(size), k) for size, k in zip(sizes, steps, strict=True)])
+        edges = np.append(0, np.cumsum(np.repeat(sizes, steps)))
+        first, everyone = np.append(0, np.cumsum(steps)), np.arange(len(sizes))
+        return Cohort(everyone, order, edges, first, weights, 1.0, float(weights @ np.asarray(steps)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def full_gradients():
+    """Cohorts with the same clients and the same K_m, but every step sees all rows of its client."""
+
+    def widen(cohorts: list[Cohort], sizes) -> list[Cohort]:
+        wide = []
+        for cohort in cohorts:
+            rows = [np.arange(sizes[m]) for m, k in zip(cohort.clients, cohort.steps, strict=True) for _ in range(k)]
+            edges = np.append(0, np.cumsum([len(each) for each in rows]))
+            wide.append(replace(cohort, order=np.concatenate(rows), edges=edges))
+        return wide
+
+    return widen
+
+
+@pytest.fixture(scope="session")
+def client_gradient():
+    """The gradient of F_m at w, or of its loss on some rows, by plain NumPy; squared or logistic loss, bias last."""
+
+    def compute(problem: Problem, m: int, w, rows=None):
+        own = problem.data.client(m)
+        x, y = (own.x, own.y) if rows is None else (own.x[rows], own.y[rows])
+        scores = x @ w[:-1] + w[-1]
+        slopes = 2 * (scores - y) if problem.loss.name == "squared" else 1 / (1 + np.exp(-scores)) - y
+        return np.append(x.T @ slopes, slopes.sum()) / len(y)
+
+    return compute
+
+
+@pytest.fixture(scope="session")
+def solution(client_gradient):
+    """w* [P] by proximal gradient in plain NumPy, to rounding, and L, the largest curvature of a client."""
+
+    def solve(problem: Problem, prox: Callable[[np.ndarray, float], np.ndarray]):
+        rows = [
+            np.hstack([own.x, np.ones((len(own.y), 1))])
+            for own in map(problem.data.client, range(problem.data.clients))
+        ]
+        curvature = 2 if problem.loss.name == "squared" else 0.25
+        largest = curvature * max(np.linalg.norm(own.T @ own, 2) / len(own) for own in rows)
+        w, last = np.zeros(problem.layout.size), None
+        while last is None or np.abs(w - last).max() > 1e-16:
+            pooled = sum(p * client_gradient(problem, m, w) for m, p in enumerate(problem.weights))
+            w, last = prox(w - pooled / largest, 1 / largest), w
+        return w, largest
+
+    return solve

@@ -257,7 +257,9 @@ def test_aggregates(dtype, size, mean_steps):
     messages[2, 1, 1, -1] = np.inf
     messages[:, 0, 2, 0] = np.nan, np.inf, -np.inf
     steps = np.array([1, 2, 3])
-    both, arrived = aggregate(messages, ("w", "c"), np.array([1.0, 2.0, 5.0]), steps, 10.0, mean_steps)
+    each = np.repeat(steps[:, None], 3, axis=1).astype(float)
+    mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
+    both, arrived = aggregate(messages, ("w", "c"), np.array([1.0, 2.0, 5.0]), each, 10.0, mean_of_all)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)

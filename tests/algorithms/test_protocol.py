@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.fedavg import FedAvgM
+from fco_cli.algorithms.momentum import FedAvgM
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.simulation.sampling import Sampler
 
@@ -21,21 +21,19 @@ site = importlib.util.module_from_spec(_specification)
 _specification.loader.exec_module(site)
 
 FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
-WITHOUT_PSI = ("scaffold",)
 SIZES = (7, 4, 9)
 
 
-def suited(name, make_problem, regularizer, **options):
-    psi = "none" if name in WITHOUT_PSI else "l1"
-    return make_problem(regularizer(psi, strength=0.3) if psi == "l1" else regularizer(psi), sizes=SIZES, **options)
+@pytest.fixture
+def suited(make_problem, psi_for):
+    """A problem with a psi that the algorithm `name` takes."""
+    return lambda name: make_problem(psi_for(name), sizes=SIZES)
 
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
-def test_declarations_fit_what_the_algorithm_does(
-    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
-):
-    problem = suited(name, make_problem, regularizer)
+def test_declarations_fit_what_the_algorithm_does(name, suited, make_algorithm, make_hparams, cohorts_of):
+    problem = suited(name)
     algorithm = make_algorithm(name, problem, [0.01, 0.02])
     w = np.zeros((2, problem.layout.size))
     state, memory = algorithm.initial_state(w), algorithm.initial_memory(w)
@@ -58,9 +56,9 @@ def test_declarations_fit_what_the_algorithm_does(
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
-    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer
+    name, suited, make_algorithm, make_hparams, cohorts_of
 ):
-    problem = suited(name, make_problem, regularizer)
+    problem = suited(name)
     algorithm = make_algorithm(name, problem)
     state = algorithm.initial_state(np.ones((1, problem.layout.size)))
     memory = np.ones((3, len(algorithm.remembered), 1, problem.layout.size))
@@ -97,9 +95,9 @@ def sites(tmp_path):
 
 @pytest.mark.parametrize("name", ["scaffold", pytest.param("feddualavg", marks=pytest.mark.slow)])
 def test_clients_in_processes_of_their_own_give_the_same_bits(
-    name, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive, sites
+    name, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
 ):
-    problem = suited(name, make_problem, regularizer)
+    problem = suited(name)
     hparams, rounds = make_hparams(clients_per_round=2), 5
     expected = drive(make_algorithm(name, problem, 0.05, 0.7), cohorts_of(problem, hparams, rounds))[0]
 
@@ -110,6 +108,7 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
     state = server.initial_state(np.zeros((1, problem.layout.size)))
     for r in range(rounds):
         cohort = sampler.cohort(r)
+        state = server.begun(state, cohort)
         for m in cohort.clients:
             wanted = {key: state[key] for key in (*server.broadcast, *server.clocks)}
             site.send(clients[m].stdin, {"round": np.array(r), **wanted})

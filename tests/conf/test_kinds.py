@@ -29,6 +29,7 @@ SMALLEST = {  # experiment -> overrides
     "femnist10_l1": [ONE, "task.data_dir=writers.npz", "task.client_fraction=1", "hparams.clients_per_round=2"],
     "hidden_settings": [*LASSO, ONE, "task=lasso_i,lasso_ii", "task.start=glorot", "regularizer.strength=0.2,0.5"],
     "subgradient": [*LASSO, ONE],
+    "successors": ["algo=feddualavg,zhj", "task.dimension=12", "task.ones=3", "task.clients=4", "task.samples=10"],
     "theory": ["theory.rounds=[4]", "theory.steps=[2]", "theory.clients=[2]", "theory.rates=[0.25]"],
 }  # fmt: skip
 NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nilearn's layout

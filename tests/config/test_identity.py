@@ -63,6 +63,15 @@ def test_an_option_varies_within_a_stack(identity):
     assert usual.run != other.run
 
 
+def test_auto_is_a_word_of_its_own(identity):
+    """Whatever number comes of it; a stack may hold it beside numbers, and 1 is 1.0."""
+    auto, other = identity("hparams.client_lr=auto"), identity("hparams.client_lr=0.003")
+    assert auto.run != other.run
+    assert auto.stack == other.stack
+    assert identity("hparams.client_lr=1") == identity("hparams.client_lr=1.0")
+    assert identity("algo=optimum") == identity("algo=optimum", "hparams.client_lr=auto")
+
+
 def test_a_solver_has_no_rates(identity):
     rates = ["hparams.client_lr=0.5", "hparams.server_lr=0.5", "hparams.rounds=3", "hparams.normalize_steps=false"]
     assert identity("algo=optimum") == identity("algo=optimum", *rates)

@@ -49,6 +49,14 @@ def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
     assert clients.x.dtype == np.float32
 
 
+def test_rows_held_out_know_whose_they_are():
+    """b and c train; a, b and c have rows held out."""
+    data = from_arrays("here", good())
+    training, held_out = (np.isin(np.arange(6), rows) for rows in ([0, 4], [1, 2, 5]))
+    assert data.owners(training, held_out).tolist() == [-1, 0, 1]
+    assert data.owners(training, np.zeros(6, dtype=bool)).tolist() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

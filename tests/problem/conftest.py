@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.layout import Block, Layout
-from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
+from fco_cli.problem.mirror import Geometry, farthest, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
@@ -54,7 +54,12 @@ def _subgradient(regularizer, w, shape=None, numbers=None):
     return _call(template, regularizer, w, shape, numbers)(bias=0.0)
 
 
+def _lmo(regularizer, g, shape=None, numbers=None):
+    template = specialize(farthest, lmo=regularizer.lmo)
+    return _call(template, regularizer, g, shape, numbers)(bias=0.0)
+
+
 @pytest.fixture(scope="session")
 def stacked() -> SimpleNamespace:
-    """prox(regularizer, z [J, n], t), psi(regularizer, w) and subgradient(regularizer, w)."""
-    return SimpleNamespace(prox=_prox, psi=_psi, subgradient=_subgradient)
+    """prox(regularizer, z [J, n], t), psi(regularizer, w), subgradient(regularizer, w) and lmo(regularizer, g)."""
+    return SimpleNamespace(prox=_prox, psi=_psi, subgradient=_subgradient, lmo=_lmo)

@@ -7,7 +7,7 @@ import pytest
 
 from fco_cli.problem.compiled import specialize
 from fco_cli.problem.layout import Block, Layout
-from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror import Geometry, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
@@ -41,6 +41,15 @@ def test_every_regularised_block_and_job_has_its_own_turn(geometry):
     out = np.empty_like(z)
     specialize(to_primal, primal=Euclidean().primal(TWO_JOBS[0]))(z, np.array([2.0, 2.0]), geometry, out)
     np.testing.assert_array_equal(out, [[2, -0.5, 0, 4, 3, -2, 3.5, 0], [0, 0, 0, 1, 3, 0, 0.5, 0]])
+
+
+def test_every_weight_may_have_its_own_time(geometry):
+    """Thresholds t_i * strength; the bias left alone."""
+    z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
+    t = np.tile([2.0, 1, 0.5, 4, 9, 1, 8, 1], (2, 1))
+    out = np.empty_like(z)
+    specialize(prox_of_each, prox=L1.prox)(z, t, geometry, out)
+    np.testing.assert_array_equal(out, [[2, -1, 0.25, 3, 3, -2.5, 0.5, 0], [0, 0, 0, 0, 3, -1, 0, 0]])
 
 
 def test_psi_sums_over_the_regularised_blocks(geometry):

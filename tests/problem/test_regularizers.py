@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from omegaconf import OmegaConf
 
-from fco_cli.problem.regularizers import Regularizer, all_regularizers
+from fco_cli.problem.regularizers import OneBlock, Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.blockwise import Blockwise
 from fco_cli.problem.regularizers.boxes import Box, LinfBall, NonNegative, Simplex
@@ -175,6 +175,17 @@ def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
 def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
     regularizer = case_of(name).regularizer
     assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
+
+
+@pytest.mark.usefixtures("interpreted")
+@every
+def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(name):
+    """The prox of the weights one by one is that of all."""
+    regularizer, z, whole, each = case_of(name).regularizer, points()[14], np.empty(SIZE), np.empty(SIZE)
+    regularizer.prox(z, 0.6, regularizer.numbers[0], OneBlock(0, *SHAPE), whole)
+    for i in range(SIZE):
+        regularizer.prox(z[i : i + 1], 0.6, regularizer.numbers[0], OneBlock(0, 1, 1), each[i : i + 1])
+    assert np.array_equal(each, whole) == regularizer.separable
 
 
 def points(seed: int = 0, dtype=float) -> np.ndarray:
@@ -338,6 +349,56 @@ def test_subgradient_inequality(stacked, name, w, u, zeros):
     g = stacked.subgradient(regularizer, w, SHAPE)
     left, right = stacked.psi(regularizer, u[None], SHAPE), stacked.psi(regularizer, w, SHAPE) + (g * (u - w)).sum()
     assert left >= right - 1e-11 * (1 + np.abs(left) + np.abs(right))
+
+
+# Linear oracles, of the sets that are bounded.
+
+BOUNDED = {"l1_ball", "l2_ball", "linf_ball", "box", "simplex", "nuclear_ball"}
+
+
+def test_the_sets_with_a_linear_oracle():
+    """All that are convex and bounded; of blocks where every one of them has one."""
+    assert {case.regularizer.name for case in CASES if case.regularizer.lmo} == BOUNDED
+    pieces = {"a": {"name": "l1_ball", "radius": 1.0}, "b": {"name": "box", "lower": 0.0, "upper": 1.0}}
+    assert Blockwise(blocks=pieces).lmo is not None
+    assert Blockwise(blocks=pieces | {"c": {"name": "non_negative"}}).lmo is None
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_the_linear_oracle(stacked, name):
+    """lmo(g) lies in the set, and <g, lmo(g)> = -sup <-g, w>, the support function: what psi* is for a set.
+
+    At g = 0 as well. What is not finite stays visible, and a factor changes nothing.
+    """
+    case, g = case_of(name), points(16)
+    w = stacked.lmo(case.regularizer, g, SHAPE)
+    np.testing.assert_allclose(stacked.prox(case.regularizer, w, 1.0, SHAPE), w, rtol=1e-12, atol=1e-12)
+    expected = np.array([-case.conjugate(-row) for row in g])
+    np.testing.assert_allclose((g * w).sum(axis=1), expected, rtol=1e-12, atol=1e-12)
+    for a in (1e-150, 3.0):
+        np.testing.assert_allclose(stacked.lmo(case.regularizer, a * g, SHAPE), w, rtol=1e-9, atol=1e-12)
+    for bad in (np.nan, np.inf, -np.inf):
+        g[:, 3] = bad
+        assert not np.isfinite(stacked.lmo(case.regularizer, g, SHAPE)).all(axis=1).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_the_linear_oracle_in_machine_code(stacked, name, dtype):
+    """The same as its text, with numbers that differ from job to job; alone and in a stack the same bits."""
+    regularizer, g = case_of(name).regularizer, points(17, dtype)
+    factors = np.random.default_rng(8).uniform(0.5, 1.5, JOBS)
+    numbers = multiplied(np.repeat(regularizer.numbers, JOBS), factors, {})
+    together = stacked.lmo(regularizer, g, SHAPE, numbers)
+    assert together.dtype == dtype
+    for j in range(JOBS):
+        np.testing.assert_array_equal(stacked.lmo(regularizer, g[[j]], SHAPE, numbers[[j]])[0], together[j])
+        text, block = np.empty_like(g[j]), OneBlock(0, *SHAPE)
+        with np.errstate(all="ignore"):
+            regularizer.lmo.as_python(g[j], numbers[j], block, text)
+        np.testing.assert_allclose(together[j], text, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
 
 
 # What is not finite, huge or tiny.

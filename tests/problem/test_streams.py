@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fco_cli.problem import streams
 
-purposes = st.integers(0, 7)
+purposes = st.integers(0, 8)
 indices = st.integers(0, 2**40)
 keys = st.tuples(st.integers(0, 2**63 - 1), purposes, indices)
 
@@ -19,5 +19,5 @@ def test_numbers_are_a_function_of_the_key(one, other):
 
 
 def test_purposes_are_distinct():
-    names = ("TRUTH", "MEANS", "TRAINING", "VALIDATION", "MODEL", "COHORTS", "PROBES", "SHUFFLES")
+    names = ("TRUTH", "MEANS", "TRAINING", "VALIDATION", "MODEL", "COHORTS", "PROBES", "SHUFFLES", "COIN")
     assert len({getattr(streams, name) for name in names}) == len(names)

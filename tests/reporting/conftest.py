@@ -31,7 +31,7 @@ class Records:
     def add(
         self,
         algo: str = "feddualavg",
-        client_lr: float = 0.001,
+        client_lr: float | str = 0.001,
         server_lr: float = 1.0,
         seed: int = 0,
         *,
@@ -50,6 +50,7 @@ class Records:
         finished_at: str = "2026-03-01T12:00:00+01:00",
         smoothness: float | None = None,
         rounds: Sequence[int] | None = None,
+        taken: float | None = None,
         **curves: Sequence[float],
     ) -> Path:
         curves = {"f1": (0.0, 0.5, 0.6, 0.7), **curves}
@@ -98,6 +99,7 @@ class Records:
             "algo": algo,
             "seed": seed,
             "main_metric": "f1",
+            "client_lr": taken if isinstance(client_lr, str) else client_lr,
             "smoothness": smoothness,
             "versions": {"fco-cli": "0.1.0"},
             "python": "3.13.5",

@@ -65,3 +65,6 @@ def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
     assert reason(mine) == "no experiment that is shipped"
+    alone = type(records)(records.root.parent / "alone")
+    alone.add(experiment=None, task={"name": "digits"})  # outside of the experiment of that name
+    assert reason(alone) == "no experiment that is shipped"

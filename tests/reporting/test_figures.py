@@ -8,6 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from fco_cli.algorithms import all_algorithms
 from fco_cli.reporting import figures, rates, robustness
 from fco_cli.reporting.select import choose, robust_pairs
 from fco_cli.reporting.studies import collect
@@ -209,10 +210,11 @@ def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(record
 
 def test_every_algorithm_has_a_colour_and_marker_of_its_own():
     drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
-    assert len({to_hex(style.colour) for style in drawn}) == len(drawn)
-    assert len({style.marker for style in drawn}) == len(drawn)
-    federated = [style.dashes for algo, style in ALGORITHMS.items() if algo.startswith("fed")]
-    assert len(set(federated)) == len(federated)  # in grey, too
+    assert len({(to_hex(style.colour), style.marker) for style in drawn}) == len(drawn)
+    of_the_paper = drawn[:6]
+    assert len({to_hex(style.colour) for style in of_the_paper}) == 6
+    assert len({style.dashes for style in of_the_paper}) == 6  # in grey, too
+    assert {name for name, kind in all_algorithms().items() if kind.federated} <= set(ALGORITHMS)
 
 
 def test_pdfs_are_as_wide_as_a_column_and_carry_their_fonts(records, tmp_path):

@@ -59,6 +59,15 @@ def test_of_complete_equals_the_smaller_rates_win(records):
     assert (best.client_lr, best.server_lr) == (0.001, 0.3)
 
 
+def test_auto_is_one_choice_whatever_number_a_seed_makes_of_it(records):
+    for seed, taken in enumerate((0.0021, 0.0019, 0.002)):
+        records.add(client_lr="auto", taken=taken, seed=seed, f1=(0, 0, 0.9, 0.9))
+        records.add(client_lr=0.002, seed=seed)
+    choice = chosen(records)
+    assert [(cell.client_lr, len(cell.runs)) for cell in choice.cells] == [(0.002, 3), (0.002, 3)]
+    assert choice.best.rates == "(0.002, 1) client_lr auto"
+
+
 def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
     records.add(client_lr=0.001, seed=0, f1=(0, 0, 0.5, 0.5))
     records.add(client_lr=0.001, seed=1, f1=(0, 0, 0.7, 0.7))

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.simulation.evaluate import evaluate
+from fco_cli.simulation import evaluate as module
+from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarized
 
 
 def test_local_models_are_summarised_by_median_and_quartiles(make_setup):
@@ -33,3 +38,68 @@ def test_the_numbers_every_run_carries(make_setup, regularizer):
     np.testing.assert_allclose(metrics["train_loss"], np.mean((data.x @ w[0, :-1] + w[0, -1] - data.y) ** 2))
     assert metrics["kkt_residual"][0] > 0
     assert "train_accuracy" not in metrics
+
+
+# Personal models.
+
+
+def rows_of(data, m):
+    own = data.client(m)
+    return np.hstack([own.x, np.ones((len(own.y), 1))]), own.y
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("at_a_time", [1, 2**30])
+def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_time):
+    """Two jobs, unequal clients; of three held-out clients one is nobody, the others are 2 and 0."""
+    monkeypatch.setattr(module, "AT_A_TIME", at_a_time)
+    plain = make_problem(loss="logistic", sizes=(7, 4, 9), features=2)
+    apart = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
+    problem = replace(plain, held_out=apart, held_out_of=np.array([2, -1, 0]))
+    models = np.random.default_rng(0).standard_normal((3, 2, 3))  # [M, J, P]
+    own = evaluate_own(problem, 2, lambda clients: models[clients])
+    expected = {"own_train": [(plain.data, m, m) for m in range(3)], "own_validation": [(apart, 0, 2), (apart, 2, 0)]}
+    for prefix, places in expected.items():
+        assert own[f"{prefix}_loss"][0].tolist() == [owner for _, _, owner in places]
+        for i, (data, m, owner) in enumerate(places):
+            x, y = rows_of(data, m)
+            scores = x @ models[owner].T  # [n, J]
+            losses = (np.logaddexp(0, scores) - y[:, None] * scores).mean(axis=0)
+            np.testing.assert_allclose(own[f"{prefix}_loss"][1][i], losses, rtol=1e-12)
+            hits = ((scores > 0) == (y[:, None] > 0.5)).mean(axis=0)
+            np.testing.assert_allclose(own[f"{prefix}_accuracy"][1][i], hits, rtol=1e-12)
+
+
+def test_a_summary_says_how_the_worst_fare(make_problem):
+    """A tenth of the clients has a larger loss, a tenth a smaller accuracy."""
+    values = np.arange(11.0)[:, None] * [1, 10]
+    metrics = summarized({"own_train_loss": (np.arange(11), values), "own_train_accuracy": (np.arange(11), values)})
+    said = {name: found.tolist() for name, found in metrics.items()}
+    common = {"": [5, 50], "_q25": [2.5, 25], "_q75": [7.5, 75]}
+    assert said == {
+        **{f"own_train_loss{end}": numbers for end, numbers in common.items()},
+        "own_train_loss_worst_decile": [9, 90],
+        **{f"own_train_accuracy{end}": numbers for end, numbers in common.items()},
+        "own_train_accuracy_worst_decile": [1, 10],
+    }
+    assert np.isnan(summarized({"own_train_loss": (np.arange(2), np.array([[np.nan], [1.0]]))})["own_train_loss"])
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
+    """Beside the medians over the pooled data, which mean what they did."""
+    setup = make_setup("lasso", "local")
+    setup = replace(setup, problem=replace(setup.problem, held_out=None, data=first_rows(setup.problem.data)))
+    (job,) = simulate(setup, [0.01], rounds=setup.hparams.rounds)
+    clients, losses = job.own["own_train_loss"]
+    assert clients.tolist() == [0, 1, 2, 3, 4, 5]
+    for m in clients:
+        x, y = rows_of(setup.problem.data, m)
+        np.testing.assert_allclose(losses[m], np.mean((x @ job.model[m] - y) ** 2), rtol=1e-10)
+    assert job.history["own_train_loss"][-1] == pytest.approx(np.median(losses))
+    assert job.history["train_loss"][-1] > job.history["own_train_loss"][-1]
+
+
+def first_rows(data, rows=3):
+    some = [np.arange(low, low + rows) for low in data.offsets[:-1]]
+    return ClientData(data.x[np.concatenate(some)], data.y[np.concatenate(some)], np.arange(len(some) + 1) * rows)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from fco_cli.algorithms import all_algorithms
 from fco_cli.simulation import memory as memory_module
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.memory import FILE, DamagedMemory, FileMemory, ProcessMemory, bytes_of_job, client_memory
@@ -140,11 +141,19 @@ def test_files_and_process_give_the_same_bits(make_setup, simulate, tmp_path, in
         np.testing.assert_equal(one.history, other.history)  # NaN equals NaN
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_resuming_is_exact(make_setup, simulate, tmp_path, monkeypatch, large):
+REMEMBERING = [name for name, kind in all_algorithms().items() if kind.remembered]
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("name", "options", "large"), [*((name, {}, False) for name in REMEMBERING), ("zhj", {}, True),
+                                   ("scaffnew", {"coin": True}, False)]
+)  # fmt: skip
+def test_resuming_is_exact(make_setup, simulate, tmp_path, monkeypatch, name, options, large):
     if large:
         monkeypatch.setattr(memory_module, "LARGE", 1)
-    setup = make_setup("lasso", "scaffold", psi="none", rounds=12)
+    psi, sampled = "none" if name == "scaffold" else None, 6 if all_algorithms()[name].everybody else 3
+    setup = make_setup("lasso", name, psi, options, rounds=12, clients_per_round=sampled)
     folders = folders_in(tmp_path) if large else None
     whole = simulate(setup, RATES)
     simulate_to(setup, simulate, 5, folders, tmp_path)
@@ -205,10 +214,10 @@ clients, rows = 3400, 2
 random = np.random.default_rng(0)
 x, y = random.random((clients, rows, 784)), random.integers(0, 62, (clients, rows)).astype(float)
 problem = TaskData(ClientData.of_equal_clients(x, y), Network(784, (200, 200), 62, 0), Softmax()).joined(
-    all_regularizers()["none"]()
+    all_regularizers()["l1"](strength=1e-4)
 )
 engine.evaluate = lambda task, problem, models, psi: {"objective": np.zeros(len(models))}
-algorithm = all_algorithms()["scaffold"]()
+algorithm = all_algorithms()["zhj"]()
 hparams = Hparams(0.01, 1.0, 34, 100, 2, 1, eval_every=34)
 class Everyone(engine.Sampler):
     def cohort(self, r):

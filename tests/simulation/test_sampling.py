@@ -127,3 +127,44 @@ def test_steps_and_weights_of_all_clients():
     assert sampler.steps.tolist() == [6, 3, 9]
     assert sampler.mean_steps == pytest.approx((7 * 6 + 4 * 3 + 9 * 9) / 20)
     assert sampler.cohort(0).all_weights == 20
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    batch_size=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    pace=st.sampled_from(["alike", "coin"]),
+)
+def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
+    """As many batches for every client, each of fresh epochs; where those are its epochs, the very batches of them."""
+    data, hparams = clients_of(sizes), hparams_of(len(sizes), batch_size, epochs)
+    usual, cohort = (Sampler(data.sizes, hparams, 5, each).cohort(3) for each in ("epochs", pace))
+    assert cohort.mean_steps == round(usual.mean_steps)
+    assert len(set(cohort.steps.tolist())) == 1
+    if pace == "alike":
+        assert cohort.steps[0] == cohort.mean_steps
+    np.testing.assert_array_equal(cohort.clients, usual.clients)
+    for i, m in enumerate(cohort.clients):
+        both = [one.edges[one.first[i] : one.first[i + 1] + 1] for one in (usual, cohort)]
+        full, rest = divmod(sizes[m], batch_size)
+        widths = ([batch_size] * full + [rest] * (rest > 0)) * int(cohort.steps[i])
+        assert np.diff(both[1]).tolist() == widths[: cohort.steps[i]]
+        rows = [one.order[edges[0] : edges[-1]] for one, edges in zip((usual, cohort), both, strict=True)]
+        common = min(map(len, rows))
+        np.testing.assert_array_equal(rows[0][:common], rows[1][:common])
+        for low in range(0, len(rows[1]) - sizes[m] + 1, sizes[m]):
+            assert sorted(rows[1][low : low + sizes[m]].tolist()) == list(range(sizes[m]))
+
+
+def test_the_coin():
+    """Geometric with the epochs' mean, drawn anew in every round, by the seed and the round alone."""
+    hparams = hparams_of(3, 2, 2)  # K = 8, 4 and 6
+    sampler = Sampler(np.array([7, 4, 5]), hparams, 0, "coin")
+    drawn = np.array([sampler.cohort(r).steps[0] for r in range(2000)])
+    again = [Sampler(np.array([7, 4, 5]), hparams, 0, "coin").cohort(r).steps[0] for r in (1999, 0)]
+    assert again == [drawn[1999], drawn[0]]
+    assert drawn[:20].tolist() != [
+        Sampler(np.array([7, 4, 5]), hparams, 1, "coin").cohort(r).steps[0] for r in range(20)
+    ]
+    assert abs(drawn.mean() - 6) < 5 * np.sqrt(30 / 2000)  # five standard deviations
+    assert abs((drawn == 1).mean() - 1 / 6) < 5 * np.sqrt(5 / 36 / 2000)

@@ -115,6 +115,7 @@ def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
     assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
+    assert problem.held_out_of.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
@@ -131,6 +132,7 @@ def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
 def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
     assert (problem.data.clients, problem.held_out.clients) == (3, 2)
+    assert problem.held_out_of.tolist() == [-1, -1]
     assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
 
 

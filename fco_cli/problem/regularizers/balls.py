@@ -101,6 +101,17 @@ class L1Ball(Ball):
     def prox(z, t, psi, block, out):
         project_onto_l1_ball(z, psi.radius, out)
 
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        """-radius sign(g_i) at the largest |g_i|, 0 elsewhere."""
+        top = 0
+        for i in range(g.shape[0]):
+            out[i] = 0 * g[i]
+            if abs(g[i]) > abs(g[top]):
+                top = i
+        out[top] -= psi.radius * np.sign(g[top])
+
 
 @dataclass(kw_only=True)
 class L2Ball(Ball):
@@ -113,3 +124,10 @@ class L2Ball(Ball):
     def prox(z, t, psi, block, out):
         norm = two_norm(z)
         scale(z, z.dtype.type(1) if norm <= psi.radius else factor_within(norm, psi.radius, z), out)
+
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        """-radius g / |g|."""
+        norm = two_norm(g)
+        scale(g, g.dtype.type(0) if norm <= 1e-300 else -factor_within(norm, psi.radius, g), out)

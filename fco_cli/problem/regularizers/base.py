@@ -40,8 +40,10 @@ class Regularizer:
     value: ClassVar[Kernel]  # value(w, psi, block) -> psi(w)
     prox: ClassVar[Kernel]  # prox(z, t, psi, block, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
     subgradient: ClassVar[Kernel | None] = None  # subgradient(w, psi, block, out), where one exists
+    lmo: ClassVar[Kernel | None] = None  # lmo(g, psi, block, out): out = argmin of <g, w>, where psi is a bounded set
     constraint: ClassVar[bool] = False
     convex: ClassVar[bool] = True
+    separable: ClassVar[bool] = False  # a sum over the weights, one by one: prox then acts on each by itself
 
     @property
     def numbers(self) -> Numbers:

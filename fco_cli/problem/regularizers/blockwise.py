@@ -43,7 +43,8 @@ def prox_of_one(z, t, psi, block, out):
 
 
 @kernel
-def subgradient_of_one(w, psi, block, out):
+def vector_of_one(w, psi, block, out):
+    """A subgradient, or a point of a set."""
     if block.piece == 0:
         first(w, psi.first, block, out)
     else:
@@ -73,6 +74,7 @@ class Blockwise(Regularizer):
         require(len(self.blocks) > 0, "regularizer.blocks", self.blocks, "block: {name: ..., ...} for every block")
         self.convex = all(one.convex for one in self.pieces.values())  # type: ignore[misc]
         self.constraint = all(one.constraint for one in self.pieces.values())  # type: ignore[misc]
+        self.separable = all(one.separable for one in self.pieces.values())  # type: ignore[misc]
 
     @cached_property
     def pieces(self) -> dict[str, Regularizer]:
@@ -110,7 +112,12 @@ class Blockwise(Regularizer):
     @property
     def subgradient(self) -> Kernel | None:  # type: ignore[override]
         kernels = [one.subgradient for one in self.pieces.values() if one.subgradient is not None]
-        return choice(subgradient_of_one, kernels) if len(kernels) == len(self.pieces) else None
+        return choice(vector_of_one, kernels) if len(kernels) == len(self.pieces) else None
+
+    @property
+    def lmo(self) -> Kernel | None:  # type: ignore[override]
+        kernels = [one.lmo for one in self.pieces.values() if one.lmo is not None]
+        return choice(vector_of_one, kernels) if len(kernels) == len(self.pieces) else None
 
 
 def _regularizer(block: str, options: dict[str, Any]) -> Regularizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,14 @@ def clip(z, lower, upper, out):
     for i in range(z.shape[0]):
         inside = lower if z[i] < lower else z[i]
         out[i] = (upper if z[i] > upper else inside) + 0 * z[i]
+
+
+@kernel
+def corner(g, lower, upper, out):
+    """The corner of the box that is farthest along -g."""
+    for i in range(g.shape[0]):
+        side = upper if g[i] < 0 else (lower + upper) / 2
+        out[i] = (lower if g[i] > 0 else side) + 0 * g[i]
 
 
 @kernel
@@ -50,6 +59,7 @@ class Box(Constraint):
     lower: float
     upper: float
     name: str = "box"
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         finite = np.isfinite(self.lower) and np.isfinite(self.upper)
@@ -60,17 +70,28 @@ class Box(Constraint):
     def prox(z, t, psi, block, out):
         clip(z, psi.lower, psi.upper, out)
 
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        corner(g, psi.lower, psi.upper, out)
+
 
 @dataclass(kw_only=True)
 class LinfBall(Ball):
     """|w_i| <= radius."""
 
     name: str = "linf_ball"
+    separable: ClassVar[bool] = True
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
         clip(z, -psi.radius, psi.radius, out)
+
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        corner(g, -psi.radius, psi.radius, out)
 
 
 @dataclass(kw_only=True)
@@ -78,6 +99,7 @@ class NonNegative(Constraint):
     """w_i >= 0."""
 
     name: str = "non_negative"
+    separable: ClassVar[bool] = True
 
     @staticmethod
     @kernel
@@ -110,3 +132,14 @@ class Simplex(Constraint):
         for i in range(z.shape[0]):
             below[i] = z[i] - top
         cut_at(below, simplex_threshold(below, psi.total), out)
+
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        """All of the total at the smallest g_i."""
+        least = 0
+        for i in range(g.shape[0]):
+            out[i] = 0 * g[i]
+            if g[i] < g[least]:
+                least = i
+        out[least] += psi.total

@@ -20,6 +20,7 @@ class L0(Regularizer):
     strength: float
     name: str = "l0"
     convex: ClassVar[bool] = False
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)

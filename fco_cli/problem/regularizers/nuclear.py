@@ -205,6 +205,22 @@ def spectral(a, rows, factors, block, out):
 
 
 @kernel
+def singular_pairs(a):
+    """[S V^T | U^T], a row for every singular value, and their squares.
+
+    The rotations are collected beside the rows, from [A | I] on: U as A V / S would amplify what is left of an angle
+    between two rows by the ratio of their singular values.
+    """
+    count, length = a.shape
+    turned = np.zeros((count, length + count))
+    for r in range(count):
+        turned[r, length + r] = 1
+        for c in range(length):
+            turned[r, c] = a[r, c]
+    return turned, orthogonal_rows(turned[:, :length], turned, 0.0)
+
+
+@kernel
 def zero_share(w, length):
     """Up to this share of the matrix's norm a singular value counts as zero.
 
@@ -263,20 +279,11 @@ class Nuclear(Regularizer):
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        """The smallest subgradient: strength * U V^T over the non-zero singular values.
-
-        The rotations are collected beside the rows, [A | I] -> [S V^T | U^T]: U as A V / S would amplify what is left
-        of an angle between two rows by the ratio of their singular values.
-        """
+        """The smallest subgradient: strength * U V^T over the non-zero singular values."""
         a, _norm = wide(w, block)
         count, length = a.shape
-        turned, result = np.zeros((count, length + count)), np.zeros_like(a)
-        for r in range(count):
-            turned[r, length + r] = 1
-            for c in range(length):
-                turned[r, c] = a[r, c]
-        squared = orthogonal_rows(turned[:, :length], turned, 0.0)
-        zero = zero_share(w, length)
+        turned, squared = singular_pairs(a)
+        result, zero = np.zeros_like(a), zero_share(w, length)
         for i in range(count):
             singular = np.sqrt(squared[i])
             if singular <= zero:

@@ -9,7 +9,7 @@ import numpy as np
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
-from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, spectral, wide
+from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, singular_pairs, spectral, unfold, wide
 
 SLACK = 1e-12  # beyond rounding: the radius is so small a share of the norm that the threshold's digits do not suffice
 
@@ -44,3 +44,21 @@ class NuclearBall(Ball):
         for i in range(squared.shape[0]):
             squared[i] = 0.0 if share[i] == 0 else factor * share[i] / squared[i]
         spectral(a, rows, squared, block, out)
+
+    @staticmethod
+    @kernel
+    def lmo(g, psi, block, out):
+        """-radius u v^T of the largest singular value."""
+        a, _norm = wide(g, block)
+        turned, squared = singular_pairs(a)
+        count, length = a.shape
+        top = 0
+        for i in range(count):
+            if squared[i] > squared[top]:
+                top = i
+        factor = 0.0 if squared[top] == 0 else -psi.radius / np.sqrt(squared[top])
+        for r in range(count):
+            weight = factor * turned[top, length + r]
+            for c in range(length):
+                a[r, c] = weight * turned[top, c]
+        unfold(a, block, out)

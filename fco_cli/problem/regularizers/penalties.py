@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class NoRegularizer(Regularizer):
     """psi(w) = 0."""
 
     name: str = "none"
+    separable: ClassVar[bool] = True
 
     @staticmethod
     @kernel
@@ -45,6 +47,7 @@ class L1(Regularizer):
 
     strength: float
     name: str = "l1"
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)
@@ -73,6 +76,7 @@ class ElasticNet(Regularizer):
     strength: float
     l2_strength: float
     name: str = "elastic_net"
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)
@@ -101,6 +105,7 @@ class L2Squared(Regularizer):
 
     strength: float
     name: str = "l2_squared"
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)

@@ -1,0 +1,149 @@
+"""Control variates against client drift: local steps go along g - c_m + c, where c_m is the mean of the gradients that
+client m used last and c = sum_m p_m c_m (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
+
+The methods differ in where psi acts. With full gradients all but scaffold_osp are exact, whatever cohorts and K_m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.fedavg import FedAvg
+from fco_cli.algorithms.feddualavg import FedDualAvg
+from fco_cli.algorithms.primitives import add, assign, descend, free_primal, step_along, subtract, to_dual, to_primal
+from fco_cli.algorithms.rounds import State
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
+from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.regularizers import Regularizer
+
+
+@dataclass(kw_only=True)
+class FedDualAvgCv(FedDualAvg):
+    """FedDualAvg with control variates, which its paper's conclusion asks for (derived here; there is no theorem).
+
+    A client's change is -eta_c K_m (mean gradient - c_m + c): client and server conclude from it what c_m becomes.
+    """
+
+    name: str = "feddualavg_cv"
+    broadcast = ("z", "c")
+    remembered = ("c",)
+    normalized = True
+    uses = FedDualAvg.uses - {"normalize_steps"}
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        z, w, t, correction = message.z, np.empty_like(received.z), np.empty_like(received.t), received.c.copy()
+        assign(z, received.z)
+        subtract(correction, memory.c)  # c - c_m
+        for k in range(steps_of(batches)):
+            for j in range(t.shape[0]):
+                t[j] = received.t[j] + k * rate[j]
+            if t[0] > 0:
+                to_primal(z, t, geometry, w)
+            else:  # z is the dual of a model: psi has nothing to add
+                free_primal(z, t, geometry, w)
+            descend(z, w, batches, k, rate)
+            step_along(z, rate, correction)  # z <- z - eta_c (g - c_m + c)
+        subtract(z, received.z)
+
+    @staticmethod
+    @kernel
+    def remember(received, memory, message, rate, options, steps):
+        subtract(memory.c, received.c)
+        for j in range(memory.c.shape[0]):
+            for i in range(memory.c.shape[1]):  # c_m <- c_m - c - Delta_m / (eta_c K_m), the mean gradient
+                memory.c[j, i] -= message.z[j, i] / (rate[j] * steps)
+
+    def initial_state(self, w: Array) -> State:
+        return super().initial_state(w) | {"c": np.zeros_like(w)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        """c <- c + sum_S p_m (c_m+ - c_m), each of which is -c - Delta_m / (eta_c K_m)."""
+        gradient = -aggregates.mean["z"] / self._column(self.varying.client_lr * aggregates.steps)
+        c = state["c"] + self._column(aggregates.share) * (gradient - state["c"])
+        return super().server_step(state, aggregates) | {"c": c}
+
+
+@dataclass(kw_only=True)
+class Zhj(FedDualAvgCv):
+    """Zhang, Hu and Johansson (ICASSP 2024; recalled, its text was not to be had), with SCAFFOLD's c and its sampling:
+    FedDualAvg's loop starts anew from the server's model in every round, so that psi acts for eta_c k after k steps."""
+
+    name: str = "zhj"
+    free_steps = 1
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        state = super().server_step(state, aggregates)
+        return state | {"z": self._to_dual(self.output(state)), "t": np.zeros_like(state["t"])}
+
+
+@dataclass(kw_only=True)
+class ScaffoldOsp(Zhj):
+    """Only server proximal: biased in proportion to eta_c, for clients walk where psi would have held them. FedCanon
+    (Zhou et al., 2025) seems to have this shape; only its abstract was to be had."""
+
+    name: str = "scaffold_osp"
+    psi_in_steps = False
+
+
+@dataclass(kw_only=True)
+class Scaffold(ScaffoldOsp):
+    """SCAFFOLD itself."""
+
+    name: str = "scaffold"
+    server_proxes = 0
+
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
+        require(psi.name == "none", "regularizer", psi.name, "none: scaffold knows no psi")
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold knows no other map")
+
+
+@dataclass(kw_only=True)
+class ScaffoldProx(FedAvg):
+    """Psi in every local step, not at the server, where it would count twice (derived from SCAFFOLD). Clients send the
+    change of c_m too: their w can then be averaged as they are, which keeps to a convex set and a map's domain. To tell
+    c_m from w, a w would have to count K / K_m times, and the map to be Euclidean."""
+
+    name: str = "scaffold_prox"
+    broadcast = ("w", "c")
+    remembered = ("c",)
+    sent = ("w", "c")
+    normalized = False
+    uses = FedAvg.uses - {"normalize_steps"}
+    step_proxes = 1
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        w, z, total, before = message.w, np.empty_like(received.w), np.zeros_like(received.w), np.zeros_like(received.w)
+        assign(w, received.w)
+        for k in range(steps_of(batches)):
+            to_dual(w, geometry, z)
+            descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
+            for j in range(w.shape[0]):
+                for i in range(w.shape[1]):
+                    z[j, i] += total[j, i] - before[j, i] - rate[j] * (received.c[j, i] - memory.c[j, i])
+                    before[j, i] = total[j, i]
+            to_primal(z, rate, geometry, w)
+        subtract(w, received.w)
+        for j in range(w.shape[0]):
+            for i in range(w.shape[1]):
+                message.c[j, i] = -total[j, i] / (rate[j] * steps_of(batches)) - memory.c[j, i]
+
+    @staticmethod
+    @kernel
+    def remember(received, memory, message, rate, options, steps):
+        add(memory.c, message.c)
+
+    def initial_state(self, w: Array) -> State:
+        return super().initial_state(w) | {"c": np.zeros_like(w)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        return super().server_step(state, aggregates) | {"c": state["c"] + aggregates.sum("c")}

@@ -1,0 +1,83 @@
+"""Scaffnew: ProxSkip (Mishchenko et al., 2022, Algorithm 2) for clients that communicate when a coin says so, with psi.
+
+That psi may act at the server is derived: ProxSkip allows any convex function in its prox, here consensus plus psi.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.primitives import add, assign, descend, subtract
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import Cohort, Pace, State
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import steps_of
+from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.regularizers import Regularizer
+
+
+@dataclass(kw_only=True)
+class Scaffnew(Federated):
+    """Clients go along g - h_m, the same number of steps each: K = 1/p, or with the coin one drawn in every round.
+
+    In the listing a client sends u_m = y - (eta_c / p) h_m and corrects h_m <- h_m + (p / eta_c) (w+ - y) once it knows
+    the new w. So h_m = (p / eta_c) (w - u_m), and u_m moves by y - w: it sends this and remembers u_m alone.
+    """
+
+    name: str = "scaffnew"
+    coin: bool = False
+    broadcast = ("w",)
+    clocks = ("steps",)  # 1/p
+    remembered = ("u",)
+    sent = ("w",)
+    normalized = False
+    everybody = True
+    server_proxes = 1
+    uses = Federated.uses - {"server_lr", "normalize_steps"}
+
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew averages points, not duals")
+
+    @property
+    def pace(self) -> Pace:
+        return "coin" if self.coin else "alike"
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        y, step = message.w, np.empty_like(received.w)
+        for j in range(step.shape[0]):
+            for i in range(step.shape[1]):
+                step[j, i] = (received.w[j, i] - memory.u[j, i]) / received.steps[j]  # eta_c h_m
+        assign(y, received.w)
+        for k in range(steps_of(batches)):
+            descend(y, y, batches, k, rate)
+            add(y, step)  # y <- y - eta_c (g - h_m)
+        subtract(y, received.w)
+
+    @staticmethod
+    @kernel
+    def remember(received, memory, message, rate, options, steps):
+        add(memory.u, message.w)
+
+    def initial_state(self, w: Array) -> State:
+        return {"w": w, "u": w.copy(), "steps": np.ones(len(w))}
+
+    def initial_memory(self, w: Array) -> Array:
+        return w[None].copy()  # u_m = w_0: h_m = 0
+
+    def begun(self, state: State, cohort: Cohort) -> State:
+        return state | {"steps": np.full(len(self.varying), cohort.mean_steps)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        """u = sum_m p_m u_m; that of a client whose message did not arrive stays."""
+        u = state["u"] + aggregates.sum("w")
+        return state | {"w": self._to_primal(u, self.varying.client_lr * state["steps"]), "u": u}
+
+    def output(self, state: State) -> Array:
+        return state["w"]

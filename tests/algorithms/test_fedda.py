@@ -1,0 +1,290 @@
+"""Fast-FedDA, C-FedDA and MC-FedDA: against the sums of the authors' scripts, FedDualAvg, and the scripts' mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Varying
+from fco_cli.algorithms.mc_fedda import McFedDa, shrink_near
+from fco_cli.errors import UserError
+from fco_cli.problem.mirror_maps import PNorm
+from fco_cli.problem.numbers import stack_numbers
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+SIZES = (6, 3, 8, 2)  # K differs
+RATE, MU, STRENGTH = 0.05, 0.7, 0.2
+
+
+@pytest.fixture
+def problem(make_problem, regularizer):
+    return make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=3, weighting="examples", seed=1)
+
+
+def soft(z, threshold):
+    """prox of the l1 norm, bias excluded."""
+    return np.append(np.sign(z[:-1]) * np.maximum(np.abs(z[:-1]) - threshold, 0), z[-1])
+
+
+def gradient(data, m, w, rows=slice(None)):
+    own = data.client(m)
+    x, y = own.x[rows], own.y[rows]
+    slopes = 2 * (x @ w[:-1] + w[-1] - y) / len(y)
+    return np.append(x.T @ slopes, slopes.sum())
+
+
+def by_sums(problem, cohorts, constant=False, as_coded=False, start=None, strength=STRENGTH):
+    """As in the scripts: G and X and n, gamma in place of a step size. `constant` is C-FedDA.
+
+    `as_coded` adds the last local iterate of a round to X, at which no gradient is taken.
+    """
+    data, gamma = problem.data, 1 / RATE
+    w_0 = np.zeros(4) if start is None else start
+    w, gradients, points, n, models = w_0, np.zeros(4), np.zeros(4), 0.0, []
+
+    def primal(gradients, points, n):
+        weight = gamma + n * MU / 2
+        return soft((gamma * w_0 + MU / 2 * points - gradients) / weight, n / weight * strength)
+
+    for cohort in cohorts:
+        shares = cohort.weights / cohort.weights.sum() * cohort.mean_steps / cohort.steps
+        in_gradients = in_points = np.zeros(4)
+        for i, m in enumerate(cohort.clients):
+            y, g, x, steps = w, gradients, points, cohort.steps[i]
+            edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
+            for k, (low, high) in enumerate(pairwise(edges), start=1):
+                g = g + gradient(data, m, y, cohort.order[low:high])
+                x = x + y
+                y = primal(g, points + steps * w, n + steps) if constant else primal(g, x, n + k)
+            in_gradients = in_gradients + shares[i] * (g - gradients)
+            in_points = in_points + shares[i] * ((x + y if as_coded else x) - points)
+        n += cohort.mean_steps
+        gradients = gradients + in_gradients
+        points = points + (cohort.mean_steps * w if constant else in_points)
+        w = primal(gradients, points, n)
+        models.append(w)
+    return np.array(models)
+
+
+def run(drive, algorithm, cohorts, start=None):
+    """The models of the first job, from `start`."""
+    state = None if start is None else algorithm.initial_state(start[None])
+    return np.array(drive(algorithm, cohorts, state)[0])[:, 0]
+
+
+@pytest.mark.parametrize("sampled", [2, 4])
+@pytest.mark.parametrize("name", ["fast_fedda", "c_fedda"])
+def test_against_the_sums_of_the_scripts(name, sampled, problem, make_algorithm, make_hparams, cohorts_of, drive):
+    """X sums the points at which gradients were taken; small batches, two epochs, unequal K_m, any start."""
+    hparams = make_hparams(clients_per_round=sampled, batch_size=4, local_epochs=2, weighting="examples")
+    cohorts, start = cohorts_of(problem, hparams, 6), np.array([0.5, -1.0, 2.0, 0.3])
+    models = run(drive, make_algorithm(name, problem, RATE, mu=MU), cohorts, start)
+    expected = by_sums(problem, cohorts, constant=name == "c_fedda", start=start)
+    np.testing.assert_allclose(models, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
+def test_without_mu_it_is_feddualavg(name, problem, make_algorithm, drive, whole_batches):
+    """Fast-FedDA for any K; the others, whose times are those at the end of a round, for K = 1."""
+    cohorts = whole_batches(problem, 2, 6)
+    if name != "fast_fedda":
+        cohorts = [one_step(cohort, problem) for cohort in cohorts]
+    options = {"mu": 0.0} | ({"stages": 1} if name == "mc_fedda" else {})
+    models = run(drive, make_algorithm(name, problem, RATE, server_lr=0.3, **options), cohorts)
+    expected = run(drive, make_algorithm("feddualavg", problem, RATE), cohorts)
+    np.testing.assert_allclose(models, expected, rtol=1e-12, atol=1e-13)
+
+
+def one_step(cohort, problem):
+    """The same clients with one full batch each."""
+    sizes = problem.data.sizes[cohort.clients]
+    order, edges = np.concatenate([np.arange(n) for n in sizes]), np.append(0, np.cumsum(sizes))
+    return replace(cohort, order=order, edges=edges, first=np.arange(len(sizes) + 1), mean_steps=1.0)
+
+
+def test_with_one_step_c_fedda_is_fast_fedda(problem, make_algorithm, drive, whole_batches):
+    cohorts = [one_step(cohort, problem) for cohort in whole_batches(problem, 3, 6)]
+    fast, constant = (
+        run(drive, make_algorithm(name, problem, RATE, mu=MU), cohorts) for name in ("fast_fedda", "c_fedda")
+    )
+    np.testing.assert_allclose(constant, fast, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
+def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of, drive, whole_batches):
+    """With K = 1 and everybody: all gradients are grad F(w*), and it is their sum that counts."""
+    optimum = optimum_of(problem)
+    cohorts = [one_step(cohort, problem) for cohort in whole_batches(problem, 4, 5)]
+    options = {"stages": 1} if name == "mc_fedda" else {}
+    models = run(drive, make_algorithm(name, problem, RATE, mu=MU, **options), cohorts, optimum)
+    np.testing.assert_allclose(models, np.tile(optimum, (5, 1)), rtol=0, atol=1e-11)
+
+
+# Where it goes.
+
+
+def modulus(problem):
+    """The strong convexity of F."""
+    rows = np.hstack([problem.data.x, np.ones((len(problem.data.y), 1))])
+    return 2 * np.linalg.eigvalsh(rows.T @ rows / len(rows))[0]  # weighted by examples
+
+
+def test_the_error_falls_as_one_over_n_although_clients_drift(
+    make_problem, regularizer, make_algorithm, optimum_of, drive, whole_batches
+):
+    """Ten times the rounds, about a tenth of the error; FedDualAvg's no longer falls."""
+    problem = make_problem(regularizer("l1", strength=0.1), sizes=(4, 2, 5), features=2, weighting="examples", seed=3)
+    optimum, cohorts = optimum_of(problem), whole_batches(problem, 3, 200, epochs=2)
+
+    def errors(name, **options):
+        models = run(drive, make_algorithm(name, problem, 0.1, **options), cohorts)
+        return [np.linalg.norm(models[r - 1] - optimum) for r in (20, 200)]
+
+    biased = errors("feddualavg")
+    for name in ("fast_fedda", "c_fedda"):
+        early, late = errors(name, mu=modulus(problem))
+        assert late < early / 4
+        assert late < biased[1] / 10
+
+
+def test_a_point_too_many_has_another_limit(problem, make_algorithm, optimum_of, drive, whole_batches):
+    """The scripts' K + 1 terms of X for K gradients: the optimum of F - mu |w|^2 / (4 K) + psi, here with K = 1."""
+    cohorts = [one_step(cohort, problem) for cohort in whole_batches(problem, 4, 200)]
+    optimum = optimum_of(problem)
+    models = run(drive, make_algorithm("fast_fedda", problem, RATE, mu=MU), cohorts)
+    coded = by_sums(problem, cohorts, as_coded=True)
+    biased = optimum
+    for _ in range(500):
+        slope = problem.weights @ np.array([gradient(problem.data, m, biased) for m in range(4)])
+        biased = soft(biased - 0.1 * (slope - MU / 2 * biased), 0.1 * STRENGTH)
+    apart = np.linalg.norm(biased - optimum)
+    assert np.linalg.norm(models[-1] - optimum) < apart / 10
+    assert np.linalg.norm(coded[-1] - biased) < apart / 10
+
+
+# Stages.
+
+
+def candidates(v, a, near, radius):
+    """The same prox by the few points that can be a coordinate's minimum, and bisection."""
+
+    def at(b):
+        w = np.empty_like(v)
+        for i in range(len(v)):
+            choice = [0.0, near[i], *(v[i] + s * a + r * b for s in (-1, 1) for r in (-1, 1))]
+            cost = [0.5 * (c - v[i]) ** 2 + a * abs(c) + b * abs(c - near[i]) for c in choice]
+            w[i] = choice[int(np.argmin(cost))]
+        return w
+
+    low, high = 0.0, np.abs(v - near).max() + a
+    if np.abs(at(0.0) - near).sum() <= radius:
+        return at(0.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.abs(at(middle) - near).sum() > radius else (low, middle)
+    return at(high)
+
+
+def project_l1(z, radius):
+    if np.abs(z).sum() <= radius:
+        return z
+    u = np.sort(np.abs(z))[::-1]
+    above = np.cumsum(u) - radius
+    last = np.nonzero(u * np.arange(1, len(u) + 1) > above)[0][-1]
+    return np.sign(z) * np.maximum(np.abs(z) - above[last] / (last + 1), 0)
+
+
+def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
+    random, worst = np.random.default_rng(0), 0.0
+    for _ in range(30):
+        v, near, a, radius = 2 * random.normal(size=6), random.normal(size=6), 0.5, 1.0
+        near[random.integers(6)] = 0.0
+        out = np.empty(6)
+        shrink_near(v, a, near, radius, out)
+        np.testing.assert_allclose(out, candidates(v, a, near, radius), rtol=0, atol=1e-9)
+        assert np.abs(out - near).sum() <= radius * (1 + 1e-12)
+        then = near + project_l1(np.sign(v) * np.maximum(np.abs(v) - a, 0) - near, radius)
+        value, other = (((w - v) ** 2).sum() / 2 + a * np.abs(w).sum() for w in (out, then))
+        assert other >= value - 1e-12
+        worst = max(worst, other - value)
+    assert worst > 0.05
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_divergence_stays_visible_in_the_ball(bad):
+    out = np.empty(3)
+    shrink_near(np.array([1.0, bad, 2.0]), 0.5, np.array([0.5, 0.5, 0.0]), 0.1, out)
+    assert not np.isfinite(out).all()
+
+
+def test_a_wide_ball_makes_every_stage_c_fedda(make_problem, regularizer, make_algorithm, drive, whole_batches):
+    """Four times, twice, once the strength, each from where the last stage ended; the last one goes on."""
+    problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=3, weighting="examples", seed=1)
+    cohorts = whole_batches(problem, 2, 9)
+    models = run(drive, make_algorithm("mc_fedda", problem, RATE, mu=MU, stages=3, stage_rounds=2), cohorts)
+    start, expected = np.zeros(4), []
+    for rounds, factor in ((slice(0, 2), 4), (slice(2, 4), 2), (slice(4, 9), 1)):
+        expected += list(by_sums(problem, cohorts[rounds], True, start=start, strength=factor * STRENGTH))
+        start = expected[-1]
+    np.testing.assert_allclose(models, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_every_stage_stays_in_its_ball(make_problem, regularizer, make_algorithm, whole_batches):
+    """Clients and server, with radii 0.06 and 0.03 around 0 and around where the first stage ended."""
+    problem = make_problem(regularizer("l1", strength=0.01), sizes=SIZES, features=3, seed=1)
+    algorithm = make_algorithm("mc_fedda", problem, RATE, mu=MU, rho=0.03, stages=2, stage_rounds=3)
+    state, reached = algorithm.initial_state(np.zeros((1, 4))), []
+    for cohort in whole_batches(problem, 4, 6):
+        made = algorithm.round(state, cohort)
+        every = np.vstack([algorithm.client_models(state, made, cohort)[:, 0], algorithm.output(made.state)])
+        reached.append(np.abs(every - state["start"])[:, :3].sum(axis=1).max())
+        state = made.state
+    np.testing.assert_allclose(reached, [0.06] * 3 + [0.03] * 3, rtol=1e-9)  # and the ball is felt
+
+
+def test_options_vary_along_the_job_axis(problem, make_algorithm, drive, whole_batches):
+    cohorts = whole_batches(problem, 2, 4)
+    several = [McFedDa(mu=mu, rho=rho, stages=2, stage_rounds=2) for mu, rho in ((0.1, 0.3), (0.7, 50.0))]
+    psi, rates = stack_numbers([problem.regularizer] * 2), np.array([0.05, 0.02])
+    together = drive(several[0].bind(problem, Varying(rates, np.ones(2), psi, stack_numbers(several))), cohorts)[0][-1]
+    for j, one in enumerate(several):
+        options = {"mu": one.mu, "rho": one.rho, "stages": 2, "stage_rounds": 2}
+        alone = drive(make_algorithm("mc_fedda", problem, rates[j], **options), cohorts)[0][-1]
+        np.testing.assert_array_equal(together[j], alone[0])
+
+
+# What the rest of the house relies on.
+
+
+@pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
+def test_costs(name, problem, make_algorithm, whole_batches):
+    (cohort,) = whole_batches(problem, 2, 1)
+    costs = make_algorithm(name, problem).costs(cohort)
+    assert costs.prox_calls == cohort.steps.sum() + 1
+    assert (costs.vectors_up, costs.vectors_down) == (2, 4 if name == "mc_fedda" else 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        ("fast_fedda", {"mu": -0.1}, r"^algo\.mu: got -0\.1, must be a number >= 0$"),
+        ("c_fedda", {"mu": np.inf}, r"^algo\.mu: got inf, must be a number >= 0$"),
+        ("mc_fedda", {"rho": 0.0}, r"^algo\.rho: got 0\.0, must be a number > 0$"),
+        ("mc_fedda", {"stages": 0}, r"^algo\.stages: got 0, must be a whole number from 1 to 60$"),
+        ("mc_fedda", {"stage_rounds": 0}, r"^algo\.stage_rounds: got 0, must be a whole number >= 1$"),
+    ],
+)
+def test_bad_options(name, options, line, problem, make_algorithm):
+    with pytest.raises(UserError, match=line):
+        make_algorithm(name, problem, **options)
+
+
+def test_other_maps_and_other_penalties_are_refused(make_problem, problem, make_algorithm, regularizer):
+    with pytest.raises(UserError, match=r"^mirror: got 'p_norm', must be euclidean: c_fedda knows no other map$"):
+        make_algorithm("c_fedda", replace(problem, mirror=PNorm(power=1.5)))
+    line = r"^regularizer: got 'l1_ball', must be l1: mc_fedda has the prox within its ball for no other$"
+    with pytest.raises(UserError, match=line):
+        make_algorithm("mc_fedda", make_problem(regularizer("l1_ball")))

@@ -1,0 +1,172 @@
+"""Scaffnew against its listing, which keeps h_m and y, and its identities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fco_cli.errors import UserError
+from fco_cli.problem.mirror_maps import Entropy
+from fco_cli.simulation.memory import ProcessMemory
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+SIZES = (7, 4, 9)
+STRENGTH = 0.3
+
+
+@pytest.fixture
+def problem(make_problem, regularizer):
+    return make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=2)
+
+
+@pytest.fixture
+def draw(problem, make_hparams, cohorts_of):
+    """Cohorts of everybody, by the method's own pace: batches of 3 make K = 3, 2 and 3 by epochs, 3 for all alike."""
+
+    def cohorts(rounds, coin=False, **changes):
+        hparams = make_hparams(clients_per_round=3, **changes)
+        return cohorts_of(problem, hparams, rounds, "coin" if coin else "alike")
+
+    return cohorts
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("coin", [False, True])
+def test_against_the_listing(
+    coin,
+    weighting,
+    make_problem,
+    regularizer,
+    make_hparams,
+    cohorts_of,
+    make_algorithm,
+    drive,
+    l1_prox,
+    client_gradient,
+):
+    """A fault found: h_m corrected after the model has been set to the new one, so that it stays 0."""
+    problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=2, weighting=weighting)
+    algorithm = make_algorithm("scaffnew", problem, 0.05, 0.3, coin=coin)  # no server_lr changes anything
+    hparams = make_hparams(clients_per_round=3, weighting=weighting)
+    cohorts = cohorts_of(problem, hparams, 8, algorithm.pace)
+    assert (len({int(cohort.steps[0]) for cohort in cohorts}) > 1) == coin
+    p, eta, prox = 1 / 3, 0.05, l1_prox(STRENGTH)
+    start = np.array([0.3, -0.2, 0.1])
+    w, h, expected = start, np.zeros((3, 3)), []
+    for cohort in cohorts:
+        ends = np.empty((3, 3))
+        for i, m in enumerate(cohort.clients):
+            y = w.copy()
+            for b in range(cohort.first[i], cohort.first[i + 1]):
+                rows = cohort.order[cohort.edges[b] : cohort.edges[b + 1]]
+                y = y - eta * (client_gradient(problem, m, y, rows) - h[m])
+            ends[m] = y
+        w = prox(problem.weights @ (ends - eta / p * h), eta / p)
+        h = h + p / eta * (w - ends)
+        expected.append(w)
+    memory = ProcessMemory(algorithm.initial_memory(start[None]))
+    models, state, memory = drive(algorithm, cohorts, algorithm.initial_state(start[None]), memory)
+    np.testing.assert_allclose(np.array(models)[:, 0], expected, rtol=1e-12, atol=1e-13)
+    u = memory.read(np.arange(3))[:, 0, 0]
+    np.testing.assert_allclose((state["w"] - u) * p / eta, h, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(state["u"][0], problem.weights @ u, rtol=1e-11, atol=1e-13)
+    assert np.abs(h).max() > 0.1
+
+
+def test_with_k_fixed_the_server_takes_a_proximal_step_along_the_mean_gradient(
+    problem, draw, make_algorithm, client_gradient, l1_prox
+):
+    """Whatever the h_m; and h_m+ = the client's mean gradient + (w+ - w) / (eta_c K)."""
+    algorithm, (cohort,), random = make_algorithm("scaffnew", problem, 0.05), draw(1), np.random.default_rng(0)
+    w, u = random.standard_normal(3), random.standard_normal((3, 3))
+    state = {"w": w[None], "u": u.mean(axis=0)[None], "steps": np.ones(1)}
+    made = algorithm.round(state, cohort, u[cohort.clients][:, None, None])
+    means = np.zeros((3, 3))
+    for i, m in enumerate(cohort.clients):
+        y = w.copy()
+        for b in range(cohort.first[i], cohort.first[i + 1]):
+            g = client_gradient(problem, m, y, cohort.order[cohort.edges[b] : cohort.edges[b + 1]])
+            y, means[i] = y - 0.05 * (g - (w - u[m]) / 0.15), means[i] + g / 3
+    expected = l1_prox(STRENGTH)(w - 0.15 * means.mean(axis=0), 0.15)
+    np.testing.assert_allclose(made.state["w"][0], expected, rtol=1e-12, atol=1e-13)
+    h = (made.state["w"] - made.memory[:, 0, 0]) / 0.15
+    np.testing.assert_allclose(h, means + (expected - w) / 0.15, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("coin", [False, True])
+def test_with_one_step_it_is_proximal_gradient(coin, problem, draw, make_algorithm, full_gradients, drive):
+    """p = 1: the coin always falls on its right side."""
+    cohorts = full_gradients(draw(5, coin, batch_size=9), SIZES)
+    models = drive(make_algorithm("scaffnew", problem, 0.05, coin=coin), cohorts)[0]
+    central = drive(make_algorithm("centralized", problem, 0.05), cohorts)[0]
+    np.testing.assert_allclose(models, central, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("coin", [False, True])
+def test_at_the_optimum_nothing_moves(
+    coin, problem, draw, make_algorithm, drive, full_gradients, solution, l1_prox, client_gradient
+):
+    """With h_m = grad F_m(w*), whose mean is not 0 but grad F(w*)."""
+    optimum, largest = solution(problem, l1_prox(STRENGTH))
+    eta = 0.5 / largest
+    gradients = np.array([client_gradient(problem, m, optimum) for m in range(3)])
+    assert np.abs(gradients.mean(axis=0)).max() > 0.1
+    u = optimum - eta * 3 * gradients
+    memory = ProcessMemory(np.zeros((1, 1, 3)))
+    memory.rows = {m: own[None, None] for m, own in enumerate(u)}
+    state = {"w": optimum[None], "u": u.mean(axis=0)[None], "steps": np.full(1, 3.0)}
+    models = drive(
+        make_algorithm("scaffnew", problem, eta, coin=coin), full_gradients(draw(4, coin), SIZES), state, memory
+    )[0]
+    np.testing.assert_allclose(models, np.tile(optimum, (4, 1, 1)), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("coin", [False, True])
+def test_it_is_exact(
+    coin, loss, make_problem, regularizer, make_hparams, cohorts_of, make_algorithm, drive, full_gradients, solution,
+    l1_prox,
+):  # fmt: skip
+    strength = (0.3, 0.05)[loss == "logistic"]
+    problem = make_problem(regularizer("l1", strength=strength), loss=loss, sizes=SIZES, features=2)
+    _, largest = solution(problem, l1_prox(strength))
+    algorithm = make_algorithm("scaffnew", problem, 1 / largest, coin=coin)
+    cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3), 60, algorithm.pace), SIZES)
+    w = drive(algorithm, cohorts)[0][-1]
+    assert problem.kkt_residual(w, problem.risk(w).gradient, problem.regularizer.numbers)[0] < 1e-10
+
+
+def test_the_message_that_does_not_arrive(problem, draw, make_algorithm, drive):
+    """Its client's u_m stays, in its memory and in the server's mean."""
+    algorithm, cohorts = make_algorithm("scaffnew", problem, 0.05), draw(4)
+    _, state, memory = drive(algorithm, cohorts[:3])
+    ill = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    ill.data.x[problem.data.offsets[1] : problem.data.offsets[2]] = np.nan
+    before = memory.read(np.arange(3))
+    made = make_algorithm("scaffnew", ill, 0.05).round(state, cohorts[3], memory.read(cohorts[3].clients))
+    memory.write(cohorts[3].clients, made.memory, made.arrived)
+    after = memory.read(np.arange(3))
+    assert made.dropped.tolist() == [1]
+    np.testing.assert_array_equal(after[1], before[1])
+    np.testing.assert_allclose(made.state["u"][0], after[:, 0, 0].mean(axis=0), rtol=1e-12, atol=1e-13)
+
+
+def test_what_it_refuses(make_problem, make_algorithm):
+    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffnew averages points"):
+        make_algorithm("scaffnew", replace(make_problem(), mirror=Entropy()))
+    line = r"^hparams.clients_per_round: got 2, must be all 3 clients: scaffnew is wrong where some do not take part$"
+    with pytest.raises(UserError, match=line):
+        make_algorithm("scaffnew", make_problem()).check_participation(2, 3)
+
+
+def test_declarations(problem, draw, make_algorithm):
+    algorithm, (cohort,) = make_algorithm("scaffnew", problem), draw(1)
+    costs = algorithm.costs(cohort)
+    assert (costs.vectors_down, costs.vectors_up, costs.prox_calls) == (3, 3, 1)
+    assert not {"server_lr", "normalize_steps"} & algorithm.uses
+    made = algorithm.round(algorithm.initial_state(np.zeros((1, 3))), cohort, np.zeros((3, 1, 1, 3)))
+    models = algorithm.client_models(algorithm.initial_state(np.zeros((1, 3))), made, cohort)
+    np.testing.assert_array_equal(models[:-1], made.memory[:, 0])  # from u_m = w_0 = 0 on

@@ -1,0 +1,95 @@
+"""`hparams.client_lr=auto`: a word in the configuration, a number in the record, the same one whenever it is asked."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.errors import Interrupted
+from fco_cli.simulation import engine
+from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps import problems
+from fco_cli.sweeps.run import Sweep
+from fco_cli.sweeps.runner import execute
+from fco_cli.sweeps.stacks import stacks_of
+
+register()
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+SMALL = [
+    "task=lasso", "task.dimension=6", "task.ones=2", "task.clients=4", "task.samples=8",
+    "hparams.clients_per_round=2", "hparams.batch_size=4", "hparams.rounds=6",
+]  # fmt: skip
+
+
+class Silent:
+    """Watches, and says nothing."""
+
+    on_start = on_round = on_outcome = lambda *_: None
+
+
+def run_of(folder, *overrides):
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        return Run.of(compose("config", overrides=[*SMALL, f"output_dir={folder}", *overrides]))
+
+
+def metrics(run):
+    with (run.folder / "metrics.csv").open() as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("psi", ["l1", "l2_ball"])
+def test_a_stack_of_words_and_numbers(tmp_path, psi):
+    """auto runs as the number it stands for does, beside others, with other server rates and strengths."""
+    words = [f"regularizer={psi}", "hparams.client_lr=auto"]
+    runs = [run_of(tmp_path, *words), run_of(tmp_path, *words, "hparams.server_lr=0.3"), run_of(tmp_path, words[0])]
+    assert len(stacks_of(runs)) == 1
+    auto, slower, plain = execute(runs, Silent(), Stop())
+    taken = auto.result["client_lr"]
+    assert (slower.result["client_lr"], plain.result["client_lr"]) == (taken, 0.001)
+    assert "client_lr: auto" in (runs[0].folder / "config.yaml").read_text()
+    assert f"client_lr auto: {taken:g}, 1/L" in (runs[0].folder / "run.log").read_text()
+    (same,) = execute([number := run_of(tmp_path, words[0], f"hparams.client_lr={taken}")], Silent(), Stop())
+    assert same.result["final"] == auto.result["final"]
+    assert metrics(number) == metrics(runs[0])
+    assert number.run_id != runs[0].run_id
+
+
+@pytest.mark.parametrize("algo", ["centralized", "local"])
+def test_baselines_take_all_rows_and_so_may_step_further(tmp_path, algo):
+    batches, whole = (run_of(tmp_path, "hparams.client_lr=auto", f"algo={name}") for name in ("fedavg", algo))
+    assert problems.client_lr_of(whole) > problems.client_lr_of(batches)
+    assert problems.client_lr_of(run_of(tmp_path, "hparams.client_lr=auto", "algo=optimum")) == 1.0  # uses none
+
+
+def test_a_run_that_goes_on_has_the_same_number(tmp_path, monkeypatch):
+    words = ["hparams.client_lr=auto", "algo=scaffold", "regularizer=none"]
+    (whole,) = execute([run_of(tmp_path / "whole", *words)], Silent(), Stop())
+    run, stop, advance = run_of(tmp_path / "cut", *words), Stop(), engine.Simulation.advance
+
+    def ask_to_stop(simulation):
+        stop.signal_number = 2 if simulation.round == 3 else None
+        return advance(simulation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Simulation, "advance", ask_to_stop)
+        with pytest.raises(Interrupted):
+            execute([run], Silent(), stop)
+    assert Record(run.folder).checkpoint().round == 4
+    for cache in (problems._automatic_rate, problems._problem, problems._data):
+        cache.cache_clear()  # as in another process
+    (outcome,) = execute([run], Silent(), Stop())
+    assert outcome.result["client_lr"] == whole.result["client_lr"]
+    assert metrics(run) == metrics(whole.run)
+
+
+def test_a_dry_run_knows_it_too(tmp_path):
+    from fco_cli.sweeps.plan import describe_plan
+
+    run = run_of(tmp_path, "hparams.client_lr=auto")
+    sweep = Sweep([], [], n_jobs=1, memory_mb=512, backend="local", address=None)
+    assert "1 runs to do" in describe_plan([run], 0, sweep.options)
