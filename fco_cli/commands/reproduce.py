@@ -17,13 +17,13 @@ from pathlib import Path
 from fco_cli.commands.shell import answered, end, one_line_endings
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
-from fco_cli.reporting.studies import LEADERBOARD
+from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.simulation.stop import SIGNALS
 
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
-ON_DEMAND = ("hidden_settings", LEADERBOARD)  # those that begin so take as long as all the others together
+ON_DEMAND = (SEARCH, LEADERBOARD)  # those that begin so take as long as all the others together
 
 
 def main(arguments: list[str] | None = None) -> None:

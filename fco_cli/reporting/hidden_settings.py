@@ -17,8 +17,8 @@ from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
 from fco_cli.reporting.claims import NOT_RUN, Claim, Entry, evaluate, read_claims
 from fco_cli.reporting.figures import new_figure, styled
-from fco_cli.reporting.studies import SEARCH, Results, Study
-from fco_cli.reporting.style import OPTIMUM, metric_style
+from fco_cli.reporting.studies import Results, Study
+from fco_cli.reporting.style import OPTIMUM, SEARCH, metric_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord, is_number
 from fco_cli.reporting.records import RecordedRun, read_record, records_below, theories_below
-from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
+from fco_cli.reporting.style import LEADERBOARD, OPTIMUM, SEARCH, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-SEARCH = "hidden_settings"  # the experiment whose studies are no figures but the settings that it tried
-LEADERBOARD = "successors"  # those that begin so compare all methods, with figures and tables of their own
 
 
 @dataclass(frozen=True)

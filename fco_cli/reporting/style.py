@@ -1,8 +1,12 @@
-"""How algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
+"""How experiments, algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# Experiments that begin so:
+SEARCH = "hidden_settings"  # its studies are no figures but the settings that it tried
+LEADERBOARD = "successors"  # compare all methods, with figures and tables of their own
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ def test_the_usual_ones_are_fine(make_hparams):
 @pytest.mark.parametrize("key", ["client_lr", "server_lr"])
 @pytest.mark.parametrize("bad", [0.0, -0.1, math.nan, math.inf])
 def test_rates_are_positive_and_finite(make_hparams, key, bad):
-    with pytest.raises(UserError, match=rf"^hparams\.{key}: got .*, must be a number > 0( or auto)?$"):
+    with pytest.raises(
+        UserError, match=rf"^hparams\.{key}: got .*, must be a number > 0(, auto or a multiple of 1/L .*)?$"
+    ):
         make_hparams(**{key: bad})
 
 
@@ -24,7 +26,10 @@ def test_a_client_rate_may_be_left_to_the_data(make_hparams):
     assert repr(make_hparams(client_lr=1).client_lr) == "1.0"
 
 
-@pytest.mark.parametrize(("key", "allowed"), [("client_lr", "a number > 0 or auto"), ("server_lr", "a number > 0")])
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [("client_lr", "a number > 0, auto or a multiple of 1/L such as 0.3/L"), ("server_lr", "a number > 0")],
+)
 def test_other_words_are_no_rates(make_hparams, key, allowed):
     with pytest.raises(UserError) as caught:
         make_hparams(**{key: "fast"})

@@ -149,11 +149,11 @@ REMEMBERING = [name for name, kind in all_algorithms().items() if kind.remembere
     ("name", "options", "large"), [*((name, {}, False) for name in REMEMBERING), ("zhj", {}, True),
                                    ("scaffnew", {"coin": True}, False)]
 )  # fmt: skip
-def test_resuming_is_exact(make_setup, simulate, tmp_path, monkeypatch, name, options, large):
+def test_resuming_is_exact(make_setup, simulate, tmp_path, monkeypatch, psi_for, name, options, large):
     if large:
         monkeypatch.setattr(memory_module, "LARGE", 1)
-    psi, sampled = "none" if name == "scaffold" else None, 6 if all_algorithms()[name].everybody else 3
-    setup = make_setup("lasso", name, psi, options, rounds=12, clients_per_round=sampled)
+    sampled = 6 if all_algorithms()[name].everybody else 3
+    setup = make_setup("lasso", name, psi_for(name).name, options, rounds=12, clients_per_round=sampled)
     folders = folders_in(tmp_path) if large else None
     whole = simulate(setup, RATES)
     simulate_to(setup, simulate, 5, folders, tmp_path)
