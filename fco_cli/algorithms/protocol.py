@@ -72,6 +72,11 @@ class Algorithm(ABC):
     geometry: ClassVar[Geometry]
 
     @property
+    def pooled_batch(self) -> int:
+        """The size of the batches that it draws from all clients' rows as if they were one's; 0: it draws none."""
+        return 0
+
+    @property
     def pace(self) -> Pace:
         """How many local steps its clients take in a round."""
         return "epochs"
@@ -139,7 +144,7 @@ class Federated(Algorithm):
     federated: ClassVar[bool] = True
     uses: ClassVar[frozenset[str]] = frozenset(
         ("client_lr", "server_lr", "rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every",
-         "weighting", "normalize_steps", "dtype")
+         "weighting", "normalize_steps", "last_batch", "dtype")
     )  # fmt: skip
     broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
     clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size

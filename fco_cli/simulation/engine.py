@@ -6,7 +6,7 @@ numbers do not depend on the stack it runs in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +74,7 @@ class Simulation:
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
         self._adopt(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
-        self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed, self.algorithm.pace)
+        self.sampler = self._sampler()
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
@@ -95,6 +95,16 @@ class Simulation:
         self.varying = varying
         self.algorithm = self.setup.algorithm.bind(self.setup.problem, varying)
 
+    def _sampler(self) -> Sampler | None:
+        """Who draws clients and batches; none for a baseline that takes all rows at a time."""
+        setup, sizes = self.setup, self.setup.problem.data.sizes
+        if self.algorithm.federated:
+            return Sampler(sizes, setup.hparams, setup.seed, self.algorithm.pace)
+        if not (batch := self.algorithm.pooled_batch):
+            return None
+        one = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
+        return Sampler(sizes.sum(keepdims=True), one, setup.seed)
+
     @property
     def round(self) -> int:
         """Rounds done."""
@@ -109,7 +119,7 @@ class Simulation:
         return True
 
     def _advance(self) -> None:
-        cohort = self.sampler.cohort(self.round) if self.algorithm.federated else None
+        cohort = None if self.sampler is None else self.sampler.cohort(self.round)
         remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)
         made = self.algorithm.round(self.state, cohort, remembered)
         finite = _finite_jobs(made.state)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
+from fco_cli.problem.streams import LAST_BATCHES
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Hparams:
     weighting: str = "uniform"  # of the clients in F and in every mean: uniform, or by their number of examples
     normalize_steps: bool = True  # divide a client's change by its number of steps; false: the paper's plain mean,
     # which with unequal clients solves the problem that weighs client m by p_m K_m
+    last_batch: str = "keep"  # the rows left of an epoch: a smaller batch; drop them; straddle into the next epoch's
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
@@ -32,4 +34,5 @@ class Hparams:
         for key in ("rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every"):
             require(getattr(self, key) >= 1, f"hparams.{key}", getattr(self, key), "a whole number >= 1")
         require(self.weighting in ("uniform", "examples"), "hparams.weighting", self.weighting, "uniform or examples")
+        require(self.last_batch in LAST_BATCHES, "hparams.last_batch", self.last_batch, "keep, drop or straddle")
         require(self.dtype in ("float32", "float64"), "hparams.dtype", self.dtype, "float32 or float64")

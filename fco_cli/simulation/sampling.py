@@ -6,7 +6,7 @@ import numpy as np
 
 from fco_cli.algorithms.rounds import Cohort, Pace
 from fco_cli.problem.layout import Array
-from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator
+from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator, local_steps_of
 from fco_cli.simulation.hparams import Hparams
 
 
@@ -15,7 +15,8 @@ class Sampler:
 
     def __init__(self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs") -> None:
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
-        self.steps = -(-sizes // hparams.batch_size) * hparams.local_epochs  # K of every client: [M]
+        self.cut = hparams.batch_size, hparams.local_epochs, hparams.last_batch
+        self.steps = local_steps_of(sizes, *self.cut)  # K of every client: [M]
         self.weights = (sizes if hparams.weighting == "examples" else np.ones(len(sizes))).astype(float)
         self.mean_steps = float((self.weights * self.steps).sum() / self.weights.sum())
         if pace != "epochs":
@@ -26,11 +27,8 @@ class Sampler:
         hparams = self.hparams
         random = generator(self.seed, COHORTS, round_index)
         clients = random.choice(len(self.sizes), hparams.clients_per_round, replace=False)
-        sizes = self.sizes[clients]
-        batches = batches_of(
-            self.seed, round_index, clients, sizes, hparams.batch_size, hparams.local_epochs,
-            self._common_steps(round_index),
-        )  # fmt: skip
+        steps = self._common_steps(round_index)
+        batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)
         return Cohort(
             clients,
             *batches,

@@ -47,8 +47,12 @@ def problem_of(run: Run) -> Problem:
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
     run, problem = keyed.run, problem_of(keyed.run)
-    batch = run.hparams.batch_size if run.algo.federated else int(problem.data.sizes.max())  # baselines take all rows
-    return automatic_rate(problem, run.seed, batch)
+    return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
+
+
+def _batch_size(run: Run) -> int:
+    """0 for a baseline that takes all rows at a time."""
+    return run.hparams.batch_size if run.algo.federated else run.algo.pooled_batch
 
 
 def client_lr_of(run: Run) -> float:
@@ -58,7 +62,7 @@ def client_lr_of(run: Run) -> float:
         return float(given)
     if "client_lr" not in run.algo.uses:
         return 1.0
-    kind = (run.mirror.name, run.algo.federated, run.hparams.batch_size)
+    kind = (run.mirror.name, _batch_size(run))
     return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
 
 

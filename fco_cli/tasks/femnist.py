@@ -26,12 +26,14 @@ class Femnist(ImageClassification):
 
     classes: int
     client_fraction: float  # of the writers; the paper takes a tenth for the digits
+    writers: str = "drawn"  # that fraction of them by the seed, or the first of them by name
     data_dir: str | None = None  # TFF's or LEAF's folder, or an .npz file; none: download
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.classes in ARCHIVES, "task.classes", self.classes, "10 or 62")
         require(0 < self.client_fraction <= 1, "task.client_fraction", self.client_fraction, "above 0, at most 1")
+        require(self.writers in ("drawn", "first"), "task.writers", self.writers, "drawn or first")
 
     def missing_data(self) -> str | None:
         archive = ARCHIVES[self.classes]
@@ -42,8 +44,7 @@ class Femnist(ImageClassification):
     def contents(self) -> dict[str, str]:
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
-        some = Writers(self.client_fraction, seed=0)  # as many as with any seed, and so as much memory
-        return {"data_dir": fingerprint(Path(self.data_dir), some)}
+        return {"data_dir": fingerprint(Path(self.data_dir), self._chosen(seed=0))}  # as much memory as with any seed
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
@@ -64,19 +65,24 @@ class Femnist(ImageClassification):
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""
         source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
-        return read(source, choose=Writers(self.client_fraction, seed))
+        return read(source, choose=self._chosen(seed))
+
+    def _chosen(self, seed: int) -> Writers:
+        return Writers(self.client_fraction, seed if self.writers == "drawn" else None)
 
 
 @dataclass(frozen=True)
 class Writers:
-    """A random choice of the writers."""
+    """A choice of the writers: random by a seed, or without one those that come first."""
 
     fraction: float
-    seed: int
+    seed: int | None
 
     def __call__(self, writers: list[str]) -> list[str]:
-        count = max(2, round(self.fraction * len(writers)))
-        chosen = generator(self.seed, TRAINING).choice(len(writers), min(count, len(writers)), replace=False)
+        count = min(max(2, round(self.fraction * len(writers))), len(writers))
+        if self.seed is None:
+            return sorted(writers)[:count]
+        chosen = generator(self.seed, TRAINING).choice(len(writers), count, replace=False)
         return [writers[m] for m in sorted(chosen)]
 
 

@@ -52,6 +52,18 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
 
 
 @pytest.mark.usefixtures("interpreted")
+def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
+    """Whatever batches clients have; anew in every round, and after a stop as without one."""
+    setup = make_setup("lasso", "centralized", options={"batch_size": 32}, batch_size=2, rounds=4)
+    (whole,) = simulate(setup, GOOD[:1])
+    assert whole.history["prox_calls"] == [0, 3, 6, 9, 12]  # 90 rows
+    assert whole.history["gradients"] == [0, 90, 180, 270, 360]
+    (half,) = (copy.deepcopy(job) for job in simulate(setup, GOOD[:1], rounds=2))
+    (again,) = simulate(setup, GOOD[:1], [half])
+    assert_same_bits(again, whole)
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algo", [name for name, kind in all_algorithms().items() if not kind.one_shot])
 def test_continuing_from_a_snapshot_changes_nothing(make_setup, simulate, psi_for, algo):
     """With what its clients remember."""

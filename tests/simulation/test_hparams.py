@@ -43,7 +43,7 @@ def test_counts_are_at_least_one(make_hparams, key, bad):
         make_hparams(**{key: bad})
 
 
-@pytest.mark.parametrize(("key", "bad"), [("weighting", "equal"), ("dtype", "float16")])
+@pytest.mark.parametrize(("key", "bad"), [("weighting", "equal"), ("last_batch", "shrink"), ("dtype", "float16")])
 def test_choices(make_hparams, key, bad):
     with pytest.raises(UserError, match=rf"^hparams\.{key}: got '{bad}'"):
         make_hparams(**{key: bad})
