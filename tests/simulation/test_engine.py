@@ -139,9 +139,10 @@ def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
 
 
 def test_counters(make_setup, simulate):
-    """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes."""
+    """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes, and a
+    gradient at every row."""
     (job,) = simulate(make_setup("lasso", "feddualavg", rounds=2), [0.01])
-    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1), 0]
+    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1), 2 * 3 * 15, 0]
     assert dict(zip(COUNTERS, job.counters.tolist(), strict=True)) == dict(zip(COUNTERS, expected, strict=True))
     assert job.history["prox_calls"] == [0, 13, 26]
 
