@@ -7,6 +7,7 @@ The methods differ in where psi acts. With full gradients all but scaffold_osp a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class FedDualAvgCv(FedDualAvg):
 
     name: str = "feddualavg_cv"
     broadcast = ("z", "c")
-    remembered = ("c",)
+    remembered: ClassVar[tuple[str, ...]] = ("c",)
     normalized = True
     uses = FedDualAvg.uses - {"normalize_steps"}
 

@@ -213,10 +213,15 @@ class Simulation:
             return metrics | (summarized(self._evaluate_own()) if self.algorithm.personal else {})
 
     def _sound(self, metrics: Metrics) -> Array:
-        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
-        first = np.array([abs(job.history["objective"][0]) for job in self.running])
-        limit = np.where(first > 0, EXPLOSION * first, np.inf)
-        return np.isfinite(metrics["objective"]) & (metrics["objective"] <= limit)
+        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may
+        be sound where clients' own are not."""
+        sound = np.ones(len(self.running), dtype=bool)
+        for name in ("objective", "own_train_loss_worst_decile"):
+            if name in metrics:
+                first = np.array([abs(job.history[name][0]) for job in self.running])
+                limit = np.where(first > 0, EXPLOSION * first, np.inf)
+                sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
+        return sound
 
     def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
         """Append an evaluation to the running jobs' histories."""

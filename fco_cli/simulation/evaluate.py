@@ -87,9 +87,13 @@ def _evaluate_own(
 
 
 def summarized(own: OwnMetrics) -> Metrics:
-    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach."""
+    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach.
+
+    NaN where a client's number is none: its model has diverged.
+    """
     metrics: Metrics = {}
     for name, (_, values) in own.items():
+        values = np.where(np.isfinite(values), values, np.nan)
         worst = 0.1 if name.endswith("accuracy") else 0.9
         low, median, high, decile = np.quantile(values, [0.25, 0.5, 0.75, worst], axis=0)
         metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high, f"{name}_worst_decile": decile}

@@ -33,14 +33,24 @@ def make_setup(tasks, regularizer, make_hparams):
 
 
 @pytest.fixture(scope="session")
-def simulate():
-    """Run jobs with these client rates to the end, from the start or from snapshots."""
+def simulation_of():
+    """A simulation of jobs with these client rates, from the start or from snapshots."""
+
+    def make(setup, rates, jobs=None, folders=None) -> Simulation:
+        rates = np.array(rates, dtype=float)
+        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
+        return Simulation(setup, jobs or [Job() for _ in rates], varying, folders)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def simulate(simulation_of):
+    """Run such jobs to the end, or for some rounds."""
 
     def run(setup, rates, jobs=None, rounds=None, folders=None) -> list[Job]:
-        rates = np.array(rates, dtype=float)
-        jobs = jobs or [Job() for _ in rates]
-        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
-        simulation = Simulation(setup, jobs, varying, folders)
+        simulation = simulation_of(setup, rates, jobs, folders)
+        jobs = list(simulation.running)
         for _ in range(setup.hparams.rounds if rounds is None else rounds):
             if not simulation.advance():
                 break
