@@ -32,12 +32,13 @@ class TaskData:
     truth: Array | None = None
     description: Any = None
     held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
+    features: tuple[str, ...] | None = None  # their names, where they have any
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.held_out_of,
+            self.held_out, self.truth, self.description, self.held_out_of, self.features,
         )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ class Problem:
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
     held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
+    features: tuple[str, ...] | None = None  # the names by which a regularizer may speak of weights
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -88,7 +90,11 @@ class Problem:
         return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
 
     def geometry(self, numbers: Numbers) -> Geometry:
-        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
+        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout), self._each)
+
+    @cached_property
+    def _each(self) -> Array:
+        return self.regularizer.each(self.layout, self.features).astype(self.dtype)
 
     def initial_models(self, numbers: Numbers) -> Array:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""

@@ -80,7 +80,13 @@ class Custom(Task):
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
         return TaskData(
-            training, model, loss, test, description=description, held_out_of=data.owners(~held_out, held_out)
+            training,
+            model,
+            loss,
+            test,
+            description=description,
+            held_out_of=data.owners(~held_out, held_out),
+            features=tuple(data.feature_names),
         )
 
     def _check_memory(self, data: FederatedData, dtype: str) -> None:
