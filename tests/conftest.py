@@ -102,7 +102,7 @@ def make_regularizer(name: str, **numbers: float) -> Regularizer:
     """The regularizer `name`, with a moderate value for every number that is not given."""
     kind = all_regularizers()[name]
     moderate = {"strength": 0.7, "l2_strength": 0.4, "radius": 1.5}
-    own = [field.name for field in fields(kind) if field.name != "name"]
+    own = [field.name for field in fields(kind) if field.type in ("float", "int")]
     return kind(**{key: numbers.get(key, moderate.get(key, 0.5)) for key in own})
 
 

@@ -127,7 +127,9 @@ class Local(Pooled):
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         data, models = self.problem.data, w.copy()
         rows, widths = np.arange(len(data.y)), self.problem.model.widths
-        self._step_alone(models, self.varying.client_lr, data.x, data.y, rows, data.offsets, widths, self.geometry)
+        self._step_alone(
+            models, self.varying.client_lr, data.x, data.targets, rows, data.offsets, widths, self.geometry
+        )
         return models
 
     def costs(self, cohort: Cohort | None) -> Costs:

@@ -24,7 +24,7 @@ from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, specialize
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, part_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.mirror_maps import Mirror
@@ -194,6 +194,7 @@ class Federated(Algorithm):
             parallel=True,
             local_steps=self.client_steps,
             remember=self.remember,
+            part=part_of(self.problem.data.x),
             memory_of=pick(self.remembered),
             message_of=pick(self.sent),
         )
@@ -227,7 +228,7 @@ class Federated(Algorithm):
         memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
         self._visit(
             self._received(state), memory, messages, self.varying.client_lr, self.varying.options,
-            rows.x, rows.y, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
+            rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
             self.problem.model.widths, self.geometry,
         )  # fmt: skip
         return messages, memory

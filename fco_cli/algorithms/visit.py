@@ -16,6 +16,10 @@ def remember(received, memory, message, rate, options, steps):
     raise NotImplementedError
 
 
+def part(x, low, high):
+    raise NotImplementedError
+
+
 def memory_of(stack, i):
     raise NotImplementedError
 
@@ -39,7 +43,7 @@ def visit(
     """
     for i in prange(clients.shape[0]):
         low, high = offsets[clients[i]], offsets[clients[i] + 1]
-        batches = Batches(x[low:high], y[low:high], order, edges[first[i] : first[i + 1] + 1], widths)
+        batches = Batches(part(x, low, high), y[low:high], order, edges[first[i] : first[i + 1] + 1], widths)
         own, message = memory_of(memory, i), message_of(messages, i)
         local_steps(received, own, message, rate, options, batches, geometry)
         remember(received, own, message, rate, options, steps_of(batches))

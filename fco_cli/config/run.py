@@ -98,9 +98,15 @@ class Run:
         what = f"hparams.rounds={hparams.rounds}: the metrics of an evaluation every {hparams.eval_every}"
         require_memory(what, evaluations * BYTES_PER_EVALUATION)
 
-    def check_batches(self, sizes: Array) -> None:
-        """The rows that a round goes through are listed in memory; `sizes` are those of the clients."""
-        hparams = self.hparams
+    def check_batches(self, sizes: Array, together: bool) -> None:
+        """The rows that a round goes through are listed in memory; `sizes` are those of the clients.
+
+        `together` says that a client's loss is one of all its rows, which must then make one batch.
+        """
+        hparams, largest = self.hparams, int(sizes.max())
+        whole = f"at least {largest}, the rows of the largest client: this task knows no smaller batches"
+        if together and self.algo.federated:
+            require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, whole)
         rows = int(np.sort(sizes)[-hparams.clients_per_round :].sum()) * hparams.local_epochs
         require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
 
@@ -126,7 +132,8 @@ class Run:
 
     def describe(self) -> str:
         """One line for people."""
-        psi = [f"{key} {value}" for key, value in asdict(self.regularizer).items() if key != "name"]
+        numbers = asdict(self.regularizer).items()
+        psi = [f"{key} {value}" for key, value in numbers if isinstance(value, int | float)]
         parts = [f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {', '.join(psi)}".rstrip()]
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")

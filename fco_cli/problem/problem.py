@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import descent
@@ -18,7 +21,7 @@ from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import Risk, risk_of
+from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,13 @@ class TaskData:
     truth: Array | None = None
     description: Any = None
     held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
+    features: tuple[str, ...] | None = None  # their names, where they have any
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.held_out_of,
+            self.held_out, self.truth, self.description, self.held_out_of, self.features,
         )  # fmt: skip
 
 
@@ -58,10 +62,13 @@ class Problem:
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
     held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
+    features: tuple[str, ...] | None = None  # the names by which a regularizer may speak of weights
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
         self.mirror.primal(self.regularizer)  # refuses a pair without a closed form
+        if self.loss.together is not None and self.data.row_weights is not None:
+            raise UserError(f"task.weights: the {self.loss.name} loss counts every row once")
 
     @cached_property
     def layout(self) -> Layout:
@@ -85,10 +92,34 @@ class Problem:
         """The same on the rows held out."""
         if self.held_out is None:
             return None
+        if self.model.site_bias:
+            return functools.partial(_with_site_biases, self)
         return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
 
+    def site_biases(self, w: Array) -> Array:
+        """What every training client adds to the scores of w [J, P]: [M, J]."""
+        return biases_of(self.data, self.model, self.loss, np.ascontiguousarray(w, dtype=self.dtype))
+
+    def held_out_biases(self, w: Array) -> Array:
+        """The same for the clients of `held_out`: [n, J]; one that did not train has the mean of those who did."""
+        biases = self.site_biases(w)
+        mean = ordered_sum((self.weights[:, None] * biases)[:, :, None])[:, 0]
+        return np.vstack([biases, mean])[self.held_out_of]  # -1, of a stranger, is the last
+
+    def held_out_scores(self, w: Array) -> Array:
+        """The scores [J, C, N] of the rows held out."""
+        assert self.held_out is not None
+        scores = scores_of(self.model, self.held_out, w)
+        if self.model.site_bias:
+            scores += np.repeat(self.held_out_biases(w), self.held_out.sizes, axis=0).T[:, None]
+        return scores
+
     def geometry(self, numbers: Numbers) -> Geometry:
-        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
+        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout), self._each)
+
+    @cached_property
+    def _each(self) -> Array:
+        return self.regularizer.each(self.layout, self.features).astype(self.dtype)
 
     def initial_models(self, numbers: Numbers) -> Array:
         """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
@@ -105,7 +136,7 @@ class Problem:
 
     @cached_property
     def descend(self) -> Kernel:
-        return descent(self.model, self.loss)
+        return descent(self.data, self.model, self.loss)
 
     @cached_property
     def to_dual(self) -> Kernel:
@@ -162,3 +193,21 @@ class Problem:
         weights, inside = (np.where(self.layout.regularized, vectors, 0) for vectors in (w, projected))
         length = np.maximum(np.linalg.norm(weights, axis=1), np.linalg.norm(inside, axis=1))
         return np.linalg.norm(weights - inside, axis=1) / np.maximum(length, np.finfo(float).tiny)
+
+
+def _with_site_biases(problem: Problem, w: Array, gradient: bool = False) -> Evaluation:
+    """F on the rows held out, where every client's scores have its own bias; without a gradient."""
+    held_out, plain = problem.held_out, dataclasses.replace(problem.model, site_bias=False)  # type: ignore[type-var]
+    assert held_out is not None
+    assert not gradient
+    biases, losses, right = problem.held_out_biases(w), [], np.zeros(len(w))
+    for m in range(held_out.clients):
+        model = w.astype(problem.dtype)
+        model[:, problem.layout.slices["bias"]] += biases[m][:, None]
+        loss, accuracy = own_losses(held_out, plain, problem.loss, model[None], np.array([m]))
+        losses.append(loss[0])
+        right += 0 if accuracy is None else accuracy[0] * held_out.sizes[m]
+    weights = held_out.weights(problem.weighting)[:, None]
+    value = ordered_sum((weights * np.array(losses))[:, :, None])[:, 0]
+    accuracy = right / len(held_out.y) if problem.loss.classification else None
+    return Evaluation(value, np.empty((0, w.shape[1])), accuracy)

@@ -71,7 +71,7 @@ def _largest(
 def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
     gradient, data = np.zeros_like(w), problem.data
-    one = Batches(data.x, data.y, rows, np.array([0, len(rows)]), problem.model.widths)
+    one = Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths)
     problem.descend(gradient, w, one, 0, -np.ones(len(w)))
     return gradient
 

@@ -105,7 +105,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
         set_threads(run.threads or os.cpu_count() or 1)
         problem = building.result()
         run.check_clients(problem.data.clients)
-        run.check_batches(problem.data.sizes)
+        run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
         beside.submit(lambda: (problem.risk, problem.validation))
         smoothness = None
         if run.algo.federated:

@@ -19,7 +19,6 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.problem.risk import scores_of
 from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
@@ -80,7 +79,13 @@ class Custom(Task):
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
         return TaskData(
-            training, model, loss, test, description=description, held_out_of=data.owners(~held_out, held_out)
+            training,
+            model,
+            loss,
+            test,
+            description=description,
+            held_out_of=data.owners(~held_out, held_out),
+            features=tuple(data.feature_names),
         )
 
     def _check_memory(self, data: FederatedData, dtype: str) -> None:
@@ -132,8 +137,8 @@ class Custom(Task):
         support = w[:, problem.layout.regularized] != 0
         metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
         if problem.held_out is not None and problem.model.widths[-1] == 1:
-            scores, y = scores_of(problem.model, problem.held_out, w), problem.held_out.y.astype(float)
-            jobs = [problem.loss.metrics(job[0].astype(float), y) for job in scores]
+            scores, y = problem.held_out_scores(w), problem.held_out.y.astype(float)
+            jobs = [problem.loss.metrics(job[0].astype(float), y, problem.held_out.offsets) for job in scores]
             metrics |= {f"validation_{name}": np.array([job[name] for job in jobs]) for name in jobs[0]}
         return metrics
 

@@ -188,7 +188,11 @@ def test_metrics_fit_the_loss(build, data, loss):
     weights = problem.layout.regularized.sum()
     assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
     assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
-    expected = [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y) for v in w] if loss != "softmax" else [{}]
+    expected = (
+        [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y, held_out.offsets) for v in w]
+        if loss != "softmax"
+        else [{}]
+    )
     assert set(metrics) == {f"validation_{name}" for name in expected[0]}
     for name in expected[0]:
         np.testing.assert_allclose(metrics[f"validation_{name}"], [own[name] for own in expected], rtol=1e-9)
