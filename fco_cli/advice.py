@@ -99,8 +99,8 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
         gradient=longest,
         divergence=_divergence(problem, optimum[0], start[0]),
         steps=float(np.ceil(problem.data.sizes / hparams.batch_size).mean() * hparams.local_epochs),
-        rounds=hparams.rounds,
-        clients=min(hparams.clients_per_round, problem.data.clients),
+        rounds=hparams.last_round,
+        clients=min(hparams.sampled(problem.data.clients), problem.data.clients),
     )
 
 
