@@ -48,6 +48,8 @@ def run(config: DictConfig) -> float:
         log.info("already done (force=true runs it again)")
     if outcome.result["status"] == "diverged":
         log.warning(why_diverged(outcome.result))
+    if verdict := outcome.result.get("convergence"):
+        log.info(verdict["line"])
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
@@ -79,6 +81,8 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
         output.print(table)
         if diverged := all_runs.diverged:
             output.print(f"{diverged} of {len(all_runs.unique)} runs diverged", highlight=False)
+        if lagging := all_runs.not_converged:
+            output.print(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)", highlight=False)
         output.print(f"next: fco-report {all_runs.runs[0].output_dir} --claims", soft_wrap=True, highlight=False)
     return all_runs.values()
 

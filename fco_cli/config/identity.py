@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fco_cli.config.run import Run
 
 RATES = ("client_lr", "server_lr")  # they may vary along the job axis
+ENDING = frozenset(("tolerance", "most_rounds"))  # when rounds=auto ends
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Identity:
 
 
 def identity_of(run: Run) -> Identity:
-    hparams = {key: value for key, value in asdict(run.hparams).items() if key in run.algo.uses}
+    used = run.algo.uses | (ENDING if run.hparams.until_converged and "rounds" in run.algo.uses else frozenset())
+    hparams = {key: value for key, value in asdict(run.hparams).items() if key in used}
     data = {"task": run.task.identity() | source_of(run.task), "seed": run.seed, "dtype": run.hparams.dtype}
     kind = {"mirror": asdict(run.mirror) | source_of(run.mirror), "weighting": run.hparams.weighting}
     psi = asdict(run.regularizer) | source_of(run.regularizer)

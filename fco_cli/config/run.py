@@ -20,7 +20,7 @@ from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # what a machine's integer can hold
@@ -85,16 +85,25 @@ class Run:
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
+        if run.hparams.until_converged:
+            run.check_end()
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         run.check_memory()
         return run
 
+    def check_end(self) -> None:
+        """Refuse rounds=auto for what needs to know its last round."""
+        number = "a whole number >= 1 here: "
+        require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
+        for key in ("record_clients", "record_path"):
+            require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")
+
     def check_memory(self) -> None:
         """Refuse what would not fit this machine, before anything is drawn, read or waited for."""
         hparams = self.hparams
         require_memory("task: the data", self.task.bytes_needed(self.hparams.dtype))
-        evaluations = hparams.rounds // hparams.eval_every
+        evaluations = hparams.last_round // hparams.eval_every
         what = f"hparams.rounds={hparams.rounds}: the metrics of an evaluation every {hparams.eval_every}"
         require_memory(what, evaluations * BYTES_PER_EVALUATION)
 
@@ -107,12 +116,12 @@ class Run:
         whole = f"at least {largest}, the rows of the largest client: this task knows no smaller batches"
         if together and self.algo.federated:
             require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, whole)
-        rows = int(np.sort(sizes)[-hparams.clients_per_round :].sum()) * hparams.local_epochs
+        rows = int(np.sort(sizes)[-hparams.sampled(len(sizes)) :].sum()) * hparams.local_epochs
         require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
 
     def check_clients(self, available: int) -> None:
         """A round cannot sample more clients than there are, nor fewer than the algorithm needs."""
-        sampled = self.hparams.clients_per_round
+        sampled = self.hparams.sampled(available)
         if self.algo.federated:
             allowed = f"at most {available}, the task's clients"
             require(sampled <= available, "hparams.clients_per_round", sampled, allowed)

@@ -183,6 +183,17 @@ class Problem:
         w = np.asarray(w, dtype=float)
         return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
 
+    @cached_property
+    def gradient_at_start(self) -> float:
+        """|grad F(w_0)|, at the model's own start."""
+        return float(np.linalg.norm(self.risk(self.model.initial()[None]).gradient))
+
+    def kkt_scale(self, numbers: Numbers) -> Array:
+        """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start."""
+        strength = numbers["strength"] if "strength" in (numbers.dtype.names or ()) else np.zeros(len(numbers))
+        start = self.gradient_at_start if self.gradient_at_start > 0 else 1.0
+        return np.where(strength > 0, strength, start)
+
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
         """How far the weights are outside of a constraint, relative to their length or their projection's; 0 inside.
 

@@ -16,6 +16,7 @@ from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.convergence import residual_enough
 from fco_cli.simulation.evaluate import Metrics, OwnMetrics, evaluate, evaluate_own, summarized
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved, client_memory
@@ -73,7 +74,7 @@ class Simulation:
         self.running = list(jobs)
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
         self._adopt(varying)
-        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
+        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
         self.sampler = self._sampler()
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
@@ -138,8 +139,25 @@ class Simulation:
             sound = self._sound(metrics)
             self._drop(sound, before)
             counts = counts[sound]
-            self._record(done, {name: values[sound] for name, values in metrics.items()}, counts)
-        self._count(done, counts)
+            metrics = {name: values[sound] for name, values in metrics.items()}
+            self._record(done, metrics, counts)
+            self._count(done, counts)
+            if self.setup.hparams.until_converged and self.running:
+                self._leave(metrics["kkt_residual"] <= self._enough())
+        else:
+            self._count(done, counts)
+
+    def _enough(self) -> Array:
+        """The KKT residual at which each running job has converged: [J]."""
+        return residual_enough(self.setup.problem, self.varying.psi, self.setup.hparams.tolerance)
+
+    def _leave(self, converged: Array) -> None:
+        """Jobs that have converged leave the stack, with their models."""
+        if converged.any():
+            models = self.algorithm.output(self.state)
+            for j in np.flatnonzero(converged):
+                self.running[j].model = models[j].copy()
+            self._keep(~converged)
 
     def _count(self, done: int, counts: Array) -> None:
         for job, count in zip(self.running, counts, strict=True):
@@ -191,13 +209,17 @@ class Simulation:
         models = self.algorithm.output(before)
         for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
+        self._keep(kept)
+        return {name: values[kept] for name, values in before.items()}
+
+    def _keep(self, kept: Array) -> None:
+        """The stack without the jobs that have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
         if self.memory is not None:
             self.memory.keep(kept)
         if self.running:
             self._adopt(self.varying.take(kept))
-        return {name: values[kept] for name, values in before.items()}
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""

@@ -26,7 +26,7 @@ class Sampler:
         """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
         hparams = self.hparams
         random = generator(self.seed, COHORTS, round_index)
-        clients = random.choice(len(self.sizes), hparams.clients_per_round, replace=False)
+        clients = random.choice(len(self.sizes), hparams.sampled(len(self.sizes)), replace=False)
         steps = self._common_steps(round_index)
         batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)
         return Cohort(
