@@ -21,6 +21,10 @@ from fco_cli.simulation.memory import Saved, client_memory
 MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
 
 
+class ClientsLost(Exception):
+    """Some clients no longer answer; what is saved can be continued when they are back."""
+
+
 class Clients(ABC):
     """The clients of a stack of jobs."""
 
@@ -55,6 +59,9 @@ class Clients(ABC):
     @abstractmethod
     def load(self, j: int, saved: Saved) -> None:
         """Continue job j from a checkpoint."""
+
+    def ended(self) -> None:  # noqa: B027 - who is elsewhere must be told
+        """All jobs have come to their ends: nothing that clients remember is needed any more."""
 
 
 class Here(Clients):

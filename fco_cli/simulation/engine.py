@@ -138,6 +138,7 @@ class Simulation:
                 for j, job in enumerate(self.running):
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
+            self.clients.ended()
 
     def personal_models(self, job: Job) -> Array | None:
         """[M, P], what the clients of a finished job remember as their own models, unless it is more than is kept."""
