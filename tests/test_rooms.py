@@ -18,6 +18,7 @@ FLOORS = [
     {"federated_data"},
     {"tasks", "algorithms"},
     {"simulation"},
+    {"federation"},
     {"config"},
     {"sweeps"},
     {"reporting", "theory", "advice"},

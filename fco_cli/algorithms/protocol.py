@@ -237,6 +237,10 @@ class Federated(Algorithm):
         assert cohort is not None
         state = self.begun(state, cohort)
         messages, memory = self._messages(state, cohort, memory, self.problem.data)
+        return self.concluded(state, cohort, messages, memory)
+
+    def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
+        """What the server makes of the messages [S, sent, J, P], wherever they come from; `state` has begun."""
         aggregates, arrived = self.aggregates(messages, cohort)
         new = self.server_step(state, aggregates)
         return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)

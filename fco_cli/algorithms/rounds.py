@@ -51,6 +51,7 @@ class Cohort:
     all_weights: float  # the sum over all clients, those that do not take part included
     mean_steps: float  # the weighted mean of K over all clients; where it is drawn, the mean over rounds
     normalize: bool = True  # whether the mean of messages divides each by its client's K
+    round: int = 0  # which one, counted from 0
 
     @property
     def steps(self) -> Array:

@@ -110,7 +110,7 @@ def save(data: FederatedData, path: Path) -> None:
     write_atomically(Path(path), buffer.getvalue())
 
 
-def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedData:
+def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: int = 2) -> FederatedData:
     """Check everything that does not depend on the loss, without clients of fewer than `min_samples` rows."""
     for name in NEEDED:
         if name not in arrays:
@@ -142,7 +142,7 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedD
     if min_samples > 0:
         _, member, sizes = np.unique(data.client, return_inverse=True, return_counts=True)
         data = data.take(sizes[member] >= min_samples)
-    _check_clients(data)
+    _check_clients(data, min_clients)
     return data
 
 
@@ -214,10 +214,10 @@ def _check_values(data: FederatedData) -> None:
         data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
 
 
-def _check_clients(data: FederatedData) -> None:
+def _check_clients(data: FederatedData, min_clients: int) -> None:
     clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
-    if len(clients) < 2:
-        raise UserError(f"{data.source}: has {len(clients)} client; at least 2 are needed")
+    if len(clients) < min_clients:
+        raise UserError(f"{data.source}: has {len(clients)} client; at least {min_clients} are needed")
     if sizes.min() < 2:
         small = "the client's only sample; every client needs at least 2 (fco-data convert --min-samples 2 drops it)"
         data.fail(int(first[np.argmin(sizes)]), small)

@@ -36,6 +36,13 @@ def read(path: Path, columns: Columns | None = None, min_samples: int = 0, choos
     return data.take(np.isin(data.client, choose(data.clients.tolist())))
 
 
+def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
+    """The rows of one client, all that a site has; its name is the site's, whatever the file says."""
+    source = examine(path, FORMATS)
+    arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
+    return from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
+
+
 def fingerprint(path: Path, choose: Choice = everyone) -> str:
     """A hash of all that a result depends on: the kind of the files, their content and, in a folder, their names.
 

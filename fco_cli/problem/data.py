@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -107,6 +108,21 @@ class ClientData:
         """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their (weighted) number of rows."""
         sizes = self._weight_of_clients if weighting == "examples" else np.ones(self.clients)
         return sizes / sizes.sum()
+
+
+class Elsewhere(ClientData, ABC):
+    """Clients whose rows are not in this process: x [0, d] and y have none, `offsets` say how many each has.
+
+    What is to be known of the rows is asked of whoever has them, and comes as sums.
+    """
+
+    @abstractmethod
+    def risk(self, weights: Array) -> Any:
+        """F with these weights of the clients, a `Risk`."""
+
+    @abstractmethod
+    def smoothness(self, seed: int, batch_size: int) -> float:
+        """The largest eigenvalue of a Hessian over batches of every client."""
 
 
 class Batches(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order, specialize
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, Elsewhere
 from fco_cli.problem.descent import backward, each_row, forward, of_a_row, over_rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
@@ -256,7 +256,9 @@ def ordered_sum(parts: Array) -> Array:
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
-    """The cheaper of the two ways to compute the same F."""
+    """The cheaper of the two ways to compute the same F; rows that are elsewhere are summed up there."""
+    if isinstance(data, Elsewhere):
+        return data.risk(weights)
     size = model.layout.size
     plain = isinstance(model, Linear) and not model.site_bias and isinstance(data.x, np.ndarray)
     if loss.quadratic and plain and size <= GRAM_LIMIT and size <= len(data.y):

@@ -6,6 +6,7 @@ numbers do not depend on the stack it runs in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,16 +17,16 @@ from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.clients import Clients, Here
 from fco_cli.simulation.convergence import residual_enough
-from fco_cli.simulation.evaluate import Metrics, OwnMetrics, evaluate, evaluate_own, summarized
+from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.memory import Saved
 from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
 from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
-MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
 EXPLOSION = 1e12  # times the objective at the start: beyond it no digit means anything, and a constraint may hide why
 
 
@@ -61,6 +62,7 @@ class Setup:
     algorithm: Algorithm
     record_clients: bool = False  # keep the client models of the last round
     record_path: bool = False  # keep the model at a few rounds
+    clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = Here  # who holds them
 
 
 class Simulation:
@@ -80,14 +82,11 @@ class Simulation:
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
         w = setup.problem.initial_models(varying.psi)
-        self.memory = None
-        if self.algorithm.remembered:
-            self.memory = client_memory(self.algorithm.initial_memory(w), setup.problem.data.clients, folders)
+        self.clients = setup.clients(setup.problem, self.algorithm, w, folders)
         if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
-            if self.memory is not None:
-                for j, job in enumerate(jobs):
-                    self.memory.load(j, job.memory)
+            for j, job in enumerate(jobs):
+                self.clients.load(j, job.memory)
         else:
             self.state = self.algorithm.initial_state(w)
             self._start()
@@ -121,15 +120,11 @@ class Simulation:
 
     def _advance(self) -> None:
         cohort = None if self.sampler is None else self.sampler.cohort(self.round)
-        remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)
-        made = self.algorithm.round(self.state, cohort, remembered)
+        made = self.clients.round(self.algorithm, self.state, cohort)
         finite = _finite_jobs(made.state)
         if self.setup.record_clients and self.round + 1 == self.rounds:
             self._keep_clients(made, cohort)
-        if self.memory is not None and cohort is not None:  # only now: a job that diverges leaves with what it had
-            assert made.memory is not None
-            assert made.arrived is not None
-            self.memory.write(cohort.clients, made.memory, made.arrived & finite)
+        self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
         before = self._drop(finite, before)
         costs = self.algorithm.costs(cohort)
@@ -166,35 +161,17 @@ class Simulation:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
             if self.algorithm.personal:
-                own = self._evaluate_own()
+                with np.errstate(all="ignore"):
+                    own = self.clients.own_metrics(self.algorithm, self.state)
                 for j, job in enumerate(self.running):
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
+            self.clients.ended()
 
     def personal_models(self, job: Job) -> Array | None:
         """[M, P], what the clients of a finished job remember as their own models, unless it is more than is kept."""
-        name, problem = self.algorithm.personal, self.setup.problem
-        shape = (problem.data.clients, problem.layout.size)
-        if self.memory is None or name not in self.algorithm.remembered or np.prod(shape) > MOST_PERSONAL:
-            return None
-        for j, one in enumerate(self.finished):
-            if one is job:
-                rows = self.memory.of_job(j, np.arange(problem.data.clients))
-                return rows[:, self.algorithm.remembered.index(name)]
-        return None  # it has diverged
-
-    def _own_models(self, clients: Array) -> Array:
-        """The models [n, J, P] that are the clients' own."""
-        name, algorithm = self.algorithm.personal, self.algorithm
-        if name in algorithm.remembered:
-            assert self.memory is not None
-            return self.memory.read(clients)[:, algorithm.remembered.index(name)]
-        assert name is not None
-        return self.state[name][:, clients].swapaxes(0, 1)
-
-    def _evaluate_own(self) -> OwnMetrics:
-        with np.errstate(all="ignore"):
-            return evaluate_own(self.setup.problem, len(self.running), self._own_models)
+        places = [j for j, one in enumerate(self.finished) if one is job]
+        return self.clients.own_models(self.algorithm, places[0]) if places else None  # it may have diverged
 
     def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
         if made.messages is not None and cohort is not None:
@@ -216,8 +193,7 @@ class Simulation:
         """The stack without the jobs that have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
-        if self.memory is not None:
-            self.memory.keep(kept)
+        self.clients.keep(kept)
         if self.running:
             self._adopt(self.varying.take(kept))
 
@@ -232,7 +208,9 @@ class Simulation:
         with np.errstate(all="ignore"):
             models = self.algorithm.output(self.state)
             metrics = evaluate(self.setup.task, self.setup.problem, models, self.varying.psi)
-            return metrics | (summarized(self._evaluate_own()) if self.algorithm.personal else {})
+            if self.algorithm.personal:
+                metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
+            return metrics
 
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may
@@ -284,15 +262,12 @@ class Simulation:
         """The running jobs with their states filled in, for a checkpoint."""
         for j, job in enumerate(self.running):
             job.state = {name: values[j] for name, values in self.state.items()}
-            if self.memory is not None:
-                job.memory = self.memory.save(j)
+            job.memory = self.clients.save(j)
         return self.running
 
     def saved(self) -> None:
         """The checkpoints of the last snapshot are on disk."""
-        if self.memory is not None:
-            for j in range(len(self.running)):
-                self.memory.saved(j)
+        self.clients.saved()
 
 
 def _finite_jobs(state: State) -> Array:

@@ -36,6 +36,7 @@ class Sampler:
             all_weights=float(self.weights.sum()),
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
+            round=round_index,
         )
 
     def _common_steps(self, round_index: int) -> int | None:

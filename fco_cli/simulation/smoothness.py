@@ -9,7 +9,7 @@ import numpy as np
 
 from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
-from fco_cli.problem.data import Batches
+from fco_cli.problem.data import Batches, Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
@@ -20,8 +20,12 @@ MOST_CLIENTS = 256  # that `auto` looks at
 
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
     """The largest eigenvalue over batches of some clients: enough for a warning."""
+    if isinstance(problem.data, Elsewhere):
+        return problem.data.smoothness(seed, batch_size)
     random = generator(seed, PROBES)
-    return _largest(problem, random.integers(problem.data.clients, size=BATCHES), batch_size, random, iterations)
+    return largest_curvature(
+        problem, random.integers(problem.data.clients, size=BATCHES), batch_size, random, iterations
+    )
 
 
 def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
@@ -37,14 +41,17 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
     require(curved, "hparams.client_lr", AUTO, f"{number} for the {loss.name} loss from where it starts")
     random = generator(seed, PROBES, 2)
     clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
-    smoothness = _largest(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
+    if isinstance(problem.data, Elsewhere):
+        smoothness = problem.data.smoothness(seed, batch_size)
+    else:
+        smoothness = largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
     known = 0 < smoothness < float(np.finfo(float).max)
     require(known, "hparams.client_lr", AUTO, f"{number} on these data")
     return float(f"{1 / smoothness:.3g}")
 
 
 @np.errstate(all="ignore")  # data beyond all numbers are refused where the objective is first computed
-def _largest(
+def largest_curvature(
     problem: Problem, clients: Array, batch_size: int, random: np.random.Generator, iterations: int = 20
 ) -> float:
     """The largest eigenvalue met by power iteration at w_0, on a batch of each of the clients.

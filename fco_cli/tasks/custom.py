@@ -42,7 +42,7 @@ class Custom(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.loss in all_losses(), "task.loss", self.loss, "one of " + ", ".join(all_losses()))
-        self._loss()  # refuses a number out of range
+        self.chosen_loss()  # refuses a number out of range
         require(self.holdout in HOLDOUTS, "task.holdout", self.holdout, "one of " + ", ".join(HOLDOUTS))
         require(0 < self.holdout_fraction < 1, "task.holdout_fraction", self.holdout_fraction, "above 0, below 1")
 
@@ -55,13 +55,13 @@ class Custom(Task):
     def contents(self) -> dict[str, str]:
         return {"path": fingerprint(Path(self.path))}
 
-    def _loss(self) -> Loss:
+    def chosen_loss(self) -> Loss:
         kind = all_losses()[self.loss]
         return kind(**{number.name: getattr(self, f"{self.loss}_{number.name}") for number in fields(kind)})
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = read(Path(self.path))
-        loss = self._loss()
+        loss = self.chosen_loss()
         outputs = check_labels(data, loss)
         held_out = self._held_out(data, seed)
         self._check_memory(data, dtype)
@@ -69,12 +69,12 @@ class Custom(Task):
         moments = Moments.identity(data.x.shape[1])
         if self.standardize:
             moments = self._moments(data, training)
-            training = _standardized(training, moments, dtype)
+            training = standardized(training, moments, dtype)
         model = Linear(data.x.shape[1], outputs)
         test = None
         if held_out.any():
             test = data.take(held_out).as_clients(dtype)
-            test = _standardized(test, moments, dtype) if self.standardize else test
+            test = standardized(test, moments, dtype) if self.standardize else test
         description = LinearModel(
             self.loss, data.feature_names, None if data.classes is None else data.classes.tolist(), moments
         )
@@ -126,11 +126,9 @@ class Custom(Task):
             count = min(max(1, round(self.holdout_fraction * len(sizes))), len(sizes) - 1)
             return np.isin(member, random.choice(len(sizes), count, replace=False))
         held_out = np.zeros(len(member), dtype=bool)
-        if holdout == "rows":  # the first of every client's rows, in random order
-            order = np.lexsort((random.random(len(member)), member))
-            place = np.arange(len(member)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            counts = np.minimum(np.maximum(1, np.round(self.holdout_fraction * sizes)), sizes - 1)
-            held_out[order] = place < np.repeat(counts, sizes)
+        if holdout == "rows":
+            each = [held_out_rows(size, self.holdout_fraction, seed, m) for m, size in enumerate(sizes.tolist())]
+            held_out[np.argsort(member, kind="stable")] = np.concatenate(each)
         return held_out
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
@@ -149,7 +147,15 @@ class Custom(Task):
             problem.description.write(folder, weights.astype(float), model[problem.layout.slices["bias"]].astype(float))
 
 
-def _standardized(data: ClientData, moments: Moments, dtype: str) -> ClientData:
+def held_out_rows(size: int, fraction: float, seed: int, client: int) -> Array:
+    """A mask over one client's rows, a function of (seed, client): it leaves at least one to train on."""
+    count = min(max(1, round(fraction * size)), size - 1)
+    held_out = np.zeros(size, dtype=bool)
+    held_out[generator(seed, VALIDATION, 1 + client).permutation(size)[:count]] = True
+    return held_out
+
+
+def standardized(data: ClientData, moments: Moments, dtype: str) -> ClientData:
     x = data.x - moments.mean
     x /= moments.scale
     return ClientData(x.astype(dtype, copy=False), data.y, data.offsets)

@@ -230,5 +230,5 @@ with tempfile.TemporaryDirectory() as folder:
     simulation = engine.Simulation(setup, [engine.Job()], varying, [Path(folder)])
     while simulation.advance():
         pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.memory.place >= 0).sum())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.place >= 0).sum())
 """
