@@ -126,6 +126,7 @@ class AtSites(Clients):
             "seed": self.seed,
             "batch_size": self.hparams.batch_size,
             "local_epochs": self.hparams.local_epochs,
+            "last_batch": self.hparams.last_batch,
             "steps": None if algorithm.pace == "epochs" else int(cohort.steps[0]),
         }
         received = {name: state[name] for name in algorithm.broadcast + algorithm.clocks}

@@ -212,7 +212,7 @@ class Site:
         steps = message.head.get("steps")
         order, edges, _ = batches_of(
             message.value("seed", int), round_index, np.array([self.client]), rows.sizes,
-            _positive(message, "batch_size"), _positive(message, "local_epochs"),
+            _positive(message, "batch_size"), _positive(message, "local_epochs"), message.value("last_batch", str),
             None if steps is None else _positive(message, "steps"),
         )  # fmt: skip
         before = dict(zip(algorithm.remembered, kept, strict=True))

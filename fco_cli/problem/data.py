@@ -104,10 +104,14 @@ class ClientData:
             return self.y
         return np.column_stack([self.y, self.relative_weights]).astype(self.y.dtype)
 
+    def shares(self, weighting: str) -> Array:
+        """What the clients weigh: all alike (the paper), or by their number of rows, each counted by its weight."""
+        return self._weight_of_clients if weighting == "examples" else np.ones(self.clients)
+
     def weights(self, weighting: str) -> Array:
-        """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their (weighted) number of rows."""
-        sizes = self._weight_of_clients if weighting == "examples" else np.ones(self.clients)
-        return sizes / sizes.sum()
+        """p_m in F = sum_m p_m F_m."""
+        shares = self.shares(weighting)
+        return shares / shares.sum()
 
 
 class Elsewhere(ClientData, ABC):

@@ -97,13 +97,14 @@ class Simulation:
 
     def _sampler(self) -> Sampler | None:
         """Who draws clients and batches; none for a baseline that takes all rows at a time."""
-        setup, sizes = self.setup, self.setup.problem.data.sizes
+        setup, data = self.setup, self.setup.problem.data
         if self.algorithm.federated:
-            return Sampler(sizes, setup.hparams, setup.seed, self.algorithm.pace)
+            shares = data.shares(setup.hparams.weighting)
+            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.pace, shares)
         if not (batch := self.algorithm.pooled_batch):
             return None
         one = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
-        return Sampler(sizes.sum(keepdims=True), one, setup.seed)
+        return Sampler(data.sizes.sum(keepdims=True), one, setup.seed)
 
     @property
     def round(self) -> int:

@@ -221,7 +221,7 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
     if job.diverged is not None or job.model is None or job.model.ndim > 1:
         return None
     faster = None
-    if "server_lr" in run.algo.uses and not run.algo.varying_options():
+    if simulation.sampler is not None and "server_lr" in run.algo.uses and not run.algo.varying_options():
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
     tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
