@@ -80,8 +80,8 @@ class Simulation:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
         w = setup.problem.initial_models(varying.psi)
         self.memory = None
-        if self.algorithm.remembered:
-            self.memory = client_memory(self.algorithm.initial_memory(w), setup.problem.data.clients, folders)
+        if self.algorithm.kept:
+            self.memory = client_memory(self.algorithm.initial_kept(w), setup.problem.data.clients, folders)
         if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
             if self.memory is not None:
@@ -120,11 +120,10 @@ class Simulation:
             assert made.arrived is not None
             self.memory.write(cohort.clients, made.memory, made.arrived & finite)
         done, before, self.state = self.round + 1, self.state, made.state
+        counts = np.column_stack(np.broadcast_arrays(*self.algorithm.costs(cohort), made.dropped))[finite]
         before = self._drop(finite, before)
-        costs = self.algorithm.costs(cohort)
-        counts = np.array([(*costs, clients) for clients in made.dropped[finite]])
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate()
+            metrics = self._evaluate() | self._spent(done, counts)
             sound = self._sound(metrics)
             self._drop(sound, before)
             counts = counts[sound]
@@ -191,16 +190,22 @@ class Simulation:
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
-        metrics = self._evaluate()
+        counts = np.zeros((len(self.running), len(COUNTERS)), np.int64)
+        metrics = self._evaluate() | self._spent(0, counts)
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        self._record(0, metrics, np.zeros((len(self.running), len(COUNTERS)), np.int64))
+        self._record(0, metrics, counts)
 
     def _evaluate(self) -> Metrics:
         with np.errstate(all="ignore"):
             models = self.algorithm.output(self.state)
             metrics = evaluate(self.setup.task, self.setup.problem, models, self.varying.psi)
             return metrics | (summarized(self._evaluate_own()) if self.algorithm.personal else {})
+
+    def _spent(self, done: int, counts: Array) -> Metrics:
+        """What the messages so far have given away, where the algorithm's transform bounds it."""
+        dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
+        return self.algorithm.spent(done, self.setup.hparams.clients_per_round, dropped)
 
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
