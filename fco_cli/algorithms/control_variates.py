@@ -117,6 +117,7 @@ class ScaffoldProx(FedAvg):
     remembered = ("c",)
     sent = ("w", "c")
     normalized = False
+    keeps_sum = True
     uses = FedAvg.uses - {"normalize_steps"}
     step_proxes = 1
 

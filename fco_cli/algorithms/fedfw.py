@@ -46,6 +46,7 @@ class FedFw(Federated):
     sent = ("x",)
     own_model = "x"
     normalized = False
+    keeps_sum = True
     uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs", "last_batch"}
 
     def __post_init__(self) -> None:

@@ -50,6 +50,9 @@ def identity_of(run: Run) -> Identity:
         "hparams": {key: value for key, value in hparams.items() if key not in RATES},
     }  # fmt: skip
     whole = {**common, "regularizer": psi, "algo": algo, "hparams": hparams}
+    if (transform := run.method.transform).name != "none":  # it is none, too, where an algorithm sends no messages
+        common["transform"] = {"kind": transform.name} | source_of(transform)
+        whole["transform"] = asdict(transform) | source_of(transform)
     return Identity(
         data=_digest(data),
         problem=_digest({**data, **kind, "regularizer": psi}),

@@ -12,6 +12,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
+from fco_cli.algorithms.transforms import Transform
 from fco_cli.config.identity import Identity, identity_of
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
@@ -25,7 +26,7 @@ from fco_cli.tasks import Task
 
 LARGEST = 2**63  # what a machine's integer can hold
 BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
-PARTS = ("task", "algo", "regularizer", "mirror", "hparams")
+PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams")
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Run:
     algo: Algorithm
     regularizer: Regularizer
     mirror: Mirror
+    transform: Transform
     hparams: Hparams
     seed: int
     output_dir: Path
@@ -59,7 +61,7 @@ class Run:
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "regularizer", "mirror"):
+        for key in ("algo", "regularizer", "mirror", "transform"):
             name, own = parts[key].name, type(parts[key]).name
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
@@ -87,6 +89,7 @@ class Run:
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.hparams.until_converged:
             run.check_end()
+        run.method.check_transform(run.hparams.weighting)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         run.check_memory()
@@ -127,6 +130,11 @@ class Run:
             require(sampled <= available, "hparams.clients_per_round", sampled, allowed)
             self.algo.check_participation(sampled, available)
 
+    @property
+    def method(self) -> Algorithm:
+        """The algorithm, with what its messages go through."""
+        return self.algo.through(self.transform)
+
     @cached_property
     def identity(self) -> Identity:
         return identity_of(self)
@@ -146,6 +154,9 @@ class Run:
         parts = [f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {', '.join(psi)}".rstrip()]
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")
+        if self.method.transform.name != "none":
+            numbers = [f"{key} {value:g}" for key, value in asdict(self.transform).items() if key != "name"]
+            parts.append(f"transform {self.transform.name} {', '.join(numbers)}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
         parts += [
             f"{key} {_said(getattr(self.hparams, key))}" for key in ("client_lr", "server_lr") if key in self.algo.uses

@@ -1,7 +1,7 @@
 """The schemas of the configuration's groups, registered with Hydra.
 
-The dataclasses of tasks, algorithms, regularizers, mirror maps and hyper-parameters are themselves the schemas of their
-groups: a field is a key, its range is checked where it is declared.
+The dataclasses of tasks, algorithms, regularizers, mirror maps, transforms and hyper-parameters are themselves the
+schemas of their groups: a field is a key, its range is checked where it is declared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import require
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
@@ -100,6 +101,7 @@ class RunConfig:
     algo: Any = MISSING
     regularizer: Any = MISSING
     mirror: Any = MISSING
+    transform: Any = MISSING
     hparams: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: so many seeds, from 0 on
@@ -129,7 +131,13 @@ def register() -> None:
 
 def families() -> dict[str, Mapping[str, Any]]:
     """The groups whose options have a schema each."""
-    return {"task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS}
+    return {
+        "task": TASKS,
+        "algo": all_algorithms(),
+        "regularizer": all_regularizers(),
+        "mirror": MIRRORS,
+        "transform": all_transforms(),
+    }
 
 
 def switches() -> frozenset[str]:

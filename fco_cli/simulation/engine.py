@@ -127,11 +127,10 @@ class Simulation:
             self._keep_clients(made, cohort)
         self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
+        counts = np.column_stack(np.broadcast_arrays(*self.algorithm.costs(cohort), made.dropped))[finite]
         before = self._drop(finite, before)
-        costs = self.algorithm.costs(cohort)
-        counts = np.array([(*costs, clients) for clients in made.dropped[finite]])
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate()
+            metrics = self._evaluate() | self._spent(done, counts)
             sound = self._sound(metrics)
             self._drop(sound, before)
             counts = counts[sound]
@@ -200,10 +199,11 @@ class Simulation:
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
-        metrics = self._evaluate()
+        counts = np.zeros((len(self.running), len(COUNTERS)), np.int64)
+        metrics = self._evaluate() | self._spent(0, counts)
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        self._record(0, metrics, np.zeros((len(self.running), len(COUNTERS)), np.int64))
+        self._record(0, metrics, counts)
 
     def _evaluate(self) -> Metrics:
         with np.errstate(all="ignore"):
@@ -212,6 +212,11 @@ class Simulation:
             if self.algorithm.personal:
                 metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
             return metrics
+
+    def _spent(self, done: int, counts: Array) -> Metrics:
+        """What the messages so far have given away, where the algorithm's transform bounds it."""
+        dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
+        return self.algorithm.spent(done, self.setup.hparams.sampled(self.setup.problem.data.clients), dropped)
 
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may

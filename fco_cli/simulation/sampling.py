@@ -41,6 +41,8 @@ class Sampler:
             all_weights=float(self.weights.sum()),
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
+            least_steps=float(self.steps.min()),
+            seed=self.seed,
             round=round_index,
         )
 

@@ -40,7 +40,7 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
 def _seconds(runs: list[Run]) -> float:
     """How long a stack takes: its rounds times the time of one, compilation left out."""
     first = runs[0]
-    setup = Setup(first.task, problem_of(first), first.hparams, first.seed, first.algo)
+    setup = Setup(first.task, problem_of(first), first.hparams, first.seed, first.method)
     jobs = [Job() for _ in runs]
     simulation = Simulation(setup, jobs, varying_of(runs))
     check_experiment(runs, jobs[0].history)

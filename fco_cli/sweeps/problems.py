@@ -74,4 +74,5 @@ def varying_of(runs: list[Run]) -> Varying:
         np.array([run.hparams.server_lr for run in runs], dtype),
         stack_numbers(run.regularizer for run in runs),
         stack_numbers(run.algo for run in runs),
+        stack_numbers(run.method.transform for run in runs),
     )

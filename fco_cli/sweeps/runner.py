@@ -118,7 +118,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
-    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients, first.record_path)
+    setup = Setup(first.task, problem, first.hparams, first.seed, first.method, first.record_clients, first.record_path)
     jobs = _resumed(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:
@@ -166,8 +166,8 @@ def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -
 def bytes_per_job(run: Run, problem: Problem) -> int:
     """What a job adds to its stack: states and temporaries, messages, and what clients remember."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.algo.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
-        clients, len(run.algo.remembered), size, itemsize
+    return run.method.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
+        clients, len(run.method.kept), size, itemsize
     )
 
 
