@@ -149,8 +149,8 @@ class Run:
 
     def describe(self) -> str:
         """One line for people."""
-        numbers = asdict(self.regularizer).items()
-        psi = [f"{key} {value}" for key, value in numbers if isinstance(value, int | float)]
+        given = asdict(self.regularizer).items()
+        psi = [f"{key} {value}" for key, value in given if isinstance(value, int | float)]
         parts = [f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {', '.join(psi)}".rstrip()]
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")
