@@ -19,9 +19,10 @@ from fco_cli.config import Run
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
-from fco_cli.simulation.record import Record, replace_folder
+from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import estimate_smoothness, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.problems import client_lr_of, problem_of, varying_of
@@ -215,6 +216,8 @@ def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Jo
 
 
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
+    assert job.model is not None
+    problem = simulation.setup.problem
     details = {
         "run_id": run.run_id,
         "identity": asdict(run.identity),
@@ -224,13 +227,12 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "uses": sorted(run.algo.uses),
         "main_metric": run.task.main_metric,
         "seed": run.seed,
+        "test": finite(evaluate_test(run.task, problem, job.model)),
         "client_lr": client_lr_of(run) if "client_lr" in run.algo.uses else None,
         "smoothness": smoothness,
         **software(),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-    assert job.model is not None
-    problem = simulation.setup.problem
     run.task.export(problem, job.model, record.folder)
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
