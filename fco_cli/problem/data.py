@@ -19,6 +19,7 @@ class ClientData:
     x: Array  # [N, d]
     y: Array  # [N]
     offsets: Array  # [M + 1]
+    row_weights: Array | None = None  # [N], how much a row counts, 1 on average over all training rows; None: all alike
 
     @classmethod
     def of_equal_clients(cls, x: Array, y: Array) -> ClientData:
@@ -37,9 +38,8 @@ class ClientData:
     def client(self, m: int) -> ClientData:
         """Client m alone."""
         rows = slice(self.offsets[m], self.offsets[m + 1])
-        return ClientData(
-            self.x[rows], self.y[rows], np.array([0, self.offsets[m + 1] - self.offsets[m]], dtype=np.int64)
-        )
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        return ClientData(self.x[rows], self.y[rows], np.array([0, rows.stop - rows.start], dtype=np.int64), weights)
 
     def weights(self, weighting: str) -> Array:
         """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their number of examples."""

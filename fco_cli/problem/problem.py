@@ -32,12 +32,13 @@ class TaskData:
     truth: Array | None = None
     description: Any = None
     held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.held_out_of,
+            self.held_out, self.truth, self.description, self.held_out_of, self.test,
         )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ class Problem:
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
     held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -83,9 +85,11 @@ class Problem:
     @cached_property
     def validation(self) -> Risk | None:
         """The same on the rows held out."""
-        if self.held_out is None:
-            return None
-        return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
+        return None if self.held_out is None else self.risk_on(self.held_out)
+
+    def risk_on(self, data: ClientData) -> Risk:
+        """The same on any rows."""
+        return risk_of(data, data.weights(self.weighting), self.model, self.loss)
 
     def geometry(self, numbers: Numbers) -> Geometry:
         return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))

@@ -9,7 +9,7 @@ import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.download import ARCHIVES, fetch
-from fco_cli.federated_data.format import FederatedData, check_labels
+from fco_cli.federated_data.format import FederatedData, check_complete, check_labels
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
@@ -43,7 +43,7 @@ class Femnist(ImageClassification):
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
         some = Writers(self.client_fraction, seed=0)  # as many as with any seed, and so as much memory
-        return {"data_dir": fingerprint(Path(self.data_dir), some)}
+        return {"data_dir": fingerprint(Path(self.data_dir), choose=some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
@@ -51,6 +51,7 @@ class Femnist(ImageClassification):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
+        check_complete(data, "every pixel must be given")
         check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
