@@ -45,6 +45,7 @@ class Algorithm(ABC):
 
     name: str
     federated: ClassVar[bool] = False
+    steps_on_mean: ClassVar[bool] = False  # whether eta_c is a step along grad F, and not along a client's batch's
     one_shot: ClassVar[bool] = False  # done after a single round, whatever `hparams.rounds` says
     remembered: ClassVar[tuple[str, ...]] = ()  # the names of what every client keeps between rounds, each [J, P]
     personal: ClassVar[str | None] = None  # the array, of the state or remembered, that is every client's own model

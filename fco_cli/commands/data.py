@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fco_cli.federated_data import FederatedData
-
-LOSSES = ("squared", "logistic", "softmax")
+    from fco_cli.federated_data.source import Columns
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,23 +58,42 @@ def _source(command: argparse.ArgumentParser) -> None:
 
     known = Columns()
     command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
-    command.add_argument("--label", default=known.label, metavar="COLUMN", help="of tables (default: %(default)s)")
-    command.add_argument(
-        "--client", default=known.client, metavar="COLUMN", help="of a single table (default: %(default)s)"
+    tables = command.add_argument_group("what the columns of a table mean; all others are features")
+    label = tables.add_mutually_exclusive_group()
+    label.add_argument("--label", default=known.label, metavar="COLUMN", help="to predict (default: %(default)s)")
+    label.add_argument("--positive", dest="label", metavar="CONDITION", help="a label of 0 and 1, such as 'num>0'")
+    tables.add_argument(
+        "--client", default=known.client, metavar="COLUMN", help="whose row it is (default: %(default)s)"
     )
-    command.add_argument(
-        "--split", default=known.split, metavar="COLUMN", help="if there is one (default: %(default)s)"
+    tables.add_argument("--split", default=known.split, metavar="COLUMN", help="train, val or test, if there is one")
+    tables.add_argument("--weights", metavar="COLUMN", help="how much a row counts")
+    for option, meaning in (
+        ("drop", "no feature"),
+        ("categorical", "categories that are written as numbers"),
+    ):
+        tables.add_argument(
+            f"--{option}", default=[], action="append", metavar="COLUMN", help=f"{meaning}; may be repeated"
+        )
+    missing = "a missing value beside ?, NA, ...: a word, a number, or chol:0 in one column; may be repeated"
+    tables.add_argument("--missing", default=[], action="append", metavar="WORD", help=missing)
+    tables.add_argument(
+        "--names", default="", metavar="A,B,...", help="the columns' names, of a table without a header"
     )
-    command.add_argument("--drop", default=[], action="append", metavar="COLUMN", help="no feature; may be repeated")
     command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer")
+
+
+def _columns(options: argparse.Namespace) -> Columns:
+    from fco_cli.federated_data.source import Columns
+
+    lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
+    names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
+    return Columns(options.label, options.client, options.split, options.weights, *lists, names)
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
     from fco_cli.federated_data import read
-    from fco_cli.federated_data.source import Columns
 
-    columns = Columns(options.label, options.client, options.split, tuple(options.drop))
-    return read(options.source, columns, options.min_samples)
+    return read(options.source, _columns(options), options.min_samples)
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ def final_table(result: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column("metric")
     table.add_column("value", justify="right")
-    for name, value in result["final"].items():
+    for name, value in (result["final"] | result.get("test", {})).items():
         said = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
         table.add_row(name.replace("_", " "), said)
     table.add_row("time", f"{result['seconds']:.2f} s")

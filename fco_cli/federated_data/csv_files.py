@@ -7,23 +7,24 @@ import re
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, as_names, shown
+from fco_cli.federated_data.cells import Cells, as_number
+from fco_cli.federated_data.format import as_names, shown
 from fco_cli.federated_data.source import Wanted
-from fco_cli.federated_data.tables import NO_DATES, Places, Table, places
+from fco_cli.federated_data.tables import Places, RawTable, Table, label_column, owners, places
 from fco_cli.problem.layout import Array
 
 MAX_LINE = 1 << 26  # characters: a file of zeros is one line
 CHUNK = 1 << 24  # bytes
 CELLS_AT_ONCE = 1 << 16
-DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
-TRUTH = {"true": 1.0, "false": 0.0}
+DELIMITERS = (",", ";", "\t")
+QUOTED = re.compile(r'"[^"]*"')
 
 Row = tuple[int, list[str]]  # the line at which it ends, counted from 1, and its cells
 
@@ -32,102 +33,160 @@ class Csv(Table):
     name, ending = "a CSV file", ".csv"
 
     def needs(self, path: Path, wanted: Wanted) -> int:
-        with _opened(path):  # it has a header
+        with _opened(path, wanted):  # it has a header
             cells = 1
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
-                cells += sum(chunk.count(end) for end in (b",", b"\n", b"\r"))
+                cells += sum(chunk.count(end) for end in (b",", b";", b"\t", b"\n", b"\r"))
         return 8 * cells
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
-        with _opened(path) as (header, rows):
-            table = _Cells(path, header, places(path, header, wanted))
+    def raw(self, path: Path, wanted: Wanted) -> RawTable:
+        with _opened(path, wanted) as (header, rows):
+            table = _Reader(path, header, wanted)
             while chunk := [(rows.line_num, cells) for cells in islice(rows, table.rows_at_once)]:
                 table.add([row for row in chunk if row[1]])  # empty lines are left out
-        return table.arrays()
+        return table.finished()
 
 
-class _Cells:
+class Tsv(Csv):
+    name, ending = "a TSV file", ".tsv"
+
+
+class _Reader:
     """What has been read of a table."""
 
-    def __init__(self, path: Path, header: list[str], found: Places) -> None:
-        self.path, self.header, self.found = path, header, found
+    def __init__(self, path: Path, header: list[str], wanted: Wanted) -> None:
+        self.path, self.header, self.wanted = path, header, wanted
+        self.found: Places = places(path, header, wanted)
+        self.cells = Cells.where(wanted.columns.missing, header)
         self.rows_at_once = max(1, CELLS_AT_ONCE // len(header))
-        self.numbers = array("d")  # grows in place
-        self.texts: dict[int, list[str]] = {
-            place: [] for place in (found.label, found.client, found.split) if place is not None
-        }
-        self.known: dict[str, str] = {}  # one object for all cells of the same text
+        self.numbers = array("d")  # [N, d], grows in place
+        self.lines = array("q")
+        self.odd: dict[int, list[tuple[int, str]]] = {}  # features whose cells are read one by one: their texts
+        self.others: dict[int, list[str]] = {place: [] for place in self.found.others}
 
     def add(self, rows: list[Row]) -> None:
-        """Quickly; where something is odd, cell by cell."""
-        features = self.found.features
         for line, cells in rows:
             if len(cells) != len(self.header):
                 raise UserError(f"{self.path}: line {line} has {len(cells)} cells, the header has {len(self.header)}")
         try:
-            values = [float(cells[place]) for _, cells in rows for place in features]
-            for _, cells in rows:
-                if "_" in "".join(cells) and any("_" in cells[place] for place in features):
-                    raise ValueError  # Python takes 1_000 for a number
-        except ValueError:
-            values = [self._number(row, place) for row in rows for place in features]
-        self.numbers.extend(values)
-        for place, texts in self.texts.items():
-            for row in rows:
-                if not row[1][place].strip():
-                    raise self._wrong(row, place, "it must be given in every row")
-                texts.append(self.known.setdefault(row[1][place], row[1][place]))
+            self._add_numbers(rows)
+        except ValueError:  # a column is not all numbers, as it was so far
+            for k, place in enumerate(self.found.features):
+                if k not in self.odd and not self._all_numbers([cells[place] for _, cells in rows]):
+                    self.odd[k] = []
+            self._add_numbers(rows)
+        for place, texts in self.others.items():
+            texts.extend(self.cells.one_object(cells[place]) for _, cells in rows)
+        self.lines.extend(line for line, _ in rows)
 
-    def _number(self, row: Row, place: int) -> float:
-        cell = row[1][place].strip()
+    def _add_numbers(self, rows: list[Row]) -> None:
+        features = self.found.features
+        plain = [k for k in range(len(features)) if k not in self.odd] if self.odd else range(len(features))
+        places = [features[k] for k in plain]
+        values = self.cells.numbers_of([cells[place] for _, cells in rows for place in places])
+        if not self.odd:
+            self.numbers.extend(values)
+            return
+        block = np.full((len(rows), len(features)), np.nan)
+        block[:, plain] = np.reshape(values, (len(rows), len(places)))
+        for k, texts in self.odd.items():
+            for i, (_, cells) in enumerate(rows):
+                meaning = self.cells.meaning(cells[features[k]])
+                if isinstance(meaning, str):
+                    texts.append((len(self.lines) + i, meaning))
+                else:
+                    block[i, k] = meaning
+        self.numbers.frombytes(block.tobytes())
+
+    def _all_numbers(self, cells: list[str]) -> bool:
         try:
-            return float(cell if "_" not in cell else "")
+            self.cells.numbers_of(cells)
         except ValueError:
-            if cell.lower() in TRUTH:
-                return TRUTH[cell.lower()]
-            raise self._wrong(row, place, NO_DATES if DATE.match(cell) else "every feature must be a number") from None
+            return False
+        return True
 
-    def _wrong(self, row: Row, place: int, wanted: str) -> UserError:
-        line, cells = row
-        cell = shown(cells[place], 40)
-        client = "" if self.found.client is None else f"client {shown(cells[self.found.client])!r}, "
-        is_what = f"column {shown(self.header[place])!r} is {repr(cell) if cell else 'empty'}"
-        return UserError(f"{self.path}: {client}line {line}: {is_what}; {wanted}")
-
-    def arrays(self) -> Arrays:
-        path, found, texts = self.path, self.found, self.texts
-        features = as_names(path, "feature", [self.header[place] for place in found.features])
-        labels = texts[found.label]
-        clients = [path.stem] * len(labels) if found.client is None else texts[found.client]
-        arrays = {
-            "x": np.frombuffer(self.numbers).reshape(len(labels), len(features)),
-            "y": _labels(path, labels),
-            "client": as_names(path, "client", clients),
-            "features": features,
+    def finished(self) -> RawTable:
+        path, found = self.path, self.found
+        features = [self.header[place] for place in found.features]
+        rows = len(self.lines)
+        numbers = np.frombuffer(self.numbers).reshape(rows, len(features))
+        self.cells.forget(numbers, features)
+        texts = {
+            k: (np.array([row for row, _ in own]), as_names(path, "category", [text for _, text in own]))
+            for k, own in self.odd.items()
+            if own
         }
-        return arrays | ({} if found.split is None else {"split": as_names(path, "split", texts[found.split])})
+        table = RawTable(
+            path, self.wanted.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),
+            owners(path, self._given(found.client), rows, self.wanted),
+            found.meaning,
+            None if found.label is None else label_column(path, self.cells, self.others[found.label]),
+        )  # fmt: skip
+        if found.split is not None:
+            table.split = as_names(path, "split", self._given(found.split) or [])
+        if found.weights is not None:
+            table.weights = self._weights(table, self.others[found.weights])
+        return table
 
+    def _given(self, place: int | None) -> list[str] | None:
+        """A column of names, none of them empty."""
+        if place is None:
+            return None
+        for line, text in zip(self.lines, self.others[place], strict=True):
+            if not text.strip():
+                column = shown(self.header[place])
+                raise UserError(f"{self.path}: line {line}: column {column!r} is empty; it must be given in every row")
+        return self.others[place]
 
-def _labels(path: Path, labels: list[str]) -> Array:
-    """Numbers if all of them are, else words."""
-    try:
-        if not any("_" in label for label in set(labels)):
-            return np.array([float(label) for label in labels])
-    except ValueError:
-        pass
-    return as_names(path, "label", labels)
+    def _weights(self, table: RawTable, cells: list[str]) -> Array:
+        values = [self.cells.meaning(cell) for cell in cells]
+        for row, value in enumerate(values):
+            if isinstance(value, str):
+                table.fail(row, self.wanted.columns.weights, value, "a row's weight is a number >= 0")
+        return np.array(values, dtype=float)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[list[str], Any]]:
-    """The header, and a reader of what follows it."""
+def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], Any]]:
+    """The names of the columns, and a reader of the rows."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(_lines(path, file), strict=True)
+        lines = _lines(path, file)
+        first = next(lines, "")
+        rows = csv.reader(chain([first], lines), delimiter=_delimiter(first), strict=True)
         header = next(rows, [])
         if not header:
             raise UserError(f"{path}: its first line is empty; it must name the columns")
-        yield header, rows
+        if not (names := list(wanted.columns.names)):
+            names = [name.strip() for name in header]
+            if all(as_number(name) is not None for name in names):
+                raise UserError(
+                    f"{path}: its first line holds numbers: name the columns of a table without header (names)"
+                )
+            yield names, rows
+            return
+        if len(header) != len(names):
+            raise UserError(f"{path}: line 1 has {len(header)} cells, but {len(names)} names are given (names)")
+        yield names, _Again(header, rows)
+
+
+class _Again:
+    """The rows, with the first one once more."""
+
+    def __init__(self, first: list[str], rows: Any) -> None:
+        self._rows, self._all = rows, chain([first], rows)
+
+    @property
+    def line_num(self) -> int:
+        return self._rows.line_num
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self._all
+
+
+def _delimiter(line: str) -> str:
+    """The one that makes the most of the first line."""
+    return max(DELIMITERS, key=QUOTED.sub("", line).count)
 
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:

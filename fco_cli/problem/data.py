@@ -61,6 +61,7 @@ class ClientData:
     y: Array  # [N]
     offsets: Array  # [M + 1]
     row_weights: Array | None = None  # [N], how much a row counts in its client's loss; none: all alike
+    trained_as: Array | None = None  # [M], of rows held out: which training client each client is, or -1
 
     @classmethod
     def of_equal_clients(cls, x: Array, y: Array) -> ClientData:

@@ -34,14 +34,14 @@ class TaskData:
     held_out: ClientData | None = None
     truth: Array | None = None
     description: Any = None
-    held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
     features: tuple[str, ...] | None = None  # their names, where they have any
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.held_out_of, self.features,
+            self.held_out, self.truth, self.description, self.features, self.test,
         )  # fmt: skip
 
 
@@ -61,8 +61,8 @@ class Problem:
     held_out: ClientData | None = None  # rows that validate
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
-    held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
     features: tuple[str, ...] | None = None  # the names by which a regularizer may speak of weights
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -90,28 +90,30 @@ class Problem:
     @cached_property
     def validation(self) -> Risk | None:
         """The same on the rows held out."""
-        if self.held_out is None:
-            return None
+        return None if self.held_out is None else self.risk_on(self.held_out)
+
+    def risk_on(self, data: ClientData) -> Risk:
+        """The same on any rows."""
         if self.model.site_bias:
-            return functools.partial(_with_site_biases, self)
-        return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
+            return functools.partial(_with_site_biases, self, data)
+        return risk_of(data, data.weights(self.weighting), self.model, self.loss)
 
     def site_biases(self, w: Array) -> Array:
         """What every training client adds to the scores of w [J, P]: [M, J]."""
         return biases_of(self.data, self.model, self.loss, np.ascontiguousarray(w, dtype=self.dtype))
 
-    def held_out_biases(self, w: Array) -> Array:
-        """The same for the clients of `held_out`: [n, J]; one that did not train has the mean of those who did."""
+    def site_biases_on(self, data: ClientData, w: Array) -> Array:
+        """The same for the clients of rows held out: [M, J]; one that did not train has the mean of those who did."""
         biases = self.site_biases(w)
         mean = ordered_sum((self.weights[:, None] * biases)[:, :, None])[:, 0]
-        return np.vstack([biases, mean])[self.held_out_of]  # -1, of a stranger, is the last
+        strangers = np.full(data.clients, -1)
+        return np.vstack([biases, mean])[strangers if data.trained_as is None else data.trained_as]  # -1 is the last
 
-    def held_out_scores(self, w: Array) -> Array:
-        """The scores [J, C, N] of the rows held out."""
-        assert self.held_out is not None
-        scores = scores_of(self.model, self.held_out, w)
+    def scores_on(self, data: ClientData, w: Array) -> Array:
+        """The scores [J, C, N] of rows held out."""
+        scores = scores_of(self.model, data, w)
         if self.model.site_bias:
-            scores += np.repeat(self.held_out_biases(w), self.held_out.sizes, axis=0).T[:, None]
+            scores += np.repeat(self.site_biases_on(data, w), data.sizes, axis=0).T[:, None]
         return scores
 
     def geometry(self, numbers: Numbers) -> Geometry:
@@ -206,12 +208,11 @@ class Problem:
         return np.linalg.norm(weights - inside, axis=1) / np.maximum(length, np.finfo(float).tiny)
 
 
-def _with_site_biases(problem: Problem, w: Array, gradient: bool = False) -> Evaluation:
-    """F on the rows held out, where every client's scores have its own bias; without a gradient."""
-    held_out, plain = problem.held_out, dataclasses.replace(problem.model, site_bias=False)  # type: ignore[type-var]
-    assert held_out is not None
+def _with_site_biases(problem: Problem, held_out: ClientData, w: Array, gradient: bool = False) -> Evaluation:
+    """F on rows held out, where every client's scores have its own bias; without a gradient."""
     assert not gradient
-    biases, losses, right = problem.held_out_biases(w), [], np.zeros(len(w))
+    plain = dataclasses.replace(problem.model, site_bias=False)  # type: ignore[type-var]
+    biases, losses, right = problem.site_biases_on(held_out, w), [], np.zeros(len(w))
     for m in range(held_out.clients):
         model = w.astype(problem.dtype)
         model[:, problem.layout.slices["bias"]] += biases[m][:, None]

@@ -36,6 +36,7 @@ ALGORITHMS = {
     "feddualavg_cv": AlgorithmStyle("FedDualAvg-CV", "#332288", "^", (4, 1, 1, 1)),
     "scaffold_osp": AlgorithmStyle("SCAFFOLD-OSP", "#332288", "v", (1.5, 1)),
     "scaffnew": AlgorithmStyle("Scaffnew", "#AA4499", "*"),
+    "fista": AlgorithmStyle("FISTA", "#AA4499", "o", (5, 1)),
     "feddr": AlgorithmStyle("FedDR", "#117733", "o"),
     "fedadmm": AlgorithmStyle("FedADMM", "#117733", "s", (5, 1)),
     "fedsplit": AlgorithmStyle("FedSplit", "#117733", "^", (4, 1, 1, 1)),

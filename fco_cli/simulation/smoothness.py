@@ -16,6 +16,8 @@ from fco_cli.problem.streams import PROBES, generator
 
 BATCHES = 16
 MOST_CLIENTS = 256  # that `auto` looks at
+MARGIN = 1.02  # power iteration comes from below
+UNKNOWN = "a number > 0 here: L, of which it is the inverse, is not known"
 
 
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
@@ -33,20 +35,40 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
 
     That is half of 2/L, beyond which a step overshoots: the room is for batches that were not looked at.
     """
-    model, mirror, loss = problem.model, problem.mirror, problem.loss
-    number = "a number > 0 here: L, of which it is the inverse, is not known"
-    require(model.convex, "hparams.client_lr", AUTO, f"{number} for a network from where it starts")
-    require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{number} in the norm of mirror={mirror.name}")
-    curved = loss.most_curved_at_zero
-    require(curved, "hparams.client_lr", AUTO, f"{number} for the {loss.name} loss from where it starts")
+    _check_automatic(problem)
     random = generator(seed, PROBES, 2)
     clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
     if isinstance(problem.data, Elsewhere):
-        smoothness = problem.data.smoothness(seed, batch_size)
-    else:
-        smoothness = largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
+        return _inverse(problem.data.smoothness(seed, batch_size))
+    return _inverse(largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random))
+
+
+@np.errstate(all="ignore")
+def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) -> float:
+    """The same for steps along grad F, with the L of F itself: by power iteration, clients send gradients."""
+    _check_automatic(problem)
+    start = problem.model.initial()[None]
+    vector = generator(seed, PROBES, 3).standard_normal(start.shape)
+    smoothness = 0.0
+    for _ in range(iterations):
+        vector *= 1e-2 / np.linalg.norm(vector)
+        product = (problem.risk(start + vector).gradient - problem.risk(start - vector).gradient) / 2
+        smoothness = float((vector * product).sum() / (vector * vector).sum())
+        vector = product
+    return _inverse(MARGIN * smoothness)
+
+
+def _check_automatic(problem: Problem) -> None:
+    model, mirror, loss = problem.model, problem.mirror, problem.loss
+    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network from where it starts")
+    require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{UNKNOWN} in the norm of mirror={mirror.name}")
+    curved = loss.most_curved_at_zero
+    require(curved, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {loss.name} loss from where it starts")
+
+
+def _inverse(smoothness: float) -> float:
     known = 0 < smoothness < float(np.finfo(float).max)
-    require(known, "hparams.client_lr", AUTO, f"{number} on these data")
+    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} on these data")
     return float(f"{1 / smoothness:.3g}")
 
 

@@ -11,7 +11,7 @@ from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.smoothness import automatic_rate
+from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 
 
 class _Keyed:
@@ -47,6 +47,8 @@ def problem_of(run: Run) -> Problem:
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
     run, problem = keyed.run, problem_of(keyed.run)
+    if run.algo.steps_on_mean:
+        return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
 
 
@@ -62,7 +64,7 @@ def client_lr_of(run: Run) -> float:
         return float(given)
     if "client_lr" not in run.algo.uses:
         return 1.0
-    kind = (run.mirror.name, _batch_size(run))
+    kind = (run.mirror.name, run.algo.steps_on_mean, run.hparams.weighting, _batch_size(run))
     return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
 
 

@@ -21,9 +21,10 @@ from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.convergence import Verdict, judge
 from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
-from fco_cli.simulation.record import Record, replace_folder
+from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import estimate_smoothness, larger_server_lr, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.problems import client_lr_of, problem_of, varying_of
@@ -229,6 +230,8 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
 
 
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
+    assert job.model is not None
+    problem, verdict = simulation.setup.problem, _verdict(run, job, simulation, smoothness)
     details = {
         "run_id": run.run_id,
         "identity": asdict(run.identity),
@@ -238,15 +241,13 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "uses": sorted(run.algo.uses),
         "main_metric": run.task.main_metric,
         "seed": run.seed,
+        "test": finite(evaluate_test(run.task, problem, job.model)),
         "client_lr": client_lr_of(run) if "client_lr" in run.algo.uses else None,
         "smoothness": smoothness,
+        "convergence": None if verdict is None else verdict.as_json(),
         **software(),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-    assert job.model is not None
-    problem = simulation.setup.problem
-    verdict = _verdict(run, job, simulation, smoothness)
-    details["convergence"] = None if verdict is None else verdict.as_json()
     run.task.export(problem, job.model, record.folder)
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fco_cli.errors import require
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
@@ -68,6 +69,10 @@ class Task(ABC):
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """The task's own metrics of models [J, P]."""
+        return {}
+
+    def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
+        """What else to know of models [J, P] on rows that they have not learnt from."""
         return {}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:  # noqa: B027 - most tasks have nothing to add

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
+from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
@@ -21,8 +23,11 @@ FEDERATED = sorted(name for name, kind in all_algorithms().items() if kind.feder
 
 
 def task_of(folder: Path, loss: str, **changes: Any) -> Custom:
-    options = {"standardize": True, "holdout": "rows", "holdout_fraction": 0.2, "huber_delta": 1.0} | changes
-    return Custom(name="custom", strength=0.1, radius=1.0, path=str(folder / "pooled.npz"), loss=loss, **options)
+    options: dict[str, Any] = {}
+    for file in ("base/tabular.yaml", "task/custom.yaml"):
+        options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
+    changes = {"path": str(folder / "pooled.npz"), "loss": loss, "holdout": "rows", **changes}
+    return Custom(**{**options, **changes})
 
 
 @pytest.fixture

@@ -68,11 +68,12 @@ def test_the_solution_is_that_with_a_column_for_every_client(make_problem, make_
 def test_rows_held_out_have_the_bias_of_training(make_problem):
     problem = make_problem(loss="logistic")
     held_out = ClientData(problem.data.x[:11], problem.data.y[:11], np.array([0, 5, 11]))
-    own = replace(with_site_bias(problem), held_out=held_out, held_out_of=np.array([2, -1]))
+    held_out = replace(held_out, trained_as=np.array([2, -1]))
+    own = replace(with_site_bias(problem), held_out=held_out)
     w = np.random.default_rng(0).standard_normal((1, 7))
     biases = own.site_biases(w)[:, 0]
     scores = held_out.x @ w[0, :6] + w[0, 6] + np.repeat([biases[2], biases.mean()], [5, 6])
-    np.testing.assert_allclose(own.held_out_scores(w)[0, 0], scores, rtol=1e-12)
+    np.testing.assert_allclose(own.scores_on(held_out, w)[0, 0], scores, rtol=1e-12)
     losses = np.log1p(np.exp(scores)) - held_out.y * scores
     found = own.validation(w, gradient=False)
     assert found.value[0] == pytest.approx((losses[:5].mean() + losses[5:].mean()) / 2)

@@ -19,8 +19,9 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.moments import Moments
+from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import read
+from fco_cli.federated_data.splits import Holdout, split
 from fco_cli.problem.losses import all_losses
 from fco_cli.tasks.custom import Custom
 
@@ -115,13 +116,14 @@ def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
     assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
-    assert problem.held_out_of.tolist() == [0, 1, 2, 3, 4]
+    assert problem.held_out.trained_as.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
+def test_every_row_of_a_client_is_as_likely_to_be_held_out(data):
     """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
-    task, rows = make_run("task=custom", f"task.path={data}", "task.loss=logistic").task, read(data)
-    drawn = np.array([task._held_out(rows, seed) for seed in range(2000)])
+    rows = read(data)
+    holdouts = Holdout("holdout", "val", "rows", 0.2, "rows"), Holdout("test", "test", "none", 0.2, "none")
+    drawn = np.array([split(rows, *holdouts, seed).validation for seed in range(2000)])
     own = drawn[:, rows.client == "c"]
     assert (own.sum(axis=1) == 2).all()
     # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
@@ -132,7 +134,7 @@ def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
 def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
     assert (problem.data.clients, problem.held_out.clients) == (3, 2)
-    assert problem.held_out_of.tolist() == [-1, -1]
+    assert problem.held_out.trained_as.tolist() == [-1, -1]
     assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
 
 
@@ -143,6 +145,41 @@ def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
     with_changes(data, split=np.full(60, "test"))
     with pytest.raises(UserError, match="its split leaves no rows to train on"):
         build(data, "task.loss=logistic")
+
+
+def test_rows_of_the_test_split_neither_train_nor_validate(build, data):
+    parts = np.array(["train", "val", "test", "train"])[np.arange(60) % 4]
+    x = dict(np.load(data))["x"]
+    x[parts == "test"] += 1e6  # what it would do to the moments, were it seen
+    with_changes(data, split=parts, x=x)
+    _, problem = build(data, "task.loss=logistic")
+    assert (len(problem.data.y), len(problem.held_out.y), len(problem.test.y)) == (30, 15, 15)
+    assert np.abs(problem.data.x).max() < 10
+    assert (problem.test.x > 1000).all()
+    with_changes(data, split=np.where(parts == "val", "train", parts))
+    _, without = build(data, "task.loss=logistic")  # no rows validate by the file: they are drawn from those that train
+    assert len(without.test.y) == 15
+    assert 0 < len(without.held_out.y) < 15
+    assert len(without.data.y) + len(without.held_out.y) == 45
+
+
+def test_test_rows_do_not_depend_on_how_the_others_validate(build, data):
+    _, rows = build(data, "task.loss=logistic", "task.test=rows")
+    _, clients = build(data, "task.loss=logistic", "task.test=rows", "task.holdout=clients", "task.standardize=false")
+    assert rows.test.sizes.tolist() == clients.test.sizes.tolist() == [1, 4, 2, 3, 2]
+    assert rows.test.y.tolist() == clients.test.y.tolist()
+    assert rows.held_out.sizes.tolist() == [1, 3, 2, 2, 2]
+    assert rows.data.sizes.tolist() == [2, 13, 7, 10, 6]
+
+
+def test_test_metrics_are_in_the_result_and_not_in_the_rounds(run_stack, data, tmp_path):
+    settings = ["hparams.rounds=2", "algo=fedavg", "regularizer=none"]
+    run_stack([["task=custom", f"task.path={data}", "task.test=clients", *settings]])
+    (record,) = (tmp_path / "outputs" / "custom" / "fedavg").iterdir()
+    result = json.loads((record / "result.json").read_text())
+    assert set(result["test"]) == {"test_loss", "test_accuracy", "test_auc"}
+    assert not any("test" in name for name in (*result["final"], *result["summary"]))
+    assert "test" not in (record / "metrics.csv").read_text().splitlines()[0]
 
 
 def test_a_split_that_is_not_there_is_refused(build, data):
@@ -163,6 +200,15 @@ def test_nothing_need_be_held_out(build, data):
         "loss=huber task.huber_delta=0",
         "loss=squared task.holdout=some",
         "loss=squared task.holdout_fraction=1",
+        "loss=squared task.test=some",
+        "loss=squared task.test_fraction=0",
+        "fill=zero",
+        "min_count=0",
+        "min_samples=-1",
+        "class_weight=even",
+        "partition=stripes",
+        "partition=labels task.partition_clients=1",
+        "partition=labels task.partition_concentration=0",
     ],
 )
 def test_settings_out_of_range_are_refused(make_run, data, setting):
@@ -185,6 +231,7 @@ def test_metrics_fit_the_loss(build, data, loss):
     w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
     metrics, held_out = task.metrics(problem, w), problem.held_out
+    own = task.held_out_metrics(problem, held_out, w)
     weights = problem.layout.regularized.sum()
     assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
     assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
@@ -193,9 +240,10 @@ def test_metrics_fit_the_loss(build, data, loss):
         if loss != "softmax"
         else [{}]
     )
-    assert set(metrics) == {f"validation_{name}" for name in expected[0]}
+    assert metrics == {}
+    assert set(own) == set(expected[0])
     for name in expected[0]:
-        np.testing.assert_allclose(metrics[f"validation_{name}"], [own[name] for own in expected], rtol=1e-9)
+        np.testing.assert_allclose(own[name], [job[name] for job in expected], rtol=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["huber", "poisson"])
@@ -248,6 +296,8 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     assert len(rows) == 8
     assert not ((rows["feature"] == "q") & (rows["class"] == "mid")).any()
     assert (rows["weight"].abs().diff().dropna() <= 0).all()
+    preparation = Preparation.of_json((tmp_path / "preparation.json").read_text(), "here")
+    np.testing.assert_allclose(preparation.apply(read(data).raw), problem.data.x, atol=1e-12)
     names = json.loads((tmp_path / "linear_model.json").read_text())
     assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": ["low", "mid", "high"]}
 
@@ -257,8 +307,8 @@ def test_values_without_room_in_the_precision_are_refused(build, data):
     x[7, 1] = 1e300
     with_changes(data, x=x)
     with pytest.raises(UserError, match=r"values of up to 1e\+300 are too large for float32 \(hparams.dtype\)"):
-        build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float32")
-    with pytest.raises(UserError, match=r"feature 'x1': its values are too large to be standardized"):
+        build(data, "task.loss=logistic", "task.holdout=none", "task.standardize=false", "hparams.dtype=float32")
+    with pytest.raises(UserError, match=r"column 'x1': its values are too large to be standardized"):
         build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float64")
 
 
@@ -277,8 +327,7 @@ def test_a_file_is_looked_at_before_it_is_hashed(make_run, tmp_path):
 
 
 def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
-    moments = Moments.identity(2)
-    model = LinearModel("softmax", ["=cmd()", "age"], ["@no", "yes"], moments)
+    model = LinearModel("softmax", ["@no", "yes"], Preparation(["=cmd()", "age"], [0, 0], {}, []))
     model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
     rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
     assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
