@@ -20,6 +20,7 @@ FLOORS = [
     {"simulation"},
     {"config"},
     {"sweeps"},
+    {"selection"},
     {"reporting", "theory", "advice"},
     {"commands"},
 ]

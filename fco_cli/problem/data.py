@@ -41,6 +41,18 @@ class ClientData:
         weights = None if self.row_weights is None else self.row_weights[rows]
         return ClientData(self.x[rows], self.y[rows], np.array([0, rows.stop - rows.start], dtype=np.int64), weights)
 
+    def take(self, rows: Array) -> ClientData:
+        """The rows of a mask [N]; clients that have none of them are left out."""
+        sizes = np.add.reduceat(rows, self.offsets[:-1])
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        offsets = np.append(0, np.cumsum(sizes[sizes > 0])).astype(np.int64)
+        return ClientData(self.x[rows], self.y[rows], offsets, weights)
+
+    @cached_property
+    def owners(self) -> Array:
+        """Whose each row is: [N]."""
+        return np.repeat(np.arange(self.clients), self.sizes)
+
     def weights(self, weighting: str) -> Array:
         """The clients' weights in F = sum_m p_m F_m: 1/M each (the paper), or by their number of examples."""
         sizes = self.sizes if weighting == "examples" else np.ones(self.clients)

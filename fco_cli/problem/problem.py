@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,13 @@ class TaskData:
     description: Any = None
     held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
     test: ClientData | None = None  # rows that are looked at once, when the run is done
+    clients: list[str] | None = None  # the names of those that train
+    features: list[str] | None = None  # and of the columns
+
+    def divided(self, held_out: Array) -> TaskData:
+        """With the training rows of a mask [N] held out, in the place of all others that are."""
+        training, apart = self.training.take(~held_out), self.training.take(held_out)
+        return replace(self, training=training, held_out=apart, held_out_of=None, test=None, clients=None)
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
@@ -94,13 +101,15 @@ class Problem:
     def geometry(self, numbers: Numbers) -> Geometry:
         return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
 
-    def initial_models(self, numbers: Numbers) -> Array:
-        """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
-        w = self.model.initial().astype(self.dtype)
-        for block in self.layout.blocks:
-            if block.regularized:
-                w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
-        models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
+    def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:
+        """w_0 of every job [J, P]: the model's, or another [J, P], moved to where h and psi are finite."""
+        models = np.tile(self.model.initial(), (len(numbers), 1)) if start is None else start
+        models = models.astype(self.dtype)
+        for w in models:
+            for block in self.layout.blocks:
+                if block.regularized:
+                    w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
+        dual = np.empty_like(models)
         self.to_dual(models, self.geometry(numbers), dual)
         self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
