@@ -21,6 +21,7 @@ FLOORS = [
     {"federation"},
     {"config"},
     {"sweeps"},
+    {"selection"},
     {"reporting", "theory", "advice"},
     {"commands"},
 ]

@@ -42,7 +42,10 @@ def identity_of(run: Run) -> Identity:
     psi = asdict(run.regularizer) | source_of(run.regularizer)
     algo = asdict(run.algo) | source_of(run.algo)
     # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
-    extra = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
+    extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
+    if run.path is not None:
+        extra["path"] = asdict(run.path) | source_of(run.path)
+        psi.pop("strength" if "strength" in psi else "radius", None)  # what it chooses
     common = {
         **data, **kind, **extra,
         "regularizer": {"kind": run.regularizer.kind} | source_of(run.regularizer),

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.transforms import Transform
 from fco_cli.config.identity import Identity, identity_of
+from fco_cli.config.path_settings import PathSettings
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.files import as_yaml
@@ -46,6 +47,7 @@ class Run:
     record_path: bool
     threads: int | None
     experiment: Experiment | None  # the one that it belongs to, if any
+    path: PathSettings | None  # a choice among many models, and not one run
     yaml: str  # the resolved configuration
 
     @classmethod
@@ -75,6 +77,7 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
+            path=None if config.path is None else _typed(config, "path"),
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None

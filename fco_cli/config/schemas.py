@@ -17,6 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
+from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
@@ -113,6 +114,7 @@ class RunConfig:
     threads: int | None = MISSING
     experiment: Experiment | None = None
     theory: Any = None  # in place of a run: experiment=theory, whose schema is that of fco_cli/theory
+    path: Any = None  # likewise: experiment=path chooses a strength
     profile: Profile = field(default_factory=Profile)
 
 
@@ -124,6 +126,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=RunConfig, package="_global_")
     store.store(group="schema", name="hparams", node=Hparams)
+    store.store(group="schema", name="path", node=PathSettings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store.store(group=f"schema/{group}", name=name, node=kind)

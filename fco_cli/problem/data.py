@@ -109,6 +109,18 @@ class ClientData:
         """What the clients weigh: all alike (the paper), or by their number of rows, each counted by its weight."""
         return self._weight_of_clients if weighting == "examples" else np.ones(self.clients)
 
+    def take(self, rows: Array) -> ClientData:
+        """The rows of a mask [N]; clients that have none of them are left out."""
+        sizes = np.add.reduceat(rows, self.offsets[:-1])
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        offsets = np.append(0, np.cumsum(sizes[sizes > 0])).astype(np.int64)
+        return ClientData(self.x[rows], self.y[rows], offsets, weights)
+
+    @cached_property
+    def owners(self) -> Array:
+        """Whose each row is: [N]."""
+        return np.repeat(np.arange(self.clients), self.sizes)
+
     def weights(self, weighting: str) -> Array:
         """p_m in F = sum_m p_m F_m."""
         shares = self.shares(weighting)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +35,12 @@ class TaskData:
     description: Any = None
     features: tuple[str, ...] | None = None  # their names, where they have any
     test: ClientData | None = None  # rows that are looked at once, when the run is done
+    clients: list[str] | None = None  # the names of those that train
+
+    def divided(self, held_out: Array) -> TaskData:
+        """With the training rows of a mask [N] held out, in the place of all others that are."""
+        training, apart = self.training.take(~held_out), self.training.take(held_out)
+        return replace(self, training=training, held_out=apart, test=None, clients=None)
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
@@ -123,13 +128,15 @@ class Problem:
     def _each(self) -> Array:
         return self.regularizer.each(self.layout, self.features).astype(self.dtype)
 
-    def initial_models(self, numbers: Numbers) -> Array:
-        """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
-        w = self.model.initial().astype(self.dtype)
-        for block in self.layout.blocks:
-            if block.regularized:
-                w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
-        models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
+    def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:
+        """w_0 of every job [J, P]: the model's, or another [J, P], moved to where h and psi are finite."""
+        models = np.tile(self.model.initial(), (len(numbers), 1)) if start is None else start
+        models = models.astype(self.dtype)
+        for w in models:
+            for block in self.layout.blocks:
+                if block.regularized:
+                    w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
+        dual = np.empty_like(models)
         self.to_dual(models, self.geometry(numbers), dual)
         self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
@@ -211,7 +218,7 @@ class Problem:
 def _with_site_biases(problem: Problem, held_out: ClientData, w: Array, gradient: bool = False) -> Evaluation:
     """F on rows held out, where every client's scores have its own bias; without a gradient."""
     assert not gradient
-    plain = dataclasses.replace(problem.model, site_bias=False)  # type: ignore[type-var]
+    plain = replace(problem.model, site_bias=False)  # type: ignore[type-var]
     biases, losses, right = problem.site_biases_on(held_out, w), [], np.zeros(len(w))
     for m in range(held_out.clients):
         model = w.astype(problem.dtype)

@@ -7,7 +7,7 @@ import numpy as np
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE = range(11)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS = range(12)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:

@@ -68,10 +68,18 @@ class Setup:
 class Simulation:
     """A stack of jobs, all at the same round, on its way to the end.
 
-    `folders`, one for every job, is where client memory too large for this process may live.
+    `folders`, one for every job, is where client memory too large for this process may live; `start` [J, P] is where
+    jobs begin that do not at the model's own start.
     """
 
-    def __init__(self, setup: Setup, jobs: list[Job], varying: Varying, folders: list[Path] | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        jobs: list[Job],
+        varying: Varying,
+        folders: list[Path] | None = None,
+        start: Array | None = None,
+    ) -> None:
         self.setup = setup
         self.running = list(jobs)
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
@@ -81,7 +89,7 @@ class Simulation:
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
-        w = setup.problem.initial_models(varying.psi)
+        w = setup.problem.initial_models(varying.psi, start)
         self.clients = setup.clients(setup.problem, self.algorithm, w, folders)
         if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}

@@ -46,7 +46,11 @@ def problem_of(run: Run) -> Problem:
 
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
-    run, problem = keyed.run, problem_of(keyed.run)
+    return automatic_rate_for(keyed.run, problem_of(keyed.run))
+
+
+def automatic_rate_for(run: Run, problem: Problem) -> float:
+    """1/L of a problem, as the run's algorithm needs it."""
     if run.algo.steps_on_mean:
         return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))

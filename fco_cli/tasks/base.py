@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
@@ -66,6 +67,17 @@ class Task(ABC):
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:
         """The data, the model and the loss, from the seed alone."""
+
+    def cross_validated(self) -> Self:
+        """This task for a cross-validation, which needs no rows that only validate."""
+        return self
+
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[Array]) -> Iterator[TaskData]:
+        """For cross-validation: `data`, once for every mask over its training rows, with these rows held out.
+
+        What a task learns from rows, such as how to standardize them, it learns anew from those that are left.
+        """
+        return (data.divided(rows) for rows in held_out)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """The task's own metrics of models [J, P]."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.format import FederatedData, check_labels, listed
 from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
 from fco_cli.federated_data.source import Columns
-from fco_cli.federated_data.splits import Holdout, split
+from fco_cli.federated_data.splits import Holdout, Parts, split
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
@@ -45,6 +47,7 @@ class Tabular(Task):
     class_weight: str | None  # balanced: every class counts alike
 
     main_metric = "objective"
+    validates: ClassVar[str] = "rows"  # what task.holdout=auto is where the file's split has no such rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +81,7 @@ class Tabular(Task):
     @property
     def holdouts(self) -> tuple[Holdout, Holdout]:
         return (
-            Holdout("holdout", "val", self.holdout, self.holdout_fraction, otherwise="rows"),
+            Holdout("holdout", "val", self.holdout, self.holdout_fraction, otherwise=self.validates),
             Holdout("test", "test", self.test, self.test_fraction, otherwise="none"),
         )
 
@@ -100,13 +103,33 @@ class Tabular(Task):
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self.read(seed)
+        made = self._built(data, split(data, *self.holdouts, seed), dtype)
+        if constant := made.description.preparation.constant:
+            log.warning("%s: the same in all rows, so without a weight: %s", data.source, listed(constant))
+        return made
+
+    def cross_validated(self) -> Self:
+        """With all rows but those that the file, or the configuration, holds out."""
+        other = copy.copy(self)
+        other.__dict__["validates"] = "none"
+        return other
+
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[Array]) -> Iterator[TaskData]:
+        """Prepared anew from the rows that are left, as if the others had never been there."""
+        table = self.read(seed)
+        training = np.flatnonzero(split(table, *self.holdouts, seed).training)
+        _, member = np.unique(table.client[training], return_inverse=True)
+        training = training[np.argsort(member, kind="stable")]  # in the order of ClientData
+        for rows in held_out:
+            masks = np.zeros((3, len(table.y)), dtype=bool)
+            masks[0, training[~rows]], masks[1, training[rows]] = True, True
+            yield self._built(table, Parts(*masks), dtype)
+
+    def _built(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
-        parts = split(data, *self.holdouts, seed)
         data = self._weighted(data, parts.training, loss)
         preparation = replace(prepared(data.take(parts.training), self.recipe), table=self.columns)
-        if preparation.constant:
-            log.warning("%s: the same in all rows, so without a weight: %s", data.source, listed(preparation.constant))
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
@@ -116,6 +139,7 @@ class Tabular(Task):
             description=LinearModel(loss.name, classes, preparation),
             features=tuple(preparation.features),
             test=test,
+            clients=np.unique(data.client[parts.training]).tolist(),
         )  # fmt: skip
 
     def _weighted(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
