@@ -104,6 +104,7 @@ def _list(options: argparse.Namespace) -> None:
 
     from fco_cli.federated_data.download import ARCHIVES
     from fco_cli.federated_data.format import shown
+    from fco_cli.federated_data.published import PUBLICATIONS
     from fco_cli.federated_data.source import understood
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
@@ -113,6 +114,9 @@ def _list(options: argparse.Namespace) -> None:
         archive = ARCHIVES[classes]
         here = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
         table.add_row(f"femnist{classes}", f"task={tasks}", str(here))
+    for name, published in PUBLICATIONS.items():
+        absent = "downloaded when needed" if published.files else "needs task.data_dir (docs/data.md)"
+        table.add_row(name, f"task={name}", str(published.folder) if published.here else absent)
     if options.folder is not None:
         with understood(options.folder, "a folder"):
             if not options.folder.is_dir():

@@ -107,9 +107,9 @@ class _Reader:
         features = self.found.features
         while True:
             odd = [features[k] for k in self.odd]
-            missing = dict.fromkeys(set(features).difference(odd), list(self.cells.words))
+            missing: Any = {place: list(self.cells.words) for place in set(features).difference(odd)}
             texts = dict.fromkeys([*self.found.others, *odd], "str")
-            frame = pd.read_csv(io.StringIO(text), sep=delimiter, dtype=texts, na_values=missing, **self.options)
+            frame: Any = pd.read_csv(io.StringIO(text), sep=delimiter, dtype=texts, na_values=missing, **self.options)
             new = [k for k, place in enumerate(features) if k not in self.odd and frame[place].dtype.kind not in "biuf"]
             if not new:
                 return frame
@@ -119,7 +119,7 @@ class _Reader:
         if k not in self.odd:
             return cells.to_numpy(dtype=float)
         places, different = cells.factorize()
-        meanings = [self.cells.meaning(cell) for cell in different.tolist()]
+        meanings = [self.cells.meaning(str(cell)) for cell in different.tolist()]
         numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings])
         for row, place in enumerate(places.tolist(), len(self.lines)):
             if isinstance(meaning := meanings[place], str):
@@ -250,16 +250,16 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], _Content]]:
         header: list[str] = next(rows, [])
         if not header:
             raise UserError(f"{path}: its first line is empty; it must name the columns")
-        if names := list(wanted.columns.names):
-            if len(header) != len(names):
-                raise UserError(f"{path}: line 1 has {len(header)} cells, but {len(names)} names are given (names)")
-            yield names, content.again([first])
+        found, given = [name.strip() for name in header], list(wanted.columns.names)
+        if given and not set(found) <= set(given):  # no header, but the first row
+            if len(found) != len(given):
+                raise UserError(f"{path}: line 1 has {len(found)} cells, but {len(given)} names are given (names)")
+            yield given, content.again([first])
             return
-        names = [name.strip() for name in header]
-        if all(as_number(name) is not None for name in names):
+        if all(as_number(name) is not None for name in found):
             raise UserError(f"{path}: its first line holds numbers: name the columns of a table without header (names)")
         content.done = rows.line_num
-        yield names, content
+        yield found, content
 
 
 def _delimiter(line: str) -> str:
