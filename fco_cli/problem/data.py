@@ -29,6 +29,13 @@ class SparseRows(NamedTuple):
     def shape(self) -> tuple[int, int]:
         return len(self.starts) - 1, self.features
 
+    def take(self, rows: Array) -> SparseRows:
+        """The rows of a mask [N]."""
+        sizes = np.diff(self.starts)
+        kept = np.repeat(rows, sizes)
+        starts = np.append(0, np.cumsum(sizes[rows])).astype(np.int64)
+        return SparseRows(self.values[kept], self.columns[kept], starts, self.features)
+
     @property
     def nbytes(self) -> int:
         return self.values.nbytes + self.columns.nbytes + self.starts.nbytes
@@ -114,7 +121,8 @@ class ClientData:
         sizes = np.add.reduceat(rows, self.offsets[:-1])
         weights = None if self.row_weights is None else self.row_weights[rows]
         offsets = np.append(0, np.cumsum(sizes[sizes > 0])).astype(np.int64)
-        return ClientData(self.x[rows], self.y[rows], offsets, weights)
+        x = self.x.take(rows) if isinstance(self.x, SparseRows) else self.x[rows]
+        return ClientData(x, self.y[rows], offsets, weights)
 
     @cached_property
     def owners(self) -> Array:

@@ -40,7 +40,10 @@ class TaskData:
     def divided(self, held_out: Array) -> TaskData:
         """With the training rows of a mask [N] held out, in the place of all others that are."""
         training, apart = self.training.take(~held_out), self.training.take(held_out)
-        return replace(self, training=training, held_out=apart, test=None, clients=None)
+        owners, everyone = self.training.owners, np.arange(self.training.clients)
+        trains = np.isin(everyone, owners[~held_out])
+        place = np.where(trains, np.cumsum(trains) - 1, -1)[np.isin(everyone, owners[held_out])]
+        return replace(self, training=training, held_out=replace(apart, trained_as=place), test=None, clients=None)
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""

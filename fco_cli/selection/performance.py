@@ -32,6 +32,8 @@ def performance(loss: Loss, scores: Array, y: Array, owners: Array, names: list[
 
 def line_of(loss: Loss, scores: Array, y: Array) -> Line:
     """Of some rows; standard errors are those of means over rows."""
+    if loss.together is not None:  # a row has no loss of its own
+        return {"rows": len(y), **loss.metrics(scores[0].astype(float), y.astype(float), np.array([0, len(y)]))}
     losses = np.array([loss.value.as_python(scores[:, i], y[i]) for i in range(len(y))], dtype=float)
     line: Line = {"rows": len(y), "loss": float(losses.mean()), "loss_error": _error(losses)}
     if len(scores) > 1:
@@ -44,7 +46,8 @@ def line_of(loss: Loss, scores: Array, y: Array) -> Line:
             area, error = area_and_error(score, positive)
             line |= {"auc": area, "auc_error": error, **calibration(score, positive)}
         return line
-    return line | {name: value for name, value in loss.metrics(score, y.astype(float)).items() if len(y) > 2}
+    own = loss.metrics(score, y.astype(float), np.array([0, len(y)]))
+    return line | {name: value for name, value in own.items() if len(y) > 2}
 
 
 def _error(values: Array) -> float | None:

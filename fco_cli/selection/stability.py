@@ -9,7 +9,7 @@ ones if false ones are exchangeable and no likelier than by chance (Meinshausen 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ def halves_of(data: ClientData, pairs: int, by: str, classes: bool, seed: int) -
         yield members == 1
 
 
-def selected(data: TaskData, models: Array, features: list[str] | None) -> Array:
+def selected(data: TaskData, models: Array, features: Sequence[str] | None) -> Array:
     """Which features have a weight: [J, p], in the order of `features`, some of which this half may not have."""
     layout = data.model.layout
     weights = np.concatenate(
