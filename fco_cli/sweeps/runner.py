@@ -237,6 +237,7 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "identity": asdict(run.identity),
         "task": run.task.name,
         "algo": run.algo.name,
+        "transform": run.method.transform.name,
         "federated": run.algo.federated,
         "uses": sorted(run.algo.uses),
         "main_metric": run.task.main_metric,

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class ClipNoise(Transform):
         require(self.clip > 0, "transform.clip", self.clip, "a number > 0")
         clipped = math.isfinite(self.clip) or self.noise_multiplier == 0
         require(clipped, "transform.clip", self.clip, "finite where there is noise, which is measured by it")
-        sound = 0 <= self.noise_multiplier < math.inf
-        require(sound, "transform.noise_multiplier", self.noise_multiplier, "a number >= 0")
+        sound = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
+        require(sound, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
         require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
 
     def check(self, algorithm: Federated, weighting: str) -> None:
@@ -94,13 +94,17 @@ def epsilon_of(rounds: int, sampled: int, clients: int, noise_multiplier: float,
 
 @functools.cache
 def one_round(sampled: int, clients: int, noise_multiplier: float) -> tuple[Array, Array]:
-    """Orders, and the Rényi divergences between neighbors that a round leaves: those of several rounds add up.
+    """Orders, and at each how far a round tells neighbors apart (Rényi divergence): several rounds add up.
 
-    The accountant measures noise by how far a sum changes between neighbors, here by 2 clip.
+    The accountant measures noise by how far a sum changes between neighbors, here by 2 clip. Its bound for a sample
+    (Wang, Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
     """
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    accountant.compose(SampledWithoutReplacementDpEvent(clients, sampled, GaussianDpEvent(noise_multiplier / 2)))
-    return accountant.orders, accountant.rdp
+    def after(event: Any) -> Any:
+        return RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE).compose(event)
+
+    everybody = GaussianDpEvent(noise_multiplier / 2)
+    sample = after(SampledWithoutReplacementDpEvent(clients, sampled, everybody))
+    return sample.orders, np.minimum(sample.rdp, after(everybody).rdp)
