@@ -125,13 +125,15 @@ class ScaffoldProx(FedAvg):
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
         w, z, total, before = message.w, np.empty_like(received.w), np.zeros_like(received.w), np.zeros_like(received.w)
+        correction = received.c.copy()
         assign(w, received.w)
+        subtract(correction, memory.c)  # c - c_m
         for k in range(steps_of(batches)):
             to_dual(w, geometry, z)
             descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
             for j in range(w.shape[0]):
                 for i in range(w.shape[1]):
-                    z[j, i] += total[j, i] - before[j, i] - rate[j] * (received.c[j, i] - memory.c[j, i])
+                    z[j, i] += total[j, i] - before[j, i] - rate[j] * correction[j, i]
                     before[j, i] = total[j, i]
             to_primal(z, rate, geometry, w)
         subtract(w, received.w)
