@@ -37,7 +37,7 @@ class Event:
     """What a stack says of itself while it runs."""
 
     stack: int
-    kind: str  # round, finished, diverged or failed
+    kind: str  # round, finished, diverged, failed, or refused: never begun, for what the user asked cannot be
     running: int = 0  # jobs, for `round`
     progress: float = 0.0  # the share of the rounds that are done, for `round`
     text: str = ""
@@ -157,17 +157,17 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     return ended
 
 
-def given_up(stack: Stack, reason: str, post: Post) -> Ended:
+def given_up(stack: Stack, reason: str, post: Post, kind: str = "failed") -> Ended:
     """The end of a stack whose process, or whose workers, died again and again."""
     done = _on_disk(stack)
     left = {run.run_id: reason for run in stack.runs if run.run_id not in done}
     for _ in left:
-        post(Event(stack.number, "failed"))
+        post(Event(stack.number, kind))
     return Ended(results=done, failures=left)
 
 
 def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
-    ended = given_up(stack, str(problem), post)
+    ended = given_up(stack, str(problem), post, "refused")
     return Ended(results=ended.results, refusals=ended.failures)
 
 
