@@ -53,6 +53,9 @@ class Custom(Task):
         idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
         return {key: value for key, value in super().identity().items() if key not in idle}
 
+    def missing_data(self) -> str | None:
+        return None if Path(self.path).exists() else f"task.path: there is no {self.path}"
+
     def contents(self) -> dict[str, str]:
         return {"path": fingerprint(Path(self.path))}
 

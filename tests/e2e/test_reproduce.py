@@ -76,6 +76,17 @@ def test_quick_runs_a_few_and_the_search_runs_only_when_it_is_named(without_data
     assert not set(command.ON_DEMAND) & set(started)
 
 
+def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, tmp_path, capsys):
+    started, _ = without_data
+    assert end_of("--leaderboard") == 0
+    assert "successors" in started
+    assert all(name.startswith("successors") for name in started)
+    assert "skipped successors_heart: task.path: there is no heart.npz" in capsys.readouterr().out
+    (tmp_path / "heart.npz").touch()
+    assert end_of("--leaderboard") == 0
+    assert "successors_heart" in started
+
+
 def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):
     started, _ = without_data
     (tmp_path / "cache" / "fco" / "data" / "fed_emnist_digitsonly").mkdir(parents=True)
