@@ -12,7 +12,7 @@ import numpy as np
 from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
 from fco_cli.reporting.select import Spread, spread_said
-from fco_cli.reporting.standings import LEVELS, Standing, final_gap, rounds_to, standings
+from fco_cli.reporting.standings import LEVELS, Standing, final_gap, is_at_rest, rounds_to, standings
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.tables import as_markdown, as_numbers
@@ -51,7 +51,7 @@ def problems_of(studies: Iterable[Study]) -> list[Problem]:
         extras += [study.variant] if titles.count(title) > 1 else []
         name = f"{study.title} ({'; '.join(extras)})" if extras else study.title
         found.append(Problem(study, name, standings(study)))
-    return [problem for problem in found if problem.methods]
+    return sorted((problem for problem in found if problem.methods), key=lambda problem: problem.name)
 
 
 def methods_of(problems: list[Problem]) -> list[str]:
@@ -74,6 +74,7 @@ def table(problems: list[Problem]) -> DataFrame:
             for name, words in COSTS.items():
                 row[f"{words} to {LEVELS[1]:g}"] = one.cost_to(LEVELS[1], name)
             row["gap at the end"] = one.final
+            row["rests"] = is_at_rest(one.best)
             row["gap with auto"] = np.nan if untuned is None else final_gap(untuned)
             row[f"rounds to {LEVELS[0]:g} with auto"] = (
                 np.nan if untuned is None else float(np.median(rounds_to(untuned, LEVELS[0])))
@@ -98,6 +99,7 @@ def summary(problems: list[Problem]) -> DataFrame:
         row["problems"] = len(mine)
         for level in LEVELS:
             row[f"to {level:g} on"] = sum(bool(np.isfinite(np.median(rounds_to(one.best, level)))) for _, one in mine)
+        row["rests on"] = sum(is_at_rest(one.best) for _, one in mine)
         row["place"] = Spread.of([problem.methods.index(one) + 1 for problem, one in mine])
         ratios = [final_gap(one.untuned) / one.final for _, one in mine if one.untuned and np.isfinite(one.final)]
         row["gap with auto / best"] = Spread.of(ratios) if ratios else np.nan
@@ -119,6 +121,8 @@ def _said(value: object, is_gap: bool) -> object:
             return "–"
         middle, low, high = (_said(number, is_gap) for number in value)
         return middle if low == high else f"{middle} ({low}–{high})"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return ("diverged" if is_gap else "never") if np.isinf(value) else "–" if np.isnan(value) else f"{value:.3g}"
     return value
@@ -133,7 +137,8 @@ def finding(problem: Problem) -> str:
     sentence = f"{problem.name}: to {finest:g} come {said_there}"
     if others:
         nearest = min(others, key=lambda one: one.final)
-        sentence += f"; of the others {nearest.label} ends nearest, at {nearest.final:.1e}"
+        falling = "" if is_at_rest(nearest.best) else ", still falling"
+        sentence += f"; of the others {nearest.label} ends nearest, at {nearest.final:.1e}{falling}"
     if not there:
         sentence += "; which methods are exact is not decided in so many rounds"
     elif close := [one.label for one in there[1:] if _overlap(there[0], one)]:

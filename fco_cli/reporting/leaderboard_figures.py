@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.figures import line_options, new_figure, styled
 from fco_cli.reporting.leaderboard import Problem, methods_of
-from fco_cli.reporting.standings import FLOOR, LEVELS, Standing, cost_of, final_gap, gap_of, rounds_to
+from fco_cli.reporting.standings import LEVELS, Standing, cost_of, final_gap, gap_of, is_at_rest, rounds_to
 from fco_cli.reporting.studies import settings_of
 from fco_cli.reporting.style import FAMILIES, OTHERS, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.text import for_figure
@@ -38,7 +38,7 @@ Line = tuple[np.ndarray, np.ndarray]
 
 def overviews(problems: list[Problem]) -> Iterator[tuple[str, str, Figure]]:
     """Name, heading and figure of what is drawn of all problems together."""
-    said = f"Rounds to a gap of {MIDDLE:g}; in gray, where it is never reached, the gap at the end"
+    said = f"Rounds to a gap of {MIDDLE:g}; in gray, where it is not reached, the gap at the end (↓: still falling)"
     yield "leaderboard", said, draw_map(problems, said, lambda one: rounds_to(one.best, MIDDLE), _gap_said)
     said = "Rounds from which on a method has the optimum's density or rank, for good"
     yield "leaderboard_support", said, draw_map(problems, said, lambda one: one.structure_from, lambda _: "never")
@@ -106,8 +106,7 @@ def _gaps(one: Standing) -> list[np.ndarray]:
 
 
 def _bias(one: Standing) -> Line:
-    rates, gaps = np.array(one.bias or np.empty((0, 2))).T
-    return rates, np.maximum(gaps, FLOOR)
+    return np.array([rate for rate, _ in one.by_rate]), np.array([final_gap(cell) for _, cell in one.by_rate])
 
 
 def _look(one: Standing, i: int, column: int, members: list[Standing], lines: dict[str, list[Line]]) -> dict[str, Any]:
@@ -163,7 +162,9 @@ DARK_FROM = 25  # rounds: where the map's colors ask for white numbers
 
 
 def _gap_said(one: Standing) -> str:
-    return "div." if np.isinf(one.final) else f"{one.final:.0e}".replace("e-0", "e-").replace("e+00", "")
+    if np.isinf(one.final):
+        return "div."
+    return f"{one.final:.0e}".replace("e-0", "e-").replace("e+00", "") + "↓" * (not is_at_rest(one.best))
 
 
 @styled

@@ -22,6 +22,7 @@ from fco_cli.reporting.style import OPTIMUM, algorithm_style, family_of
 
 LEVELS = (1e-2, 1e-4, 1e-6)  # of the gap
 FLOOR = 1e-12  # below which a gap is the optimum's own rounding
+STILL_FALLING = 1.1  # times in the last quarter of the rounds
 STRUCTURE = ("rank", "density")  # what psi makes small, the first that a problem has
 
 
@@ -87,20 +88,21 @@ class Standing:
         return next((cell for cell in self.choice.cells if _is_untuned(cell)), None)
 
     @cached_property
-    def bias(self) -> list[tuple[float, float]]:
-        """The gap at the end by client rates, in units of 1/L where they were given so, all else as in the best.
-
-        What diverged is left out.
-        """
+    def by_rate(self) -> list[tuple[float, Cell]]:
+        """The cells that differ from the best in the client rate alone, by that rate, in units of 1/L where it was
+        given so. What diverged is left out."""
         chosen = self.best.server_lr, self.best.runs[0].options
         alike = [cell for cell in self.choice.cells if (cell.server_lr, cell.runs[0].options) == chosen]
-        found = [(_client_rate(cell.runs[0]), final_gap(cell)) for cell in alike]
-        return sorted((rate, gap) for rate, gap in found if rate is not None and np.isfinite(gap))
+        rated = [
+            (rate, cell) for cell in alike if (rate := _client_rate(cell.runs[0])) and np.isfinite(final_gap(cell))
+        ]
+        return sorted(rated, key=lambda pair: pair[0])
 
     @property
     def slope(self) -> float:
-        """Of the gap at the end against the client rate, both on logarithmic axes."""
-        known = [(rate, gap) for rate, gap in self.bias if FLOOR < gap < 1]
+        """Of the gap at which a method rests against the client rate, both on logarithmic axes; NaN for one without a
+        bias."""
+        known = [(rate, final_gap(cell)) for rate, cell in self.by_rate if is_at_rest(cell)]
         if len(known) < 2:
             return np.nan
         rates, gaps = np.log(np.array(known).T)
@@ -146,6 +148,15 @@ def final_gap(cell: Cell) -> float:
     """The median over the seeds of the gap at the end; infinite where it diverged."""
     gaps = [gap[-1] for run in cell.runs if (gap := gap_of(run)) is not None]
     return float(np.median(gaps)) if gaps and not cell.diverged else np.inf
+
+
+def is_at_rest(cell: Cell) -> bool:
+    """Whether the gap of most seeds has stopped falling before the end, above the optimum's rounding: a bias."""
+    gaps = [gap for run in cell.runs if not run.diverged and (gap := gap_of(run)) is not None]
+    if not gaps:
+        return False
+    ratios = [gap[-1 - len(gap) // 4] / gap[-1] if gap[-1] > FLOOR else np.inf for gap in gaps]
+    return bool(np.median(ratios) < STILL_FALLING)
 
 
 def standings(study: Study) -> list[Standing]:

@@ -98,13 +98,19 @@ def test_seeds_give_a_median_and_a_range(records, board):
     assert row["seeds"] == 3
 
 
-def test_the_bias_s_slope(records, board):
+def test_the_bias_s_slope_is_that_of_gaps_at_rest(records, board):
     with_optimum(board)
     for rate in (0.1, 0.2, 0.4):
-        board("fedmid", 0.5, 1e-3 * rate**2, client_lr=rate)
-    one = the_standings(records)["fedmid"]
-    assert one.slope == pytest.approx(2)
-    assert [rate for rate, _ in one.bias] == [0.1, 0.2, 0.4]
+        board("fedmid", 0.5, *[1e-3 * rate**2] * 3, client_lr=rate)
+    board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # too slow to show its bias
+    board("zhj", 0.5, 1e-3, 1e-4, 1e-5, client_lr=0.1)
+    board("zhj", 0.5, 1e-4, 1e-6, 1e-8, client_lr=0.2)
+    found = the_standings(records)
+    assert found["fedmid"].slope == pytest.approx(2)
+    assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
+    assert np.isnan(found["zhj"].slope)
+    (row,) = table([the_problem(records)]).query("algo == 'fedmid'").to_dict("records")
+    assert row["rests"] is True
 
 
 def test_what_nobody_tuned(records, board):
@@ -118,7 +124,7 @@ def test_what_nobody_tuned(records, board):
     assert final_gap(one.untuned) == pytest.approx(1e-2)
     assert one.final == pytest.approx(1e-4)
     assert "client_lr 0.3/L" in one.best.rates
-    assert [rate for rate, _ in one.bias] == [0.3, 1.0]  # in units of 1/L
+    assert [rate for rate, _ in one.by_rate] == [0.3, 1.0]  # in units of 1/L
 
 
 def test_from_when_on_the_density_is_the_optimum_s(records, board):
