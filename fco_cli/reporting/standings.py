@@ -1,7 +1,8 @@
 """Where a method stands on a problem of `experiment=successors…`: at the best of its grid, all being of one size.
 
-The best is what reaches the finest level of the gap soonest, by the median over the seeds. The gap is
-(Phi(w) - Phi*) / (Phi(w_0) - Phi*), with the certified optimum of the same seed's data.
+The best is what reaches the finest level of the gap soonest and, where nothing does, what ends with the smallest gap,
+by the median over the seeds. The gap is (Phi(w) - Phi*) / (Phi(w_0) - Phi*), with the certified optimum of the same
+seed's data.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Standing:
         return () if self.best.diverged else self.best.runs
 
     @cached_property
-    def place(self) -> tuple[float, ...]:
+    def place(self) -> tuple[float, float]:
         return place_of(self.best)
 
     @cached_property
@@ -131,10 +132,9 @@ class Standing:
         return np.array(found or [np.inf])
 
 
-def place_of(cell: Cell) -> tuple[float, ...]:
-    """By which a grid's cells and then the methods are ranked: how soon the finest level, then the coarser ones; then
-    the gap at the end."""
-    return (*(float(np.median(rounds_to(cell, level))) for level in reversed(LEVELS)), final_gap(cell))
+def place_of(cell: Cell) -> tuple[float, float]:
+    """By which a grid's cells and then the methods are ranked: how soon the finest level, then the gap at the end."""
+    return float(np.median(rounds_to(cell, LEVELS[-1]))), final_gap(cell)
 
 
 def rounds_to(cell: Cell, level: float) -> np.ndarray:

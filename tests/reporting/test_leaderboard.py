@@ -70,6 +70,14 @@ def test_the_best_of_a_grid_is_soonest_at_the_finest_level(records, board):
     assert the_standings(records)["zhj"].best.client_lr == 0.2
 
 
+def test_where_nothing_arrives_the_best_of_a_grid_ends_lowest(records, board):
+    """However soon something else was half the way."""
+    with_optimum(board)
+    board("fedmid", 1e-3, 1e-3, client_lr=0.2)
+    board("fedmid", 0.5, 1e-5, client_lr=0.1)
+    assert the_standings(records)["fedmid"].best.client_lr == 0.1
+
+
 def test_methods_are_ranked_and_divergence_comes_last(records, board):
     with_optimum(board)
     board("fedmid", 0.5, 1e-3, 1e-3)
