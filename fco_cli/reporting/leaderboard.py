@@ -68,7 +68,6 @@ def table(problems: list[Problem]) -> DataFrame:
         for place, one in enumerate(problem.methods, start=1):
             untuned = one.untuned
             row: dict[str, object] = {"problem": problem.name, "method": one.label, "algo": one.algo, "place": place}
-            row["chosen"] = one.best.rates
             for level in LEVELS:
                 row[f"rounds to {level:g}"] = Spread.of(rounds_to(one.best, level))
             for name, words in COSTS.items():
@@ -81,6 +80,7 @@ def table(problems: list[Problem]) -> DataFrame:
             )
             row["slope against client_lr"] = one.slope
             row["optimum's density or rank from"] = Spread.of(one.structure_from)
+            row["chosen"] = one.best.rates
             row["on the edge of its grid"] = ", ".join(one.edges)
             row["diverged"] = f"{one.choice.diverged} of {len(one.choice.cells)}"
             row["seeds"] = len(one.best.runs)
@@ -95,19 +95,19 @@ def summary(problems: list[Problem]) -> DataFrame:
     rows = []
     for algo in methods_of(problems):
         mine = [(problem, one) for problem in problems if (one := problem.of(algo))]
-        row: dict[str, object] = {"method": algorithm_style(algo).label, "family": family_of(algo)}
-        row["problems"] = len(mine)
+        row: dict[str, object] = {"method": algorithm_style(algo).label, "problems": len(mine)}
         for level in LEVELS:
-            row[f"to {level:g} on"] = sum(bool(np.isfinite(np.median(rounds_to(one.best, level)))) for _, one in mine)
-        row["rests on"] = sum(is_at_rest(one.best) for _, one in mine)
+            row[f"reaches {level:g}"] = sum(bool(np.isfinite(np.median(rounds_to(one.best, level)))) for _, one in mine)
+        row["rests"] = sum(is_at_rest(one.best) for _, one in mine)
         row["place"] = Spread.of([problem.methods.index(one) + 1 for problem, one in mine])
         ratios = [final_gap(one.untuned) / one.final for _, one in mine if one.untuned and np.isfinite(one.final)]
         row["gap with auto / best"] = Spread.of(ratios) if ratios else np.nan
         slopes = [one.slope for _, one in mine if np.isfinite(one.slope)]
         row["slope against client_lr"] = float(np.median(slopes)) if slopes else np.nan
+        row["family"] = family_of(algo)
         rows.append(row)
     found = pd.DataFrame(rows)
-    return found.sort_values([f"to {level:g} on" for level in reversed(LEVELS)], ascending=False, kind="stable")
+    return found.sort_values([f"reaches {level:g}" for level in reversed(LEVELS)], ascending=False, kind="stable")
 
 
 def in_words(numbers: DataFrame) -> DataFrame:

@@ -127,25 +127,26 @@ def _band(axis: Axes, one: Standing, color: str) -> None:
 def draw_map(
     problems: list[Problem], title: str, number: Callable[[Standing], np.ndarray], otherwise: Callable[[Standing], str]
 ) -> Figure:
-    """A row per problem, a column per method: the median number, or what is said where there is none."""
+    """A row per problem, a column per method: the median number, the smallest bold; or what is said where none is."""
     methods = methods_of(problems)
     figure, axes = new_figure(1.35 + 0.165 * len(problems), 1, 1)
     figure.set_figwidth(PAGE)
     axis = axes[0, 0]
     shade = np.full((len(problems), len(methods)), np.nan)
     for i, problem in enumerate(problems):
+        medians = {one.algo: float(np.median(number(one))) for one in problem.methods}
         for j, algo in enumerate(methods):
-            if (one := problem.of(algo)) is None:
-                axis.text(j, i, "·", ha="center", va="center", fontsize=6, color="#AAAAAA")
-                continue
-            median = float(np.median(number(one)))
-            shade[i, j] = np.log10(max(median, 1)) if np.isfinite(median) else np.nan
-            text = f"{median:.0f}" if np.isfinite(median) else otherwise(one)
-            dark = np.isfinite(median) and median > DARK_FROM
-            color = "white" if dark else "black" if np.isfinite(median) else "#757575"
-            axis.text(j, i, text, ha="center", va="center", fontsize=5.2, color=color)
+            text, look = "·", {"fontsize": 6, "color": "#AAAAAA"}  # it cannot do this one
+            if (one := problem.of(algo)) and np.isfinite(median := medians[algo]):
+                shade[i, j] = np.log10(max(median, 1))
+                text, look = f"{median:.0f}", {"fontsize": 5.2, "color": "white" if median > DARK_FROM else "black"}
+                look["weight"] = "bold" if median == min(medians.values()) else "normal"
+            elif one:
+                text, look = otherwise(one), {"fontsize": 4.4, "color": "#757575"}
+            axis.text(j, i, text, ha="center", va="center", **look)
     axis.imshow(shade, cmap="viridis_r", aspect="auto", vmin=0, vmax=np.log10(500))
-    axis.set_yticks(range(len(problems)), [for_figure(problem.name) for problem in problems], fontsize=6)
+    names = [for_figure(textwrap.fill(problem.name, 42)) for problem in problems]
+    axis.set_yticks(range(len(problems)), names, fontsize=5.2, linespacing=1)
     labels = [for_figure(algorithm_style(algo).label) for algo in methods]
     axis.set_xticks(range(len(methods)), labels, fontsize=6, rotation=60, ha="left", rotation_mode="anchor")
     axis.xaxis.tick_top()
