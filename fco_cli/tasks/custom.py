@@ -48,6 +48,9 @@ class Custom(Tabular):
         lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
         return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=self.partition is not None)
 
+    def missing_data(self) -> str | None:
+        return None if Path(self.path).exists() else f"task.path: there is no {self.path}"
+
     def contents(self) -> dict[str, str]:
         return {"path": fingerprint(Path(self.path), self.columns)}
 
