@@ -10,6 +10,7 @@ GROUPS = {
     "regularizer": "the penalty or constraint; follows the task",
     "mirror": "the mirror map; follows the task",
     "hparams": "learning rates, rounds, clients, batches; follow the task",
+    "federation": "who has the clients: this process, or real sites (fco-federate)",
     "hparams/grid": "with -m: a grid of learning rates",
     "experiment": "with -m: a figure of the paper, ready to run",
     "profile": "how much of an experiment",

@@ -15,6 +15,7 @@ from fco_cli.algorithms import Algorithm
 from fco_cli.config.identity import Identity, identity_of
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
+from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -25,7 +26,7 @@ from fco_cli.tasks import Task
 
 LARGEST = 2**63  # what a machine's integer can hold
 BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
-PARTS = ("task", "algo", "regularizer", "mirror", "hparams")
+PARTS = ("task", "algo", "regularizer", "mirror", "hparams", "federation")
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Run:
     regularizer: Regularizer
     mirror: Mirror
     hparams: Hparams
+    federation: Federation
     seed: int
     output_dir: Path
     force: bool
@@ -53,17 +55,21 @@ class Run:
         experiment = None if config.experiment is None else _typed(config, "experiment")
         if experiment is not None:
             _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
+        if config.federation.name != "none" and OmegaConf.is_missing(config.task, "path"):
+            config = config.copy()
+            config.task.path = ""  # the rows are at the sites
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "regularizer", "mirror"):
+        for key in ("algo", "regularizer", "mirror", "federation"):
             name, own = parts[key].name, type(parts[key]).name
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
             )
+        parts["task"] = parts["federation"].placed(parts["task"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -83,12 +89,19 @@ class Run:
         )
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
+        run.check_sites()
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         run.check_memory()
         return run
+
+    def check_sites(self) -> None:
+        """Between sites there are no pooled rows, and a client's model stays with it."""
+        if self.federation.apart:
+            require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
+            require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
 
     def check_memory(self) -> None:
         """Refuse what would not fit this machine, before anything is drawn, read or waited for."""

@@ -17,6 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.errors import require
+from fco_cli.federation.settings import all_federations
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
@@ -101,6 +102,7 @@ class RunConfig:
     regularizer: Any = MISSING
     mirror: Any = MISSING
     hparams: Any = MISSING
+    federation: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: so many seeds, from 0 on
     output_dir: str = MISSING
@@ -129,7 +131,10 @@ def register() -> None:
 
 def families() -> dict[str, Mapping[str, Any]]:
     """The groups whose options have a schema each."""
-    return {"task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS}
+    return {
+        "task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS,
+        "federation": all_federations(),
+    }  # fmt: skip
 
 
 def switches() -> frozenset[str]:
