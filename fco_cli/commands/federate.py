@@ -30,6 +30,7 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     about = json.loads(founded.read_text())
     host = arguments.address.rpartition(":")[0]
     require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
+    require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")
     enrol.restrict(enrol.kit_of(home, host), True, {})
     _say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
     _say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")

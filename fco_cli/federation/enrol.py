@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,6 +101,17 @@ def found(address: str, home: Path) -> None:
         signed, fingerprint = approve(request(name, home, kind, **more), home)
         package(signed, name, home, fingerprint)
     (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}))
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody listens on that port of this machine."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("0.0.0.0", int(address.rpartition(":")[2])))
+        except OSError:
+            return False
+    return True
 
 
 def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:

@@ -7,6 +7,7 @@ continued by another job.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import secrets
@@ -86,7 +87,8 @@ class FlareLink:
             raise UserError("federation=flare: needs pip install 'fco-cli[federation]'") from None
         while True:
             try:
-                return new_secure_session(LEAD, str(kit), timeout=LOGIN_SECONDS)
+                with contextlib.redirect_stdout(io.StringIO()):  # it talks
+                    return new_secure_session(LEAD, str(kit), timeout=LOGIN_SECONDS)
             except Exception as problem:
                 if time.monotonic() > end:
                     reason = f"{type(problem).__name__}: {problem}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,13 +46,16 @@ class Flare(Federation):
     name: str = "flare"
     sites: list[str] = field(default_factory=list)
     home: str | None = None  # the coordinator's folder, with the lead's kit
-    timeout: float = 60.0  # seconds to wait for an answer, and for a site that has gone
+    timeout: float = 60.0  # seconds to wait for an answer
+    patience: float = 600.0  # and for the server, or a site, that is not there
     min_sites: int | None = None  # of a round; null: it needs all that were asked
 
     def __post_init__(self) -> None:
         different = len(set(self.sites)) == len(self.sites) >= 1
         require(different, "federation.sites", self.sites, "the names of sites, such as [north,south]")
-        require(self.timeout > 0, "federation.timeout", self.timeout, "a number > 0, in seconds")
+        for key in ("timeout", "patience"):
+            value = getattr(self, key)
+            require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
         require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
 
@@ -61,20 +65,22 @@ class Flare(Federation):
         require(isinstance(task, Custom), "task", task.name, "custom, whose data are the sites' own files")
         assert isinstance(task, Custom)
         require(task.path == "", "task.path", task.path, "left out: the rows are at the sites")
-        return CustomAtSites.of(task, _connection(tuple(self.sites), self.home, self.timeout, self.min_sites))
+        waiting = (self.timeout, self.patience, self.min_sites)
+        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *waiting))
 
 
 _open: list[Sites] = []
 
 
 @functools.cache  # one for all runs of a process
-def _connection(names: tuple[str, ...], home: str | None, timeout: float, min_sites: int | None) -> Sites:
+def _connection(
+    names: tuple[str, ...], home: str | None, timeout: float, patience: float, min_sites: int | None
+) -> Sites:
     from fco_cli.federation.flare_link import FlareLink
     from fco_cli.federation.sites import Sites
 
-    ordered = sorted(names)
-    place = home_of(None if home is None else Path(home))
-    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, timeout), timeout, min_sites))
+    place, ordered = home_of(None if home is None else Path(home)), list(names)
+    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, patience), timeout, patience, min_sites))
     return _open[-1]
 
 

@@ -16,7 +16,6 @@ from fco_cli.federation.site import code_digest
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
-
 COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
 
 
@@ -33,9 +32,14 @@ class Sites:
     """Sites in the order of their names, connected when they are first asked."""
 
     def __init__(
-        self, names: list[str], connect: Callable[[], Link], timeout: float = 60.0, min_sites: int | None = None
+        self,
+        names: list[str],
+        connect: Callable[[], Link],
+        timeout: float = 60.0,
+        patience: float = 600.0,
+        min_sites: int | None = None,
     ) -> None:
-        self.names, self.connect, self.timeout = sorted(names), connect, timeout
+        self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.enough = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
         self.prelude: list[tuple[str, dict[str, Any], dict[str, Array]]] = []  # what a new connection must be told
@@ -75,7 +79,7 @@ class Sites:
 
     def _connected(self) -> None:
         """A connection that knows what every connection must; waits for sites that have gone, but not forever."""
-        end = time.monotonic() + self.timeout
+        end = time.monotonic() + self.patience
         while self.link is None:
             try:
                 self._connect()
