@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 WAIT_SECONDS = 120.0
@@ -22,6 +23,7 @@ class Loopback:
     ) -> None:
         self.folder, self.data, self.options = folder, data, list(options)
         self.address = f"localhost:{port or free_port()}"
+        self.signed: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -34,24 +36,26 @@ class Loopback:
 
     def up(self) -> None:
         """Everybody enrols and joins."""
-        self.serve()
-        for name in self.data:
-            self.enrol(name)
-        for name in self.data:
-            self.join(name)
+        with ThreadPoolExecutor(2) as beside:
+            requests = {name: beside.submit(self.request, name) for name in self.data}
+            self.serve()
+            for name, request in requests.items():
+                self.approve(name, request.result())
+                self.join(name)
         self.wait(lambda: all("Successfully registered client" in self.log(name) for name in self.data), "sites join")
 
     def serve(self) -> None:
         self.spawn("coordinator", "serve", self.address)
         self.wait(lambda: "serving" in self.log("coordinator"), "the coordinator's kits")
 
-    def enrol(self, name: str) -> None:
-        """By the hospital's request and the coordinator's signature; the fingerprint by another channel."""
-        said = self.call(name, "request", name)
-        request = Path(said.split("request: ")[1].split(" (the key")[0])
+    def request(self, name: str) -> Path:
+        return Path(self.call(name, "request", name).split("request: ")[1].split(" (the key")[0])
+
+    def approve(self, name: str, request: Path) -> None:
+        """The coordinator's signature; the fingerprint would come by another channel."""
         said = self.call("coordinator", "approve", str(request))
         self.fingerprint = said.split("--fingerprint ")[1].split()[0]
-        self.signed = {**getattr(self, "signed", {}), name: Path(said.split("signed: ")[1].splitlines()[0])}
+        self.signed[name] = Path(said.split("signed: ")[1].splitlines()[0])
 
     def join(self, name: str) -> None:
         words = ["--fingerprint", self.fingerprint, "--data", str(self.data[name]), *self.options]
