@@ -11,6 +11,7 @@ GROUPS = {
     "mirror": "the mirror map; follows the task",
     "transform": "what the clients' messages go through",
     "hparams": "learning rates, rounds, clients, batches; follow the task",
+    "federation": "who has the clients: this process, or real sites (fco-federate)",
     "hparams/grid": "with -m: a grid of learning rates",
     "experiment": "with -m: a figure of the paper, ready to run",
     "profile": "how much of an experiment",

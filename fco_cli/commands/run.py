@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import answered, run_hydra
@@ -19,8 +20,13 @@ log = logging.getLogger("fco")
 
 
 def main() -> None:
-    if not answered(help_text):
+    if answered(help_text):
+        return
+    try:
         run_hydra("fco-run", run, sweep)
+    finally:
+        if settings := sys.modules.get("fco_cli.federation.settings"):
+            settings.hang_up()
 
 
 def run(config: DictConfig) -> float:

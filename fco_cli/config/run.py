@@ -17,6 +17,7 @@ from fco_cli.config.identity import Identity, identity_of
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
+from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -27,7 +28,7 @@ from fco_cli.tasks import Task
 
 LARGEST = 2**63  # what a machine's integer can hold
 BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
-PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams")
+PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams", "federation")
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Run:
     mirror: Mirror
     transform: Transform
     hparams: Hparams
+    federation: Federation
     seed: int
     output_dir: Path
     force: bool
@@ -57,17 +59,21 @@ class Run:
         experiment = None if config.experiment is None else _typed(config, "experiment")
         if experiment is not None:
             _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
+        if config.federation.name != "none" and OmegaConf.is_missing(config.task, "path"):
+            config = config.copy()
+            config.task.path = ""  # the rows are at the sites
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "regularizer", "mirror", "transform"):
+        for key in ("algo", "regularizer", "mirror", "transform", "federation"):
             name, own = parts[key].name, type(parts[key]).name
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
             )
+        parts["task"] = parts["federation"].placed(parts["task"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -88,6 +94,7 @@ class Run:
         )
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
+        run.check_sites()
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.hparams.until_converged:
@@ -104,6 +111,12 @@ class Run:
         require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
         for key in ("record_clients", "record_path"):
             require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")
+
+    def check_sites(self) -> None:
+        """Between sites there are no pooled rows, and a client's model stays with it."""
+        if self.federation.apart:
+            require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
+            require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
 
     def check_memory(self) -> None:
         """Refuse what would not fit this machine, before anything is drawn, read or waited for."""

@@ -19,6 +19,7 @@ from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
+from fco_cli.federation.settings import all_federations
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
@@ -104,6 +105,7 @@ class RunConfig:
     mirror: Any = MISSING
     transform: Any = MISSING
     hparams: Any = MISSING
+    federation: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: so many seeds, from 0 on
     output_dir: str = MISSING
@@ -140,6 +142,7 @@ def families() -> dict[str, Mapping[str, Any]]:
         "regularizer": all_regularizers(),
         "mirror": MIRRORS,
         "transform": all_transforms(),
+        "federation": all_federations(),
     }
 
 

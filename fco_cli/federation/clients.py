@@ -22,7 +22,7 @@ from fco_cli.federation.sites import Sites, from_site
 from fco_cli.federation.typed import plain
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import Evaluation, ordered_sum
 from fco_cli.simulation.clients import Clients
@@ -108,9 +108,13 @@ class AtSites(Clients):
             "algo": plain(algorithm),
             "regularizer": asdict(self.problem.regularizer),
             "mirror": asdict(self.problem.mirror),
+            "transform": asdict(algorithm.transform),
         }
         arrays = {"client_lr": varying.client_lr, "server_lr": varying.server_lr}
         arrays |= {"psi": _flat(varying.psi), "options": _flat(varying.options)}
+        arrays |= {"transform": _flat(stack_numbers([algorithm.transform] * len(varying)))}
+        if varying.transform is not None:
+            arrays["transform"] = _flat(varying.transform)
         self.sites.ask("stack", head, arrays)
         self.algorithm, self.stack = algorithm, self.sites.stacks
 
@@ -163,7 +167,7 @@ class AtSites(Clients):
 
     @property
     def _remembering(self) -> bool:
-        return self.algorithm is not None and len(self.algorithm.remembered) > 0
+        return self.algorithm is not None and len(self.algorithm.kept) > 0
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         self._introduce(algorithm)

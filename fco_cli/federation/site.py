@@ -19,6 +19,7 @@ import numpy as np
 import fco_cli
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
 from fco_cli.federated_data.medians import BINS, counts_up_to
@@ -36,7 +37,7 @@ from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 from fco_cli.problem.risk import DataRisk, own_losses
-from fco_cli.problem.streams import batches_of
+from fco_cli.problem.streams import batches_of, message_keys
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
 
@@ -182,6 +183,7 @@ class Site:
         algorithm = one_of(all_algorithms(), message.value("algo", dict), "algo")
         psi = one_of(all_regularizers(), _without_paths(message.value("regularizer", dict)), "regularizer")
         mirror = one_of(MIRRORS, message.value("mirror", dict), "mirror")
+        transform = one_of(all_transforms(), message.value("transform", dict), "transform")
         self.policy.check("algorithms", algorithm.name)
         self.policy.check("regularizers", psi.name)
         if not isinstance(algorithm, Federated):
@@ -195,9 +197,10 @@ class Site:
             message.wanted("server_lr", (jobs,), rows.dtype),
             _numbers(message, "psi", psi, jobs),
             _numbers(message, "options", algorithm, jobs),
+            _numbers(message, "transform", transform, jobs),
         )
-        self.algorithm = algorithm.bind(problem, varying)
-        self.initial = self.algorithm.initial_memory(problem.initial_models(varying.psi))
+        self.algorithm = algorithm.through(transform).bind(problem, varying)
+        self.initial = self.algorithm.initial_kept(problem.initial_models(varying.psi))
         self.stack = message.value("stack", int)
         return Message("")
 
@@ -212,17 +215,19 @@ class Site:
         received |= {name: message.wanted(name, (jobs,), float) for name in algorithm.clocks}
         self.memory.settle(self._outcomes(message))
         assert self.initial is not None
-        kept = self.memory.read(tokens, self.initial) if algorithm.remembered else self.initial
+        kept = self.memory.read(tokens, self.initial) if algorithm.kept else self.initial
         rows, round_index = problem.data, message.value("round", int)
         steps = message.head.get("steps")
+        seed, alone = message.value("seed", int), np.array([self.client])
         order, edges, _ = batches_of(
-            message.value("seed", int), round_index, np.array([self.client]), rows.sizes,
+            seed, round_index, alone, rows.sizes,
             _positive(message, "batch_size"), _positive(message, "local_epochs"), message.value("last_batch", str),
             None if steps is None else _positive(message, "steps"),
         )  # fmt: skip
-        before = dict(zip(algorithm.remembered, kept, strict=True))
-        sent, after = algorithm.client_update(received, before, rows, order, edges)
-        if algorithm.remembered:
+        before = dict(zip(algorithm.kept, kept, strict=True))
+        keys = message_keys(seed, round_index, alone) if algorithm.transform.random else None
+        sent, after = algorithm.client_update(received, before, rows, order, edges, keys)
+        if algorithm.kept:
             self.memory.propose(round_index, tokens, np.stack(list(after.values())))
         return Message("", arrays=sent)
 
@@ -276,7 +281,7 @@ class Site:
 
     def _load(self, message: Message) -> Message:
         algorithm = self._at_work(message)
-        shape = (len(algorithm.remembered), algorithm.problem.layout.size)
+        shape = (len(algorithm.kept), algorithm.problem.layout.size)
         round_index, tokens = message.value("round", int), _tokens(message)
         return Message("", {"known": self.memory.load(round_index, tokens, shape, algorithm.problem.dtype)})
 

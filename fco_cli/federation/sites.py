@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.site import code_digest
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
+
+COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
 
 
 class Link(Protocol):
@@ -29,13 +32,19 @@ class Sites:
     """Sites in the order of their names, connected when they are first asked."""
 
     def __init__(
-        self, names: list[str], connect: Callable[[], Link], timeout: float = 60.0, min_sites: int | None = None
+        self,
+        names: list[str],
+        connect: Callable[[], Link],
+        timeout: float = 60.0,
+        patience: float = 600.0,
+        min_sites: int | None = None,
     ) -> None:
-        self.names, self.connect, self.timeout = sorted(names), connect, timeout
+        self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.enough = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
         self.prelude: list[tuple[str, dict[str, Any], dict[str, Array]]] = []  # what a new connection must be told
         self.stacks = 0
+        self.compiled: set[str] = set()
 
     def ask(
         self,
@@ -69,9 +78,18 @@ class Sites:
             self.link = None
 
     def _connected(self) -> None:
-        if self.link is not None:
-            return
+        """A connection that knows what every connection must; waits for sites that have gone, but not forever."""
+        end = time.monotonic() + self.patience
+        while self.link is None:
+            try:
+                self._connect()
+            except ClientsLost as problem:
+                if time.monotonic() > end:
+                    raise UserError(f"federation: {problem}") from problem
+
+    def _connect(self) -> None:
         self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
+        self.compiled.clear()
         everyone = len(self.names)
         self.descriptions = self._ask("describe", {}, {}, self.names, everyone)
         for name, message in self.descriptions.items():
@@ -88,15 +106,19 @@ class Sites:
     ) -> dict[str, Message]:
         assert self.link is not None
         self.number += 1
+        if kind == "stack":
+            self.compiled.clear()
+        timeout = self.timeout + COMPILING_SECONDS * (kind not in self.compiled)
         content = Message(kind, head | {"session": self.session, "number": self.number}, arrays).packed()
         try:
-            answers = self.link.ask(who, content, self.timeout)
+            answers = self.link.ask(who, content, timeout)
             if len(answers) < at_least:
                 silent = ", ".join(name for name in who if name not in answers)
-                raise ClientsLost(f"no answer from {silent} within {self.timeout:g} s")
+                raise ClientsLost(f"no answer from {silent} within {timeout:g} s")
         except ClientsLost:
             self.disconnect()
             raise
+        self.compiled.add(kind)
         return {name: self._checked(name, kind, answers[name]) for name in who if name in answers}
 
     def _checked(self, name: str, kind: str, content: bytes) -> Message:

@@ -9,8 +9,11 @@ import numpy as np
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.federation.clients import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.simulation.clients import Here
+from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 
 
@@ -70,6 +73,13 @@ def client_lr_of(run: Run) -> float:
         return 1.0
     kind = (run.mirror.name, run.algo.steps_on_mean, run.hparams.weighting, _batch_size(run))
     return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
+
+
+def setup_of(run: Run, problem: Problem) -> Setup:
+    """What the simulation of a stack has in common with that run's."""
+    rows = problem.data
+    clients = rows.clients_at_work(run.hparams, run.seed) if isinstance(rows, SiteRows) else Here
+    return Setup(run.task, problem, run.hparams, run.seed, run.method, run.record_clients, run.record_path, clients)
 
 
 def varying_of(runs: list[Run]) -> Varying:

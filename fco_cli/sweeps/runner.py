@@ -17,8 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.errors import UserError
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.convergence import Verdict, judge
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
@@ -27,12 +29,13 @@ from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import estimate_smoothness, larger_server_lr, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import client_lr_of, problem_of, varying_of
+from fco_cli.sweeps.problems import client_lr_of, problem_of, setup_of, varying_of
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
 WAIT_SECONDS = 0.2
+MOST_LOSSES = 20  # of clients at sites, in one stack
 
 
 @dataclass
@@ -74,8 +77,18 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             else:
                 waiting.append((run, record))
-        if waiting:
-            outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
+        losses = 0
+        while waiting:
+            try:
+                for outcome in _execute(waiting, observer, stop, memory_mb):
+                    outcomes[outcome.run.run_id] = outcome
+            except ClientsLost as problem:
+                losses += 1
+                stop.check()
+                if losses > MOST_LOSSES:
+                    raise UserError(f"federation: {problem}, {losses} times") from problem
+                log.warning("%s; continuing from what is saved", problem)
+            waiting = [pair for pair in waiting if pair[0].run_id not in outcomes]
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
         _wait_for(record_of(run), stop)
@@ -119,7 +132,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
-    setup = Setup(first.task, problem, first.hparams, first.seed, first.method, first.record_clients, first.record_path)
+    setup = setup_of(first, problem)
     jobs = _resumed(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:
