@@ -59,7 +59,7 @@ class Fista(Federated):
 
     def costs(self, cohort: Cohort | None) -> Costs:
         """Of every row one gradient, whatever batches and epochs are."""
-        return super().costs(cohort)._replace(gradients=len(self.problem.data.y))
+        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes.sum()))
 
     def output(self, state: State) -> Array:
         return state["w"]

@@ -82,7 +82,7 @@ class Centralized(Pooled):
             dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
             return self._to_primal(dual, rate)
         assert cohort is not None
-        w, batches = w.copy(), Batches(data.x, data.y, cohort.order, cohort.edges, self.problem.model.widths)
+        w, batches = w.copy(), Batches(data.x, data.targets, cohort.order, cohort.edges, self.problem.model.widths)
         self._proximal_steps(w, rate, batches, self.geometry)
         return w
 
