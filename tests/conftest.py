@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
 from fco_cli.algorithms.rounds import Pace
+from fco_cli.commands.run import main
 from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel
 from fco_cli.problem.data import ClientData
@@ -62,6 +64,26 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
             return kernel.as_python(*arguments)
 
     monkeypatch.setattr(Kernel, "__call__", call)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], interpreted: None) -> Callable[..., Any]:
+    """fco-run in this process, its kernels as text: what it says and leaves is the same, in a fifth of the time."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*words: object, cwd: object = None, code: int = 0) -> Any:
+        if cwd is not None:
+            monkeypatch.chdir(str(cwd))
+        monkeypatch.setattr(sys, "argv", ["fco-run", *map(str, words)])
+        if code:
+            with pytest.raises(SystemExit) as end:
+                main()
+            assert end.value.code == code
+        else:
+            main()
+        return capfd.readouterr()
+
+    return run
 
 
 SIZES = (7, 4, 9)  # rows of the clients: unequal, so that a weighting or a partial batch gone wrong shows

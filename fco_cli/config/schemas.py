@@ -126,12 +126,14 @@ def register() -> None:
     for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
         Plugins.instance().register(plugin)
     store = ConfigStore.instance()
-    store.store(group="schema", name="run", node=RunConfig, package="_global_")
+    if "run.yaml" in store.repo.get("schema", {}):  # all of them, which takes a while, are there already
+        return
     store.store(group="schema", name="hparams", node=Hparams)
     store.store(group="schema", name="path", node=PathSettings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store.store(group=f"schema/{group}", name=name, node=kind)
+    store.store(group="schema", name="run", node=RunConfig, package="_global_")
 
 
 def families() -> dict[str, Mapping[str, Any]]:
