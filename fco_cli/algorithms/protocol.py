@@ -174,6 +174,7 @@ class Federated(Algorithm):
     broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
     clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
     sent: ClassVar[tuple[str, ...]]  # what a client sends, each [J, P]
+    differences: ClassVar[tuple[str, ...]] = ()  # the last of these, whose `remember` makes up for what gets lost
     own_model: ClassVar[str | None] = None  # what of its memory is a client's model; none: see `client_models`
     normalized: ClassVar[bool | None] = None  # whether the mean divides messages by K_m; none: hparams.normalize_steps
     everybody: ClassVar[bool] = False  # whether all clients must take part in every round
@@ -204,7 +205,9 @@ class Federated(Algorithm):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        return self.remembered + tuple(f"left_of_{name}" for name in self.sent if self.transform.residuals)
+        if not self.transform.residuals:
+            return self.remembered
+        return self.remembered + tuple(f"left_of_{name}" for name in self.sent if name not in self.differences)
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:

@@ -25,13 +25,13 @@ class Transform:
     """The `transform` group: the fields are its numbers, which may differ within a stack, and its schema."""
 
     name: str
-    residuals: ClassVar[bool] = False  # whether a client remembers, for every array it sends, what was left out of it
+    residuals: ClassVar[bool] = False  # whether a client remembers what was left out of an array, if nothing else does
     random: ClassVar[bool] = False  # whether `encode` draws from its key
     encode: ClassVar[Kernel]
     """encode(message, residual, numbers, key): a client's message becomes what arrives of it, in place.
 
-    message [sent, J, P]; residual likewise, or [0, J, P]; numbers [J] by name; key, that of (seed, round, client), from
-    which randomness is drawn, the same for all jobs. What is not finite must stay so: such a message weighs nothing.
+    message [sent, J, P]; residual likewise, for the first of these arrays or none; numbers [J] by name; key, that of
+    (seed, round, client), from which all jobs draw the same. What is not finite must stay so, and then weighs nothing.
     """
 
     @property

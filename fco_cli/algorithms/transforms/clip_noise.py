@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class ClipNoise(Transform):
-    """A client's message, all its arrays together, has a norm of at most `clip`; the sum of S messages gets noise of
-    standard deviation `noise_multiplier` * `clip`."""
+    """A client's message, all its arrays together, has a norm of at most `clip_norm`; the sum of S messages gets noise
+    of standard deviation `noise_multiplier` * `clip_norm`."""
 
     name: str = "clip_noise"
-    clip: float = 1.0
+    clip_norm: float = 1.0
     noise_multiplier: float = 1.0  # 0: clipping alone, and nothing is private
     delta: float = 1e-5  # at which epsilon is told
 
     def __post_init__(self) -> None:
-        require(self.clip > 0, "transform.clip", self.clip, "a number > 0")
-        clipped = math.isfinite(self.clip) or self.noise_multiplier == 0
-        require(clipped, "transform.clip", self.clip, "finite where there is noise, which is measured by it")
+        require(self.clip_norm > 0, "transform.clip_norm", self.clip_norm, "a number > 0")
+        clipped = math.isfinite(self.clip_norm) or self.noise_multiplier == 0
+        require(clipped, "transform.clip_norm", self.clip_norm, "finite where there is noise, which is measured by it")
         sound = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
         require(sound, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
         require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
@@ -62,13 +62,13 @@ class ClipNoise(Transform):
             norm = 0.0
             for n in range(message.shape[0]):
                 norm = math.hypot(norm, two_norm(message[n, j]))
-            if norm > numbers[j].clip:
+            if norm > numbers[j].clip_norm:
                 for n in range(message.shape[0]):
-                    scale(message[n, j], factor_within(norm, numbers[j].clip, message), message[n, j])
+                    scale(message[n, j], factor_within(norm, numbers[j].clip_norm, message), message[n, j])
 
     def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
         noise = generator(cohort.seed, NOISE, cohort.round)
-        deviation = numbers["noise_multiplier"] * numbers["clip"] * largest / len(cohort.clients)
+        deviation = numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
         mean = {
             name: values + np.outer(deviation, noise.standard_normal(values.shape[1])).astype(values.dtype)
             for name, values in aggregates.mean.items()
@@ -96,8 +96,8 @@ def epsilon_of(rounds: int, sampled: int, clients: int, noise_multiplier: float,
 def one_round(sampled: int, clients: int, noise_multiplier: float) -> tuple[Array, Array]:
     """Orders, and at each how far a round tells neighbors apart (Rényi divergence): several rounds add up.
 
-    The accountant measures noise by how far a sum changes between neighbors, here by 2 clip. Its bound for a sample
-    (Wang, Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
+    The accountant measures noise by how far a sum changes between neighbors: 2 clip_norm. Its bound for a sample (Wang,
+    Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
     """
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.algorithms.transforms.base import Transform
-from fco_cli.algorithms.visit import nothing_more
 from fco_cli.errors import require
 from fco_cli.problem.compiled import is_finite, kernel
 from fco_cli.problem.layout import Array
@@ -58,9 +57,9 @@ class Quantize(Transform):
         require(1 <= self.bits <= 32, "transform.bits", self.bits, "a whole number from 1 to 32")
 
     def check(self, algorithm: Federated, weighting: str) -> None:
-        apart = algorithm.keeps_sum and algorithm.remember is nothing_more
+        sound = algorithm.differences or not algorithm.keeps_sum
         allowed = f"none or topk: {algorithm.name}'s server adds up what its clients hold, and errors would stay in it"
-        require(not apart, "transform", self.name, allowed)
+        require(bool(sound), "transform", self.name, allowed)
 
     @staticmethod
     @kernel
