@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.figures import line_options, new_figure, styled
 from fco_cli.reporting.leaderboard import Problem, methods_of
-from fco_cli.reporting.standings import LEVELS, Standing, cost_of, final_gap, gap_of, is_at_rest, rounds_to
+from fco_cli.reporting.standings import LEVELS, Standing, cost_of, final_gap, is_at_rest, rounds_to
 from fco_cli.reporting.studies import settings_of
 from fco_cli.reporting.style import FAMILIES, OTHERS, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.text import for_figure
@@ -93,16 +93,13 @@ def _families(found: list[Standing]) -> dict[str, list[Standing]]:
 
 def _against(one: Standing, cost: str) -> Line:
     """The median gap over the seeds; nothing where a method has no such cost."""
-    first = one.runs[0]
-    if cost not in ("megabytes", *first.curves):
+    rounds, gaps = one.curves
+    costs = cost_of(one.runs[0], cost)
+    if costs is None or not len(gaps):
         return np.array([]), np.array([])
-    costs = cost_of(first, cost)
+    costs = costs[np.isin(one.runs[0].curves["round"], rounds)]
     shown = np.ones(len(costs), dtype=bool) if cost == "round" else costs > 0
-    return costs[shown], np.median(_gaps(one), axis=0)[shown]
-
-
-def _gaps(one: Standing) -> list[np.ndarray]:
-    return [gap for run in one.runs if (gap := gap_of(run)) is not None]
+    return costs[shown], np.median(gaps, axis=0)[shown]
 
 
 def _bias(one: Standing) -> Line:
@@ -118,9 +115,9 @@ def _look(one: Standing, i: int, column: int, members: list[Standing], lines: di
 
 
 def _band(axis: Axes, one: Standing, color: str) -> None:
-    gaps = _gaps(one)
-    low, high = np.min(gaps, axis=0), np.max(gaps, axis=0)
-    axis.fill_between(one.runs[0].curves["round"], low, high, color=color, alpha=0.15, linewidth=0)
+    rounds, gaps = one.curves
+    if len(gaps):
+        axis.fill_between(rounds, gaps.min(axis=0), gaps.max(axis=0), color=color, alpha=0.15, linewidth=0)
 
 
 @styled

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,18 @@ STRUCTURE = ("rank", "density")  # what psi makes small, the first that a proble
 
 
 def gap_of(run: RecordedRun) -> np.ndarray | None:
-    """The relative gap at every evaluated round; None where the optimum was not run."""
+    """The relative gap at every evaluated round; None where the optimum was not run, or the run starts there."""
     if run.optimality_gap is None:
         return None
     objective = run.curves["objective"]
     optimum = objective[-1] - run.optimality_gap
-    return np.maximum((objective - optimum) / (objective[0] - optimum), FLOOR)
+    at_start = objective[0] - optimum
+    return np.maximum((objective - optimum) / at_start, FLOOR) if at_start > 0 else None
 
 
-def cost_of(run: RecordedRun, name: str) -> np.ndarray:
-    return run.megabytes if name == "megabytes" else run.curves[name]
+def cost_of(run: RecordedRun, name: str) -> np.ndarray | None:
+    """At every evaluated round; None where the record does not have it."""
+    return run.megabytes if name == "megabytes" else run.curves.get(name)
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,22 @@ class Standing:
         return final_gap(self.best)
 
     def cost_to(self, level: float, name: str) -> float:
-        """The median over the seeds; infinite for never."""
+        """The median over the seeds; infinite for never, NaN where it is not known."""
         found = []
         for run, at in zip(self.best.runs, rounds_to(self.best, level), strict=True):
-            found.append(float(cost_of(run, name)[run.curves["round"] == at][0]) if np.isfinite(at) else np.inf)
+            if (costs := cost_of(run, name)) is None:
+                return np.nan
+            found.append(float(costs[run.curves["round"] == at][0]) if np.isfinite(at) else np.inf)
         return float(np.median(found))
+
+    @cached_property
+    def curves(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rounds that all seeds have, and their gaps there [seeds, rounds]."""
+        found = [(run.curves["round"], gap) for run in self.runs if (gap := gap_of(run)) is not None]
+        if not found:
+            return np.empty(0), np.empty((0, 0))
+        rounds = reduce(np.intersect1d, [mine for mine, _ in found])
+        return rounds, np.array([gap[np.isin(mine, rounds)] for mine, gap in found])
 
     @cached_property
     def untuned(self) -> Cell | None:

@@ -150,6 +150,23 @@ def test_where_there_is_a_rank_it_counts_and_not_the_density(records, board):
     assert the_standings(records)["zhj"].structure_from == [2]
 
 
+@pytest.mark.usefixtures("quick_figures")
+def test_records_that_lack_a_cost_a_round_or_any_way_to_go(records, tmp_path):
+    """As others may have made them: what is there is shown."""
+    for seed in (0, 1):
+        records.add("optimum", experiment="successors", select=RULE, seed=seed, f1=(0, 1), objective=(13, 3))
+    records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
+    records.add("zhj", experiment="successors", select=RULE, seed=1, rounds=(0, 2, 3, 4), objective=(13, 4, 3.5, 3.1))
+    records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # from the optimum
+    problem = the_problem(records)
+    (row,) = table([problem]).query("algo == 'zhj'").to_dict("records")
+    assert np.isnan(row["gradients to 0.0001"])
+    rounds, gaps = problem.of("zhj").curves
+    assert rounds.tolist() == [0, 2, 3]
+    np.testing.assert_allclose(gaps, [[1, 0.05, 0.01], [1, 0.1, 0.05]])
+    assert make_report(collect([records.root]), tmp_path / "report").leaderboard is not None
+
+
 def test_the_ends_of_a_grid(records, board):
     """A best in the middle of the client rates and at the largest option; what does not vary has no ends."""
     with_optimum(board)
