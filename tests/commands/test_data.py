@@ -62,6 +62,13 @@ def test_every_column_is_shown_before_anything_is_refused(tmp_path, capsys):
     assert (tmp_path / "columns.csv").read_text().splitlines()[1] == "n,age,mixed,2,1,63.0,63.0,"
 
 
+def test_a_refused_table_leaves_no_file(tmp_path):
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\na,2,1\nb,3,\nb,4,1\n")
+    with pytest.raises(SystemExit):
+        main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "t.npz")])
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_what_is_converted_is_the_same_table(tmp_path):
     path, target = tmp_path / "t.csv", tmp_path / "t.npz"
     path.write_text("site;age;ward;w;num\nn;63;red;1;0\nn;?;blue;2;2\ns;-9;red;1;1\ns;41;;.5;0\n")
