@@ -22,8 +22,9 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.federated_data.cells import Cells, as_number
 from fco_cli.federated_data.format import as_names, shown
+from fco_cli.federated_data.places import Places, places
 from fco_cli.federated_data.source import Wanted
-from fco_cli.federated_data.tables import Places, RawTable, Table, label_column, owners, places
+from fco_cli.federated_data.tables import RawTable, Table, label_column, owners
 from fco_cli.problem.layout import Array
 
 if TYPE_CHECKING:

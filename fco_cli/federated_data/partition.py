@@ -15,6 +15,7 @@ from fco_cli.problem.streams import TRAINING, generator
 
 SMALLEST_CLIENT = 2
 ATTEMPTS = 1000
+MOST_CLASSES = 100
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Partition:
         return replace(data, client=names[owner])
 
     def by_labels(self, y: Array, x: Array, seed: int) -> Array:
+        classes = len(np.unique(y))
+        many = f"quantiles: {classes} different labels are no classes"
+        require(classes <= MOST_CLASSES, "task.partition", "labels", many)
         return by_labels(y, self.clients, self.concentration, seed, "task.partition_")
 
     def by_quantity(self, y: Array, x: Array, seed: int) -> Array:

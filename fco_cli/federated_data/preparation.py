@@ -16,7 +16,7 @@ import numpy as np
 
 from fco_cli.errors import UserError, did_you_mean, require
 from fco_cli.federated_data.cells import category
-from fco_cli.federated_data.format import Features, FederatedData, check_different, listed, shown
+from fco_cli.federated_data.format import Features, FederatedData, check_different, first_row, listed, shown
 from fco_cli.federated_data.medians import MedianSearch, counts_up_to
 from fco_cli.federated_data.moments import Moments
 from fco_cli.federated_data.source import Columns
@@ -126,7 +126,10 @@ class Preparation:
                 table: dict[str, Any] = {
                     key: tuple(value) if isinstance(value, list) else value for key, value in plain.pop("table").items()
                 }
-                return cls(categories=categories, table=Columns(**table), **plain)
+                made = cls(categories=categories, table=Columns(**table), **plain)
+                if len(made.fill) != len(made.columns) or len(made.mean) not in (0, len(made.features)):
+                    raise ValueError("its lists are of different lengths")
+                return made
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UserError(f"{source}: is not a preparation that can be read: {shown(problem)}") from problem
         raise UserError(f"{source}: is of version {shown(version)}, must be {VERSION}: other software has written it")
@@ -136,19 +139,18 @@ def _in_order(table: Features, columns: list[str]) -> Array:
     """Its columns in the order that was agreed on."""
     if table.names == columns:
         return table.x
-    lacking = [name for name in columns if name not in set(table.names)]
-    extra = [name for name in table.names if name not in set(columns)]
+    place, known = {name: k for k, name in enumerate(table.names)}, set(columns)
+    lacking = [name for name in columns if name not in place]
+    extra = [name for name in table.names if name not in known]
     if lacking or extra:
         near = did_you_mean(lacking[0], extra) if lacking else ""
         odd = [f"{what} {listed(names)}" for what, names in (("it lacks", lacking), ("unknown are", extra)) if names]
         raise UserError(f"{table.source}: its columns are not those of the model: {'; '.join(odd)}{near}")
-    place = {name: k for k, name in enumerate(table.names)}
     return table.x[:, [place[name] for name in columns]]
 
 
 def _filled(x: Array, fill: Array) -> Array:
-    missing = np.isnan(x)
-    return np.where(missing, fill, x) if missing.any() else x
+    return x if first_row(np.isnan, x) is None else np.where(np.isnan(x), fill, x)
 
 
 def _indicators(codes: Array, levels: list[str] | None, own: Categories) -> Array:

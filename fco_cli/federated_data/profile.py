@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,13 +66,10 @@ def of_tables(tables: Sequence[RawTable]) -> Profile:
     """Of tables as they were read; the label comes last."""
     profile: Profile = {}
     for table in tables:
+        kinds = [table.kind(k) for k in range(len(table.features))]
         for client in np.unique(table.client).tolist():
             rows = np.flatnonzero(table.client == client)
-            own = list(_features(table, rows)) + list(_label(table, rows))
-            for total, column in zip(
-                profile.setdefault(client, [Column(column.name) for column in own]), own, strict=True
-            ):
-                total.add(column)
+            profile[client] = [*_features(table, kinds, rows), *_label(table, rows)]
     return dict(sorted(profile.items()))
 
 
@@ -80,12 +77,12 @@ def of_data(data: FederatedData) -> Profile:
     """Of checked data."""
     profile: Profile = {}
     for client, table in data.by_client():
-        profile[client] = [
-            _categorical(name, [levels[int(code)] for code in values[~np.isnan(values)]], len(values))
-            if (levels := table.levels.get(k))
-            else _numeric(name, values, "number")
-            for k, (name, values) in enumerate(zip(table.names, table.x.T, strict=True))
-        ]
+        columns = _numeric(table.names, table.x, ["number"] * len(table.names))
+        for k, levels in table.levels.items():
+            codes = table.x[:, k]
+            words = Counter(levels[int(code)] for code in codes[~np.isnan(codes)])
+            columns[k] = _categorical(table.names[k], words, len(codes))
+        profile[client] = columns
     return profile
 
 
@@ -121,41 +118,43 @@ def as_csv(profile: Profile) -> bytes:
     return text.getvalue().encode()
 
 
-def _features(table: RawTable, rows: Array) -> Iterator[Column]:
+def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
     here = np.zeros(len(table.lines), dtype=bool)
     here[rows] = True
-    for k, name in enumerate(table.features):
-        values, texts = table.numbers[rows, k], Counter[str]()
-        if k in table.texts:
-            own, words = table.texts[k]
-            texts = Counter(words[here[own]].tolist())
-        kind = table.kind(k)
-        if kind == "category":
-            numbers = [category(value) for value in values[~np.isnan(values)]]
-            yield _categorical(name, [*numbers, *texts.elements()], len(rows))
-            continue
-        column = _numeric(name, values, kind)
-        column.missing -= texts.total()
-        column.categories = texts
-        yield column
-
-
-def _label(table: RawTable, rows: Array) -> Iterator[Column]:
-    if table.label is not None:
-        name, values = f"{table.meaning.column} (label)", table.label[rows]
-        if values.dtype.kind == "U":
-            yield _categorical(name, [word for word in values.tolist() if word], len(rows))
+    columns = _numeric(table.features, table.numbers[rows], kinds)
+    for k in {*table.texts, *(k for k, kind in enumerate(kinds) if kind == "category")}:
+        own, words = table.texts.get(k, (np.array([], dtype=np.int64), np.array([], dtype=np.str_)))
+        texts = Counter(words[here[own]].tolist())
+        if kinds[k] == "category":
+            numbers = table.numbers[rows, k]
+            texts += Counter(category(value) for value in numbers[~np.isnan(numbers)])
+            columns[k] = _categorical(table.features[k], texts, len(rows))
         else:
-            yield _numeric(name, values, "number")
+            columns[k].missing -= texts.total()
+            columns[k].categories = texts
+    return columns
 
 
-def _numeric(name: str, values: Array, kind: str) -> Column:
-    missing = np.isnan(values)
-    given = values[~missing]
-    ends = (float(given.min()), float(given.max())) if len(given) else (np.inf, -np.inf)
-    return Column(name, {kind if len(given) or kind != "number" else "empty"}, len(values), int(missing.sum()), *ends)
+def _label(table: RawTable, rows: Array) -> list[Column]:
+    if table.label is None:
+        return []
+    name, values = f"{table.meaning.column} (label)", table.label[rows]
+    if values.dtype.kind == "U":
+        return [_categorical(name, Counter(word for word in values.tolist() if word), len(rows))]
+    return _numeric([name], values[:, None], ["number"])
 
 
-def _categorical(name: str, words: list[str], rows: int) -> Column:
-    kind = "category" if words else "empty"
-    return Column(name, {kind}, rows, rows - len(words), categories=Counter(words))
+def _numeric(names: list[str], x: Array, kinds: list[str]) -> list[Column]:
+    """What the numbers in all columns say; of other kinds that is a part."""
+    values = x.astype(float, copy=False)
+    missing = np.isnan(values).sum(axis=0).tolist()
+    low = np.fmin.reduce(values, initial=np.inf).tolist()
+    high = np.fmax.reduce(values, initial=-np.inf).tolist()
+    return [
+        Column(name, {"empty" if kind == "number" and lost == len(x) else kind}, len(x), lost, least, most)
+        for name, kind, lost, least, most in zip(names, kinds, missing, low, high, strict=True)
+    ]
+
+
+def _categorical(name: str, words: Counter[str], rows: int) -> Column:
+    return Column(name, {"category" if words else "empty"}, rows, rows - words.total(), categories=words)

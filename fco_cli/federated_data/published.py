@@ -118,5 +118,5 @@ PUBLICATIONS = {
         CRIME_FILES,
         named_in="communities.names",
     ),
-    "eicu": Publication("eicu_demo", ("eicu_apache.csv",), Columns(label="died", client="hospital")),
+    "eicu": Publication("eicu_demo", ("eicu_apache.csv",), Columns(label="died", client="hospital", missing=("-1",))),
 }  # fmt: skip

@@ -44,8 +44,9 @@ class Summary:
             x[:, list(table.levels)] = np.nan
         with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest numbers: seen by who merges
             moments = Moments.of(x)
-        low, high = np.fmin.reduce(x, initial=np.inf), np.fmax.reduce(x, initial=-np.inf)
-        return cls(client, len(x), table.names, categories, moments, low.astype(float), high.astype(float))
+        values = x.astype(float, copy=False)
+        low, high = np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
+        return cls(client, len(x), table.names, categories, moments, low, high)
 
     def merge(self, other: Summary) -> Summary:
         """Of both together; columns that do not fit are refused."""

@@ -12,65 +12,10 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.cells import DATE, NO_DATES, Cells, category, why_no_number
-from fco_cli.federated_data.format import NOBODY, Arrays, as_names, check_different, listed, shown
+from fco_cli.federated_data.format import NOBODY, Arrays, as_names, listed, shown
 from fco_cli.federated_data.label import Label
 from fco_cli.federated_data.source import Columns, Format, Wanted
 from fco_cli.problem.layout import Array
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where in the header the columns stand that are read."""
-
-    meaning: Label
-    label: int | None  # None: not wanted, for the rows are there to be predicted
-    client: int | None  # None: the file is one client's, named after it, or the rows are nobody's
-    split: int | None
-    weights: int | None
-    features: list[int]
-
-    @property
-    def others(self) -> list[int]:
-        """All but the features."""
-        return [place for place in (self.label, self.client, self.split, self.weights) if place is not None]
-
-
-def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
-    """Find the columns by their names."""
-    columns, found = wanted.columns, {name: place for place, name in enumerate(header)}
-    meaning = Label.of(columns.label, header)
-    label = meaning.column
-    special = [name for name in (label, columns.client, columns.split, columns.weights) if name]
-    check_different(path, "the columns for label, client, split and weights", special)
-    needed = [label] if wanted.labelled else []
-    if not wanted.in_folder and not columns.dealt and wanted.labelled:
-        needed.append(columns.client)
-    if columns.split != Columns.split and wanted.labelled:
-        needed.append(columns.split)
-    needed += [columns.weights] if columns.weights and wanted.labelled else []
-    for name in [*columns.drop, *columns.categorical, *needed]:
-        if name not in found and (wanted.labelled or name not in columns.drop):
-            hint = " (rows that are nobody's can be dealt to clients: task.partition)" if name == columns.client else ""
-            raise UserError(f"{path}: has no column {shown(name)!r}; its columns are {listed(header)}{hint}")
-    used = [name for name in header if name not in columns.drop]
-    check_different(path, "columns", used)
-    if "" in used:
-        raise UserError(f"{path}: column {found[''] + 1} has no name; the numbers of the rows are no feature")
-    if lost := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
-        raise UserError(f"{path}: {shown(lost[0])!r} cannot be left out and used")
-    if wanted.in_folder and columns.client in used and wanted.labelled and not columns.dealt:
-        raise UserError(
-            f"{path}: has a column {shown(columns.client)!r}, but is one client's file, named after it: "
-            "leave the column out (drop), or make one table of all files"
-        )
-    features = [found[name] for name in used if name not in special]
-    if not features:
-        raise UserError(f"{path}: no column is left for the features")
-    if odd := [name for name in columns.categorical if name in special]:
-        raise UserError(f"{path}: {shown(odd[0])!r} is named as categorical, but is no feature")
-    own = {name: found.get(name) if name in needed else None for name in (label, columns.client, columns.weights)}
-    split = found[columns.split] if columns.split in used and wanted.labelled else None
-    return Places(meaning, own[label], own[columns.client], split, own.get(columns.weights), features)
 
 
 @dataclass

@@ -19,7 +19,8 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.describe import Description
 from fco_cli.federated_data.format import NEEDED, OPTIONAL
 from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
-from fco_cli.federated_data.readers import FORMATS, fingerprint, read
+from fco_cli.federated_data.profile import as_csv, of_tables
+from fco_cli.federated_data.readers import FORMATS, fingerprint, read, read_raw
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file
 FEW, MANY = 20, 3000
@@ -110,6 +111,8 @@ def read_or_refuse(path: Path) -> None:
     said = ""
     try:
         fingerprint(path)
+        if tables := read_raw(path):
+            as_csv(of_tables(tables))
         data = read(path)
         Description(data).rows()
         preparation = prepared(data, Recipe(flag_missing=True, fill="median"))

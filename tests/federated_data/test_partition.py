@@ -71,5 +71,9 @@ def test_too_many_clients_are_refused():
         UserError, match=r"task.partition_clients: got 200; here has 300 rows, and every client needs 2"
     ):
         dealt("quantity", clients=200)
+    data = table()
+    numbers = FederatedData("here", data.x, data.x[:, 0], data.client)
+    with pytest.raises(UserError, match=r"task.partition: got 'labels', must be quantiles: 300 different labels"):
+        Partition("labels", 4, 1).deal(numbers, data.x, 0)
     with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of 100 clients"):
         dealt("labels", clients=100, concentration=1e-4)

@@ -150,6 +150,7 @@ def test_what_is_stored_is_what_was_agreed():
         ("[", "here: is not a preparation"),
         ("[1]", "here: is not a preparation"),
         ('{"version": 1}', "here: is not a preparation"),
+        (Preparation(["a"], [], {}, []).as_json(), "here: is not a preparation that can be read: its lists are of"),
         ('{"version": 2}', "here: is of version 2, must be 1: other software has written it"),
     ],
 )
@@ -210,6 +211,16 @@ def test_nothing_to_prepare_is_nothing_copied():
     arrays = {"x": np.arange(8.0).reshape(4, 2), "y": np.zeros(4), "client": np.array(list("aabb"))}
     data = from_arrays("here", arrays)
     assert prepared(data, Recipe(standardize=False)).apply(data.raw) is data.x
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "float32"])
+@pytest.mark.parametrize("fill", ["mean", "median"])
+def test_numbers_may_be_of_any_type(dtype, fill):
+    x = np.random.default_rng(0).integers(2, size=(12, 3)).astype(dtype)
+    data = from_arrays("here", {"x": x, "y": np.zeros(12), "client": np.repeat(["a", "b"], 6)})
+    np.testing.assert_allclose(
+        prepared(data, Recipe(fill=fill)).apply(data.raw), StandardScaler().fit_transform(x.astype(float)), atol=1e-6
+    )
 
 
 def messages(*tables: Features) -> list[Summary]:
