@@ -52,11 +52,11 @@ class LinearModel:
         flat = np.abs(weights).ravel()
         for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
             label, feature = np.unravel_index(place, weights.shape)
-            name = [] if one else [label if self.classes is None else _as_text(self.classes[label])]
-            writer.writerow([_as_text(names[feature]), *name, weights[label, feature], coef[label, feature]])
+            name = [] if one else [label if self.classes is None else as_text(self.classes[label])]
+            writer.writerow([as_text(names[feature]), *name, weights[label, feature], coef[label, feature]])
         return text.getvalue().encode()
 
 
-def _as_text(name: str) -> str:
+def as_text(name: str) -> str:
     """A spreadsheet would compute a name that begins like a formula; after an apostrophe it is text."""
     return f"'{name}" if name.lstrip().startswith(("=", "+", "-", "@")) else name

@@ -179,7 +179,8 @@ def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Prepa
     fill = np.where((total.moments.count > 0) & np.isfinite(fill), fill, 0.0)
     made = Preparation(total.columns, fill.tolist(), categories, flagged)
     check_different("the prepared table", "columns", made.features)
-    moments = _moments(total, made)
+    with np.errstate(over="ignore", invalid="ignore"):
+        moments = _moments(total, made)
     constant = [name for name, is_one in zip(made.features, moments.constant, strict=True) if is_one]
     if not recipe.standardize:
         return Preparation(made.columns, made.fill, categories, flagged, constant=constant)

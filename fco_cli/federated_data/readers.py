@@ -72,8 +72,12 @@ def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = eve
 
     Only what would be read is hashed, and only after it has been let in: no other file, however long, is opened.
     """
-    source = examine(path, FORMATS)
-    with understood(path, source.format.name):
+    return content_of(examine(path, FORMATS), columns, choose)
+
+
+def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
+    """The fingerprint of files that have been looked at."""
+    with understood(source.path, source.format.name):
         stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
     return _fingerprint(source, stamps, columns, choose)
 

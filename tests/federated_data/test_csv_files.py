@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fco_cli.federated_data.readers import read
+from fco_cli.federated_data.readers import read, read_raw
 from fco_cli.federated_data.source import Columns
 
 CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
@@ -82,3 +85,33 @@ def test_a_header_of_very_many_columns_is_answered_soon(tmp_path, refusal, csv):
     message = refusal(csv(tmp_path, f"klient,{names},y\n{rows}"))
     assert "its columns are klient, x0" in message
     assert "and 99992 more" in message
+
+
+WRITTEN = st.sampled_from(
+    [
+        *("", "?", "NA", "nan", "-nan", "1", "1.0", " 2.5", "007", "1e3", "1e400", "-.5", "5.", "1_0", "0x1p3", "True"),
+        *("false", "red", " red", "blue", "inf", "1j", "１", "1,5", "#1", "\\N", "None", "9" * 26),
+        "0.1000000000000000055511151231257827",
+    ]
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(*[WRITTEN] * 3), min_size=4, max_size=9))
+def test_pandas_reads_what_is_read_cell_by_cell(tmp_path_factory, rows):
+    """Quotes around one cell of the last row are all that tells the files apart."""
+    folder = tmp_path_factory.mktemp("csv")
+    raw = []
+    for quote in ("", '"'):
+        lines = [f"{'ab'[k % 2]};{';'.join(row)};{k}" for k, row in enumerate(rows)]
+        text = "client;u;v;w;y\n" + "\n".join([*lines[:1], f"{quote}b{quote};1;1;1;1", "", *lines[1:]])
+        (folder / "t.csv").write_text(text)
+        (table,) = read_raw(folder / "t.csv")
+        raw.append(table)
+    fast, slow = raw
+    np.testing.assert_array_equal(fast.numbers, slow.numbers)
+    for table in raw:
+        table.texts = {k: (rows.tolist(), words.tolist()) for k, (rows, words) in table.texts.items()}
+    assert fast.texts == slow.texts
+    for name in ("lines", "client", "label"):
+        assert getattr(fast, name).tolist() == getattr(slow, name).tolist()

@@ -327,3 +327,76 @@ def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
     model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
     rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
     assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
+
+
+def test_a_table_is_run_as_it_is(build, tmp_path):
+    """Missing values, categories and a condition for the label, in one command."""
+    random = np.random.default_rng(5)
+    frame = pd.DataFrame({"age": random.normal(50, 9, 90), "ward": random.choice(["red", "blue", "?"], 90)})
+    frame["hospital"], frame["num"] = random.choice(["n", "s"], 90), random.integers(0, 4, 90)
+    frame.loc[frame.index % 5 == 0, "age"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    task, problem = build(tmp_path / "t.csv", "task.client=hospital", "task.label='num>1'", "task.flag_missing=true")
+    assert problem.loss.name == "logistic"
+    assert problem.description.preparation.features == ["age", "age is missing", "ward=red", "ward is missing"]
+    assert problem.data.clients == 2
+    task.export(problem, np.ones(5), tmp_path)
+    assert json.loads((tmp_path / "linear_model.json").read_text())["classes"] == ["not num>1", "num>1"]
+
+
+@pytest.mark.parametrize(
+    ("y", "loss"),
+    [([0, 1], "logistic"), ([1, 2], "squared"), (["no", "yes"], "logistic"), (["a", "b", "c"], "softmax")],
+)
+def test_labels_choose_the_loss(build, tmp_path, y, loss):
+    rows = "".join(f"{client},{k},{y[k % len(y)]}\n" for client in "ab" for k in range(12))
+    (tmp_path / "t.csv").write_text(f"client,x,y\n{rows}")
+    _, problem = build(tmp_path / "t.csv")
+    assert problem.loss.name == loss
+
+
+def test_weights_are_carried_to_the_clients_rows(build, data):
+    given = np.arange(60) % 4 / 2
+    with_changes(data, weights=given)
+    _, problem = build(data, "task.holdout=none")
+    np.testing.assert_allclose(problem.data.row_weights, given / given.mean())  # the file is sorted by client
+    np.testing.assert_allclose(problem.data.client(2).row_weights, (given / given.mean())[24:35])
+    _, problem = build(data)
+    assert problem.data.row_weights.mean() == pytest.approx(1)
+    assert len(problem.held_out.row_weights) == len(problem.held_out.y)
+
+
+def test_balanced_classes_count_alike(build, data):
+    with_changes(data, y=np.arange(60) % 5 == 0)
+    _, problem = build(data, "task.class_weight=balanced")
+    weights, y = problem.data.row_weights, problem.data.y
+    assert weights.mean() == pytest.approx(1)
+    assert weights[y == 1].sum() == pytest.approx(weights[y == 0].sum())
+    _, plain = build(data)
+    assert plain.data.row_weights is None
+    with pytest.raises(UserError, match=r"task.class_weight: got 'balanced', must be null for the squared loss"):
+        build(data, "task.class_weight=balanced", "task.loss=squared")
+
+
+def test_rows_that_are_nobodys_are_dealt_to_clients(build, tmp_path):
+    rows = "".join(f"{k},{k % 7},{k % 2}\n" for k in range(80))
+    (tmp_path / "t.csv").write_text(f"x,client,y\n{rows}")
+    _, problem = build(tmp_path / "t.csv", "task.partition=quantity", "task.partition_clients=5", "task.holdout=none")
+    assert problem.data.clients == 5
+    assert problem.data.sizes.sum() == 80
+    assert problem.description.preparation.features == ["x"]  # the column of clients is none
+
+
+def test_labels_that_are_all_the_same_are_refused(build, data):
+    for loss in ("logistic", "squared"):
+        with pytest.raises(UserError, match=r"d.npz: every label is 1: there is nothing to learn"):
+            build(with_changes(data, y=np.ones(60)), f"task.loss={loss}")
+    y = np.load(data)["client"] != "c"  # at one client they may be
+    build(with_changes(data, y=y), "task.loss=logistic")
+
+
+def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\na,tall,1\nb,3,0\nb,4,1\n")
+    with pytest.raises(UserError, match="column 'x' is 'tall'"):
+        run_stack([["task=custom", f"task.path={tmp_path / 't.csv'}"]])
+    assert {path.name for path in (tmp_path / "outputs").rglob("*") if path.is_file()} <= {".lock"}
