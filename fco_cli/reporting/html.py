@@ -18,6 +18,8 @@ import yaml
 from fco_cli import __version__
 from fco_cli.reporting import captions
 from fco_cli.reporting.claims import NOT_RUN, REPRODUCED, VERDICTS, Entry
+from fco_cli.reporting.path_figures import caption_of
+from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.player import player_of
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import window_mean
@@ -64,6 +66,7 @@ def render(results: Results, report: Report) -> str:
         sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
         search=_search_context(report.search),
         leaderboard=_leaderboard_context(report.leaderboard),
+        paths=[_path_context(path, drawn) for path, drawn in report.paths],
         theory=_theory_context(results.theory, report.damaged),
         first_figures=_first_figures(contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
@@ -198,6 +201,32 @@ def _broad_context(png: Path, heading: str) -> dict[str, Any]:
         "alt": heading,
         "caption": f"{heading}.",
         "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
+    }
+
+
+def _path_context(path: RecordedPath, drawn: dict[str, Path]) -> dict[str, Any]:
+    tables = {"how the chosen models do out of fold": path.clients.dropna(axis=1, how="all")}
+    tables |= {f"the weights of {choice}": model for choice, model in path.models.items()}
+    return {
+        "slug": path.slug,
+        "short": f"Path: {path.result['task']}",
+        "heading": path.heading,
+        "folder": printable(str(path.folder), longest=4096),
+        "figures": [
+            {
+                **_picture(file.read_bytes()),
+                "id": f"figure-{file.stem}",
+                "alt": caption_of(path, kind),
+                "number": "",
+                "caption": caption_of(path, kind),
+                "links": _links(file),
+            }
+            for kind, file in drawn.items()
+        ],
+        "tables": {
+            heading: {"columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
+            for heading, table in tables.items()
+        },
     }
 
 

@@ -164,7 +164,14 @@ class RecordedRun:
 def records_below(folder: Path) -> Iterator[Path]:
     """The folders of records, finished or not, in order."""
     for place, names in _folders_below(folder):
-        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
+        if names & {"config.yaml", "result.json"} and not names & {"theory.md", "path.csv"}:
+            yield place
+
+
+def paths_below(folder: Path) -> Iterator[Path]:
+    """The folders that experiment=path has finished: a choice among many models."""
+    for place, names in _folders_below(folder):
+        if {"path.csv", "result.json"} <= names:
             yield place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord, is_number
-from fco_cli.reporting.records import RecordedRun, read_record, records_below, theories_below
+from fco_cli.reporting.paths import RecordedPath
+from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
 from fco_cli.reporting.style import LEADERBOARD, OPTIMUM, SEARCH, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
@@ -81,6 +83,7 @@ class Results:
     search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
     leaderboard: list[Study] = field(default_factory=list)  # of experiment=successors and those that begin so
     theory: Theorems | None = None
+    paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
 
     def study(self, name: str) -> Study | None:
         """The experiment's study at the largest scale, with the most runs."""
@@ -104,6 +107,11 @@ def collect(folders: Iterable[Path]) -> Results:
                 results.theory = Theorems.read(place)
             except BadRecord as problem:
                 results.left_out.append((place, str(problem)))
+        for place in paths_below(folder):
+            try:
+                results.paths.append(_told_apart(RecordedPath.read(place), results.paths))
+            except BadRecord as problem:
+                results.left_out.append((place, str(problem)))
         for place in records_below(folder):
             if place.resolve() in read:
                 continue
@@ -120,6 +128,13 @@ def collect(folders: Iterable[Path]) -> Results:
         begins = next((name for name in kinds if study.name.startswith(name)), "")
         kinds.get(begins, results.studies).append(study)
     return results
+
+
+def _told_apart(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:
+    """With a name for its files that no other path has."""
+    slug, taken = path.slug, {one.slug for one in others}
+    number = next(i for i in itertools.count(1) if (slug if i == 1 else f"{slug}_{i}") not in taken)
+    return path if number == 1 else replace(path, slug=f"{slug}_{number}")
 
 
 def _newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:

@@ -21,6 +21,7 @@ from fco_cli.problem.regularizers import Regularizer
 DIALS = ("strength", "radius")
 HUGE = 1e12  # a strength under which nothing is left of what it penalizes
 DOUBLINGS, HALVINGS = 60, 60
+ABOVE = 1 + 1e-6  # of the largest, where a path begins: rounding must not let a weight in
 FREE_ITERATIONS = 200  # on the way to a free solution, which separable classes put at infinity
 
 
@@ -42,7 +43,7 @@ def turned(psi: Regularizer, value: float) -> Regularizer:
 
 def path_values(problem: Problem, count: int, ratio: float, largest: float | None = None) -> Array:
     """Strengths from the largest down, radii from the smallest up: the null model's end comes first."""
-    largest = find_largest(problem) if largest is None else largest
+    largest = ABOVE * find_largest(problem) if largest is None else largest
     values = largest * np.geomspace(1, ratio, count)
     return values if dial_of(problem.regularizer) == "strength" else values[::-1].copy()
 

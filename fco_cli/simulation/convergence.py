@@ -38,18 +38,19 @@ class Verdict:
     relative_to: str
     slope: float  # of the objective, per round, over the last tenth of the rounds
     more_rounds: int | None = None  # until it would have converged, if it goes on falling as it does
-    distance: float | None = None  # of the model to the solution
-    distance_is: str | None = None  # a bound, or an estimate
+    distance: float | None = None  # of the model to the solution: an estimate
+    bound: float | None = None  # on it
     advice: str = ""
 
     @property
     def line(self) -> str:
         """One line for people."""
         where = f"KKT residual {self.kkt:.1e} of {self.relative_to}, objective {self.slope:+.1e} a round"
-        if self.converged and self.distance is not None:
-            return f"converged: within {self.distance:.0e} of the pooled solution ({self.distance_is}); {where}"
         if self.converged:
-            return f"converged; {where}"
+            most = "" if self.bound is None else f"; at most {self.bound:.0e}"
+            known = self.distance is not None
+            said = f": the pooled solution to {self.distance:.0e} (an estimate{most})" if known else ""
+            return f"converged{said}; {where}"
         return f"not converged: {self.advice}; {where}"
 
     def as_json(self) -> dict[str, Any]:
@@ -67,9 +68,8 @@ def judge(
     slope = _slope(rounds, np.array(history["objective"]), 0.1)
     verdict = Verdict(bool(residuals[-1] <= enough), float(residuals[-1]) / scale, relative_to, slope)
     if verdict.converged:
-        distance, is_bound = _distance(problem, model, float(residuals[-1]))
-        named = None if distance is None else "a bound" if is_bound else "an estimate"
-        return replace(verdict, distance=distance, distance_is=named)
+        distance, bound = _distance(problem, model, float(residuals[-1]))
+        return replace(verdict, distance=distance, bound=bound)
     more = _more_rounds(rounds, residuals, enough)
     if more is None:
         advice = "the residual no longer falls; a smaller hparams.client_lr, or an exact method (docs/methods.md)"
@@ -97,21 +97,29 @@ def _more_rounds(rounds: Array, residuals: Array, enough: float) -> int | None:
     return int(float(f"{max(needed, 1):.1g}")) if needed < 1000 * rounds[-1] else None
 
 
-def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | None, bool]:
-    """|w - w*| <= (1 + L) / mu times the residual, for F with curvatures from mu to L; whether that is proven.
+def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | None, float | None]:
+    """An estimate of |w - w*|, and a bound on it: (1 + L) / mu times the residual, for F with curvatures mu to L.
 
     For w* is where -grad F is in the subdifferential of psi, which is monotone. A squared loss has one Hessian, known
-    from sums over the clients; of others it is taken at the model, so that there the number is an estimate.
+    from sums over the clients: then it is a bound. The estimate takes the Hessian at the model, among the weights that
+    are not 0: it holds if the zeros are right.
     """
     exact = isinstance(problem.risk, QuadraticRisk)
     known = exact or (problem.model.convex and problem.dtype == np.float64)
     if not known or not problem.regularizer.convex or len(model) > (LARGEST_CURVATURE if exact else LARGEST_HESSIAN):
-        return None, False
+        return None, None
     matrix = 2 * problem.risk.matrix if isinstance(problem.risk, QuadraticRisk) else hessian(problem, model)
+    moving = (model != 0) | ~problem.layout.regularized
+    estimate = _condition(matrix[np.ix_(moving, moving)])
+    bound = _condition(matrix) if exact else None
+    return tuple(None if times is None else times * residual for times in (estimate, bound))  # type: ignore[return-value]
+
+
+def _condition(matrix: Array) -> float | None:
+    """(1 + L) / mu of a Hessian, unless mu is 0 up to rounding."""
     curvatures = np.linalg.eigvalsh(matrix)
-    if not curvatures[0] > 1e-12 * curvatures[-1]:
-        return None, False
-    return float((1 + curvatures[-1]) / curvatures[0] * residual), exact
+    positive = curvatures[0] > 1e-12 * curvatures[-1]
+    return float((1 + curvatures[-1]) / curvatures[0]) if positive else None
 
 
 def hessian(problem: Problem, model: Array) -> Array:

@@ -23,15 +23,17 @@ def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
     best = solver.output(solver.round(solver.initial_state(np.zeros((1, problem.layout.size)))).state)[0]
     random = np.random.default_rng(0)
     for size in (1e-3, 1e-5):
-        near = best + size * random.standard_normal(len(best))
+        near = best + size * random.standard_normal(len(best)) * (best != 0)
         residual = float(
             problem.kkt_residual(near[None], problem.risk(near[None]).gradient, problem.regularizer.numbers)[0]
         )
         verdict = judge(problem, problem.regularizer.numbers, 0.999, near, history([1.0, residual]), None)
         assert verdict.converged
-        assert np.linalg.norm(near - best) <= verdict.distance <= 1e3 * np.linalg.norm(near - best)
-        assert verdict.distance_is == ("a bound" if loss == "squared" else "an estimate")
-        assert verdict.line.startswith("converged: within ")
+        away = np.linalg.norm(near - best)
+        assert away <= verdict.distance <= 1e3 * away
+        assert (verdict.bound is None) == (loss == "logistic")
+        assert verdict.bound is None or verdict.distance <= verdict.bound <= 1e3 * away
+        assert verdict.line.startswith(f"converged: the pooled solution to {verdict.distance:.0e} (an estimate")
 
 
 @pytest.mark.usefixtures("interpreted")
