@@ -24,6 +24,7 @@ from fco_cli.federated_data.format import shown
 from fco_cli.federated_data.moments import Moments
 from fco_cli.federation.memory import SiteMemory
 from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.metrics import BINS, SUMS
 from fco_cli.federation.policy import Audit, Policy, Refusal
 from fco_cli.federation.rows import Prepared, SiteFile
 from fco_cli.federation.typed import one_of, typed
@@ -34,7 +35,7 @@ from fco_cli.problem.numbers import HasNumbers, Numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer
-from fco_cli.problem.risk import DataRisk, own_losses
+from fco_cli.problem.risk import DataRisk, own_losses, scores_of
 from fco_cli.problem.streams import batches_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
@@ -237,6 +238,10 @@ class Site:
                     arrays["gradient"] = risk.gradient
                 if risk.accuracy is not None:
                     arrays[f"{part}_hits"] = np.rint(risk.accuracy * len(data.y))
+        sums = SUMS.get(type(task.chosen_loss()))
+        if rows.held_out is not None and sums is not None and (sums.width < BINS or self.policy.share_histograms):
+            scores = scores_of(self.model, rows.held_out, w)[:, 0].astype(float)
+            arrays["sums"] = sums.of_rows(scores, rows.held_out.y.astype(float))
         return Message("", arrays=arrays)
 
     def _curvature(self, message: Message) -> Message:

@@ -13,6 +13,7 @@ from fco_cli.federated_data.format import shown
 from fco_cli.federated_data.moments import Moments
 from fco_cli.federation.clients import SiteRows
 from fco_cli.federation.message import Message
+from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.site import names_digest, sent_task
 from fco_cli.federation.sites import Sites, from_site
 from fco_cli.problem.layout import Array
@@ -106,7 +107,14 @@ class CustomAtSites(Custom):
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         support = w[:, problem.layout.regularized] != 0
-        return {"density": density(support), "nonzeros": support.sum(axis=1)}
+        metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
+        known, held_out = SUMS.get(type(problem.loss)), problem.held_out
+        if known is not None and isinstance(held_out, SiteRows):
+            sums = held_out.sums(w, known.width)
+            if sums is not None:
+                told = known.metrics(sums, held_out.sizes)
+                metrics |= {f"validation_{name}": values for name, values in told.items()}
+        return metrics
 
 
 def _agreed_names(described: dict[str, Message]) -> list[str]:
