@@ -8,7 +8,7 @@ FIGURES ?=
 ALGO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark clean
+.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark federation-demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE
 
 benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
 	$(BIN)/python -m benchmarks
+
+federation-demo: $(INSTALLED) ## a coordinator and four hospitals on this machine: a path between them, the simulation's bits
+	$(BIN)/python -m fco_cli.commands.federation_demo
 
 clean: ## remove .venv and caches, keep outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,12 +50,8 @@ class SiteRows(Elsewhere):
 
     def _evaluated(self, w: Array, weights: Array) -> Evaluation:
         """sum_m p_m F_m, its gradient and the share of the rows that are right, from the sites' own."""
-        key = w.tobytes()
-        if key not in self.answers:
-            self.answers.clear()
-            self.answers[key] = self.sites.ask("evaluate", {"jobs": len(w)}, {"w": w})
         values, gradients, hits = [], [], []
-        for name, answer in self.answers[key].items():
+        for name, answer in self._asked(w).items():
             with from_site(name):
                 values.append(answer.wanted(f"{self.part}_value", (len(w),), float))
                 if self.part == "training":
@@ -65,6 +61,25 @@ class SiteRows(Elsewhere):
         value = ordered_sum(weights[:, None] * np.stack(values))
         gradient = ordered_sum(weights[:, None, None] * np.stack(gradients)) if gradients else np.empty((0, w.shape[1]))
         return Evaluation(value, gradient, np.sum(hits, axis=0) / self.sizes.sum() if hits else None)
+
+    def sums(self, w: Array, width: int) -> Array | None:
+        """What every site knows of its scores, [M, J, width]; nothing where one of them does not tell."""
+        parts = []
+        for name, answer in self._asked(np.ascontiguousarray(w, dtype=float)).items():
+            if f"{self.part}_sums" not in answer.arrays:
+                return None
+            with from_site(name):
+                parts.append(answer.wanted(f"{self.part}_sums", (len(w), width), float))
+        return np.stack(parts)
+
+    def _asked(self, w: Array) -> dict[str, Message]:
+        """The sites' answers about these models; the last ones are kept, for there is more than one use of them."""
+        test = self.part == "test"  # which is asked about once, at the end
+        key = bytes([test]) + w.tobytes()
+        if key not in self.answers:
+            self.answers.clear()
+            self.answers[key] = self.sites.ask("evaluate", {"jobs": len(w), "test": test}, {"w": w})
+        return self.answers[key]
 
     def smoothness(self, seed: int, batch_size: int) -> float:
         answers = self.sites.ask("curvature", {"seed": seed, "batch_size": batch_size})

@@ -20,6 +20,7 @@ from fco_cli.federated_data.source import Columns
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.site import Site
+from fco_cli.problem.compiled import set_threads
 
 PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
 SITE_CLASS = "fco_cli.federation.flare_site.SiteExecutor"
@@ -142,7 +143,8 @@ def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
 
 
 def site_of(own: dict[str, Any]) -> Site:
-    """A site from what its own `fco.json` says."""
+    """A site from what its own `fco.json` says; threads are of no use to one client."""
+    set_threads(1)
     home, name = Path(own["home"]), own["name"]
     columns = Columns(label=own["label"], drop=tuple(own["drop"]))
     file = SiteFile(Path(own["data"]), name, columns, home / "secret")

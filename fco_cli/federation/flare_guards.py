@@ -7,6 +7,8 @@ hence the narrow pin of its version, and tests that attack.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -14,6 +16,9 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.comm_error import CommError
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.private.defs import SysCommandTopic, TrainingTopic
 
 SERVER = "server"
@@ -52,11 +57,26 @@ class SiteGuard(FLComponent):
 
 
 class ServerGuard(FLComponent):
-    """At the server: who sends is who holds the certificate of the connection, and members talk to the server only."""
+    """At the server: who sends is who holds the certificate of the connection, and members talk to the server only.
+
+    The first to come with a certificate stays: a copy of a kit is not let in while its owner is there.
+    """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_BOOTSTRAP:
-            fl_ctx.get_engine().get_cell().core_cell.add_incoming_filter("*", "*", self.check)
+            core = fl_ctx.get_engine().get_cell().core_cell
+            core.add_incoming_filter("*", "*", self.check)
+            manager = core.communicator.conn_manager
+            manager.update_endpoint = functools.partial(self.greet, manager, manager.update_endpoint)
+
+    def greet(self, manager: ConnManager, admit: Callable[..., None], connection: Any, data: dict[str, Any]) -> None:
+        """FLARE would close the older of two connections with one name."""
+        name = data.get(HandshakeKeys.ENDPOINT_NAME)
+        known = manager.sfm_endpoints.get(name)
+        if known is not None and any(one is not connection for one in known.connections):
+            connection.conn.close()
+            raise CommError(CommError.BAD_DATA, f"refused a second {name}: it is connected already")
+        admit(connection, data)
 
     def check(self, message: Any) -> Any:
         peer = member(message.get_prop(MessagePropKey.ENDPOINT).name)

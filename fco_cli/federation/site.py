@@ -26,6 +26,7 @@ from fco_cli.federated_data.medians import BINS, counts_up_to
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federation.memory import SiteMemory
 from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.metrics import SCORE_BINS, SUMS
 from fco_cli.federation.policy import Audit, Policy, Refusal
 from fco_cli.federation.rows import Prepared, SiteFile, Split
 from fco_cli.federation.typed import one_of, typed
@@ -36,7 +37,7 @@ from fco_cli.problem.numbers import HasNumbers, Numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer
-from fco_cli.problem.risk import DataRisk, own_losses
+from fco_cli.problem.risk import DataRisk, own_losses, scores_of
 from fco_cli.problem.streams import batches_of, message_keys
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
@@ -232,14 +233,20 @@ class Site:
         return Message("", arrays=sent)
 
     def _evaluate(self, message: Message) -> Message:
-        """Its share of F and of the gradient, and how many rows are right, on both parts of its rows."""
+        """Its share of F and of the gradient, and how many rows are right, on the rows that train and those held out;
+        or, when the run is done, on those kept for a test."""
         rows, task = self._prepared()
         if self.model is None:
             raise Refusal("the rows are not prepared")
         jobs = _positive(message, "jobs")
         w = message.wanted("w", (jobs, self.model.layout.size), float)
         arrays: dict[str, Array] = {}
-        for part, data in (("training", rows.training), ("held_out", rows.held_out), ("test", rows.test)):
+        parts = {"test": rows.test} if message.value("test", bool) else {
+            "training": rows.training, "held_out": rows.held_out,
+        }  # fmt: skip
+        sums = SUMS.get(type(task.chosen_loss()))
+        telling = sums is not None and (sums.width < SCORE_BINS or self.policy.share_histograms)
+        for part, data in parts.items():
             if data is not None:
                 risk = DataRisk(data, np.ones(1), self.model, task.chosen_loss())(w, gradient=part == "training")
                 arrays[f"{part}_value"] = risk.value
@@ -247,6 +254,9 @@ class Site:
                     arrays["gradient"] = risk.gradient
                 if risk.accuracy is not None:
                     arrays[f"{part}_hits"] = np.rint(risk.accuracy * len(data.y))
+                if sums is not None and telling and part != "training":
+                    scores = scores_of(self.model, data, w)[:, 0].astype(float)
+                    arrays[f"{part}_sums"] = sums.of_rows(scores, data.y.astype(float))
         return Message("", arrays=arrays)
 
     def _curvature(self, message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""A hospital that means ill: named in its own resources.json, it asks another one for things, lying or not."""
+"""A hospital that means ill: named in its own resources.json, it asks another, in its own name and in the server's."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ class Probe(FLComponent):
             for topic in ("sys.report_version", "sys.shell", "sys.report_env"):
                 request = new_cell_message({}, Message(topic, "touch " + os.environ["PROBE"] + ".ran"))
                 reply = cell.send_request(target="north", channel="admin", topic=topic, request=request, timeout=3)
-                code, error = (
-                    reply.get_header(key, "") for key in (MessageHeaderKey.RETURN_CODE, MessageHeaderKey.ERROR)
-                )
-                outcomes[f"{origin}: {topic}"] = f"{code} {error}"
+                outcomes[f"{origin}: {topic}"] = reply.get_header(MessageHeaderKey.RETURN_CODE, "")
         with open(os.environ["PROBE"] + ".part", "w") as file:
             json.dump(outcomes, file)
         os.replace(os.environ["PROBE"] + ".part", os.environ["PROBE"])

@@ -67,8 +67,10 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.model, b.model)
         np.testing.assert_array_equal(a.counters, b.counters)
-        assert a.history.keys() - b.history.keys() <= {"validation_auc", "validation_rmse", "validation_r2"}
+        assert a.history.keys() == b.history.keys()
         for name, column in b.history.items():
+            if name == "validation_auc":
+                continue  # its bins: test_metrics.py
             rtol = 1e-9 if a.model.dtype == float else 1e-4  # sums in single precision, here all and there each site's
             np.testing.assert_allclose(column, a.history[name], rtol=rtol, atol=rtol / 1e3, err_msg=name)
 

@@ -150,7 +150,7 @@ def test_a_message_that_comes_twice_or_too_late(asked):
 def test_another_coordinator(asked):
     ask = asked()
     prepared(ask)
-    refused(ask("evaluate", {"jobs": 1}, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+    refused(ask("evaluate", {"jobs": 1, "test": False}, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
@@ -250,7 +250,7 @@ def test_what_leaves_a_site_does_not_grow_with_its_rows(interpreted, asked, monk
     """Every answer to an honest coordinator has the size of the model, whatever the number of rows."""
     ask = asked()
     at_work(ask)
-    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", {"jobs": 1}, w=np.zeros((1, 6)))):
+    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", {"jobs": 1, "test": False}, w=np.zeros((1, 6)))):
         assert answer.kind != "refused"
         assert all(values.size <= 6 for values in answer.arrays.values())
 
