@@ -30,9 +30,9 @@ def _squares(scores: Array, y: Array) -> Array:
 
 
 def _rmse_and_r2(sums: Array, rows: Array) -> dict[str, Array]:
-    total = Moments(int(rows[0]), sums[0, :, 1], sums[0, :, 2])
+    total = Moments(np.array(rows[0]), sums[0, :, 1], sums[0, :, 2])
     for one, count in zip(sums[1:], rows[1:], strict=True):
-        total = total.merge(Moments(int(count), one[:, 1], one[:, 2]))
+        total = total.merge(Moments(np.array(count), one[:, 1], one[:, 2]))
     squared = sums[:, :, 0].sum(axis=0) / total.count
     return {"rmse": np.sqrt(squared), "r2": 1 - squared / np.maximum(total.deviations / total.count, TINY)}
 
