@@ -1,4 +1,4 @@
-"""Federated Frank-Wolfe (Dadras, Prakhya and Yurtsever, 2024): constraints without a projection.
+"""Federated Frank-Wolfe (Dadras, Banerjee, Prakhya and Yurtsever, 2024): constraints without a projection.
 
 After the authors' code, with the paper's clients, which keep their x_m: in the code they start every round at w, the
 penalty never acts, and it stalls. What a sample of clients changes is the code's, and that of block-coordinate
