@@ -16,7 +16,7 @@ import numpy as np
 from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.primitives import descend
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import State
+from fco_cli.algorithms.rounds import Cohort, Costs, State
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.data import whole
@@ -94,3 +94,7 @@ class FedFw(Federated):
 
     def output(self, state: State) -> Array:
         return state["w"]
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        assert cohort is not None
+        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes[cohort.clients].sum()))

@@ -165,6 +165,12 @@ def test_a_clients_model_is_its_own_and_nothing_is_projected(apart, make_algorit
     assert algorithm.costs(cohort).prox_calls == 0
 
 
+def test_a_round_takes_a_gradient_at_every_row_once(apart, make_algorithm, make_hparams, cohorts_of):
+    """However many epochs the others would take."""
+    (cohort,) = cohorts_of(apart, make_hparams(clients_per_round=2, local_epochs=3), 1)
+    assert make_algorithm("fedfw", apart).costs(cohort).gradients == apart.data.sizes[cohort.clients].sum()
+
+
 @pytest.mark.parametrize("psi", ["l1", "non_negative", "l0_ball", "none"])
 def test_what_is_no_bounded_set_is_refused(psi, make_problem, make_algorithm, regularizer):
     line = f"^regularizer: got '{psi}', must be l1_ball, .*: fedfw needs a bounded set with a linear oracle$"
