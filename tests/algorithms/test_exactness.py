@@ -13,7 +13,7 @@ from fco_cli.algorithms import all_algorithms
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 SIZES = (7, 4, 9)
-EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "ditto", "scaffnew", "feddr", "fedadmm", "fedsplit")
+EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "ditto", "scaffnew", "fista", "feddr", "fedadmm", "fedsplit")
 DRIFT = ("fedmid_osp", "feddualavg", "scaffold_osp", "fedprox", "fedmid_osp_m", "feddualavg_m")
 VANISHING = ("fast_fedda", "c_fedda", "mc_fedda")  # as 1/n, although clients drift
 ELSEWHERE = (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.tasks.lasso import Lasso
@@ -23,11 +24,19 @@ def tasks():
 
 @pytest.fixture(scope="session")
 def make_setup(tasks, regularizer, make_hparams):
-    def make(task: str, algo: str, psi: str | None = None, options: dict | None = None, **changes) -> Setup:
+    def make(
+        task: str,
+        algo: str,
+        psi: str | None = None,
+        options: dict | None = None,
+        transform: Transform | None = None,
+        **changes,
+    ) -> Setup:
         hparams = make_hparams(**{"clients_per_round": 3, "batch_size": 4, "rounds": 8, **changes})
         built = tasks[task].build(0, hparams.dtype)
         problem = built.joined(regularizer(psi or PSI[task], strength=0.5), Euclidean(), hparams.weighting)
-        return Setup(tasks[task], problem, hparams, 0, all_algorithms()[algo](**(options or {})))
+        algorithm = all_algorithms()[algo](**(options or {})).through(transform or NoTransform())
+        return Setup(tasks[task], problem, hparams, 0, algorithm)
 
     return make
 

@@ -55,7 +55,7 @@ def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_
     monkeypatch.setattr(module, "AT_A_TIME", at_a_time)
     plain = make_problem(loss="logistic", sizes=(7, 4, 9), features=2)
     apart = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
-    problem = replace(plain, held_out=apart, held_out_of=np.array([2, -1, 0]))
+    problem = replace(plain, held_out=replace(apart, trained_as=np.array([2, -1, 0])))
     models = np.random.default_rng(0).standard_normal((3, 2, 3))  # [M, J, P]
     own = evaluate_own(problem, 2, lambda clients: models[clients])
     expected = {"own_train": [(plain.data, m, m) for m in range(3)], "own_validation": [(apart, 0, 2), (apart, 2, 0)]}

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise
+from fco_cli.algorithms.transforms.quantize import Quantize
+from fco_cli.algorithms.transforms.topk import TopK
 from fco_cli.simulation import memory as memory_module
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.memory import FILE, DamagedMemory, FileMemory, ProcessMemory, bytes_of_job, client_memory
@@ -161,14 +164,28 @@ def test_files_and_process_give_the_same_bits(make_setup, simulate, tmp_path, in
 REMEMBERING = [name for name, kind in all_algorithms().items() if kind.remembered]
 
 
+THROUGH = [
+    ("feddualavg", {}, False, TopK(share=0.2)),  # a residual in a method without memory, and in one with it
+    ("scaffold_prox", {}, True, TopK(share=0.2)),
+    ("zhj", {}, False, Quantize(bits=4)),
+    ("fedmid", {}, False, ClipNoise(clip_norm=0.1)),
+]
+
+
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in REMEMBERING), ("scaffnew", {"coin": True})])
-@pytest.mark.parametrize("large", [False, True])
-def test_resuming_is_exact(make_setup, simulate, psi_for, tmp_path, monkeypatch, name, options, large):
+@pytest.mark.parametrize(
+    ("name", "options", "large", "transform"),
+    [
+        *((name, {}, large, None) for name in REMEMBERING for large in (False, True)),
+        ("scaffnew", {"coin": True}, False, None),
+        *THROUGH,
+    ],
+)
+def test_resuming_is_exact(make_setup, simulate, psi_for, tmp_path, monkeypatch, name, options, large, transform):
     if large:
         monkeypatch.setattr(memory_module, "LARGE", 1)
     sampled = 6 if all_algorithms()[name].everybody else 3
-    setup = make_setup("lasso", name, psi_for(name).name, options, rounds=8, clients_per_round=sampled)
+    setup = make_setup("lasso", name, psi_for(name).name, options, transform, rounds=8, clients_per_round=sampled)
     folders = folders_in(tmp_path) if large else None
     whole = simulate(setup, RATES)
     simulate_to(setup, simulate, 5, folders, tmp_path)
@@ -248,5 +265,5 @@ with tempfile.TemporaryDirectory() as folder:
     simulation = engine.Simulation(setup, [engine.Job()], varying, [Path(folder)])
     while simulation.advance():
         pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.memory.place >= 0).sum())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.place >= 0).sum())
 """
