@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -127,6 +128,16 @@ def test_a_task_goes_by_its_experiments_name_too(composed, family):
     short, long = (own_part(composed(f"task={name}")) for name in (family, f"{family}_i"))
     assert short == long
     assert Run.of(short).run_id == Run.of(long).run_id
+
+
+def test_every_algorithm_is_listed_and_explained():
+    """In README's table of groups, and with its formula in docs/."""
+    house = Path(__file__).parents[2]
+    (row,) = re.findall(r"^\| `algo` \|(.*)$", (house / "README.md").read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", row)) == sorted(options_of("algo"))
+    explained = "".join((house / "docs" / name).read_text() for name in ("method.md", "methods.md"))
+    for name in options_of("algo"):
+        assert f"`{name}`" in explained
 
 
 def _leaves(node, path=""):
