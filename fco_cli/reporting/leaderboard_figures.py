@@ -72,6 +72,7 @@ def draw_problem(problem: Problem) -> Figure:
                 for i, one in enumerate(members):
                     _band(axis, one, PALETTE[i % len(PALETTE)])
             axis.set(yscale="log", xscale="linear" if column == 0 else "log")
+            axis.minorticks_off()
             axis.grid(alpha=0.25, linewidth=0.4)
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
