@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
+ALGO ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark federation-demo clean
@@ -37,8 +38,8 @@ test-all: lint ## lint and all tests, those at the paper's size too
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)
 
-leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed)
-	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard
+leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed; ALGO=mine: only this one is run)
+	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard --algo '$(ALGO)'
 
 benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
 	$(BIN)/python -m benchmarks

@@ -9,6 +9,7 @@ GROUPS = {
     "algo": "how",
     "regularizer": "the penalty or constraint; follows the task",
     "mirror": "the mirror map; follows the task",
+    "transform": "what the clients' messages go through",
     "hparams": "learning rates, rounds, clients, batches; follow the task",
     "federation": "who has the clients: this process, or real sites (fco-federate)",
     "hparams/grid": "with -m: a grid of learning rates",

@@ -46,7 +46,8 @@ class FedFw(Federated):
     sent = ("x",)
     own_model = "x"
     normalized = False
-    uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs"}
+    keeps_sum = True
+    uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs", "last_batch"}
 
     def __post_init__(self) -> None:
         require(0 < self.penalty < math.inf, "algo.penalty", self.penalty, "a number > 0")

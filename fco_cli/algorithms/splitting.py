@@ -44,6 +44,7 @@ class Splitting(Federated):
     sent = ("xhat",)
     own_model = "x"
     normalized = False  # x_m is a point and no sum of steps
+    keeps_sum = True
     server_proxes = 1
     uses = Federated.uses - {"server_lr", "normalize_steps"}
 

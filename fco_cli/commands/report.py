@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
-from fco_cli.reporting.studies import LEADERBOARD, SEARCH
+from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fco_cli.federation.sites import Sites, from_site
 from fco_cli.federation.typed import plain
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import Evaluation, ordered_sum
 from fco_cli.simulation.clients import Clients
@@ -66,10 +66,10 @@ class SiteRows(Elsewhere):
         """What every site knows of its scores, [M, J, width]; nothing where one of them does not tell."""
         parts = []
         for name, answer in self._asked(np.ascontiguousarray(w, dtype=float)).items():
-            if "sums" not in answer.arrays:
+            if f"{self.part}_sums" not in answer.arrays:
                 return None
             with from_site(name):
-                parts.append(answer.wanted("sums", (len(w), width), float))
+                parts.append(answer.wanted(f"{self.part}_sums", (len(w), width), float))
         return np.stack(parts)
 
     def _asked(self, w: Array) -> dict[str, Message]:
@@ -122,9 +122,13 @@ class AtSites(Clients):
             "algo": plain(algorithm),
             "regularizer": asdict(self.problem.regularizer),
             "mirror": asdict(self.problem.mirror),
+            "transform": asdict(algorithm.transform),
         }
         arrays = {"client_lr": varying.client_lr, "server_lr": varying.server_lr}
         arrays |= {"psi": _flat(varying.psi), "options": _flat(varying.options)}
+        arrays |= {"transform": _flat(stack_numbers([algorithm.transform] * len(varying)))}
+        if varying.transform is not None:
+            arrays["transform"] = _flat(varying.transform)
         self.sites.ask("stack", head, arrays)
         self.algorithm, self.stack = algorithm, self.sites.stacks
 
@@ -140,6 +144,7 @@ class AtSites(Clients):
             "seed": self.seed,
             "batch_size": self.hparams.batch_size,
             "local_epochs": self.hparams.local_epochs,
+            "last_batch": self.hparams.last_batch,
             "steps": None if algorithm.pace == "epochs" else int(cohort.steps[0]),
         }
         received = {name: state[name] for name in algorithm.broadcast + algorithm.clocks}
@@ -176,7 +181,7 @@ class AtSites(Clients):
 
     @property
     def _remembering(self) -> bool:
-        return self.algorithm is not None and len(self.algorithm.remembered) > 0
+        return self.algorithm is not None and len(self.algorithm.kept) > 0
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         self._introduce(algorithm)

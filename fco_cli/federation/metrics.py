@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ class Sums(NamedTuple):
     width: int  # k
     of_rows: Callable[[Array, Array], Array]
     metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
+    histogram: bool = False
 
 
 def _squares(scores: Array, y: Array) -> Array:
@@ -30,9 +32,8 @@ def _squares(scores: Array, y: Array) -> Array:
 
 
 def _rmse_and_r2(sums: Array, rows: Array) -> dict[str, Array]:
-    total = Moments(int(rows[0]), sums[0, :, 1], sums[0, :, 2])
-    for one, count in zip(sums[1:], rows[1:], strict=True):
-        total = total.merge(Moments(int(count), one[:, 1], one[:, 2]))
+    sites = [Moments(np.full(len(one), count), one[:, 1], one[:, 2]) for one, count in zip(sums, rows, strict=True)]
+    total = functools.reduce(Moments.merge, sites)
     squared = sums[:, :, 0].sum(axis=0) / total.count
     return {"rmse": np.sqrt(squared), "r2": 1 - squared / np.maximum(total.deviations / total.count, TINY)}
 
@@ -78,5 +79,5 @@ SUMS: dict[type[Loss], Sums] = {
     Squared: Sums(3, _squares, _rmse_and_r2),
     Huber: Sums(1, _absolute, _mae),
     Poisson: Sums(4, _deviances, _d2),
-    Logistic: Sums(2 * BINS, _histogram, _auc),
+    Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),
 }

@@ -1,4 +1,4 @@
-"""A site's own file, and its rows as a run wants them: split, in the run's precision, standardized with all sites'."""
+"""A site's own file, and its rows as a run wants them: split, and prepared as all sites have agreed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,50 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import FederatedData
-from fco_cli.federated_data.moments import Moments
+from fco_cli.federated_data.format import Features, FederatedData
+from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import fingerprint, read_alone
 from fco_cli.federated_data.source import Columns
+from fco_cli.federated_data.splits import Parts, split
+from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
-from fco_cli.tasks.custom import Custom, held_out_rows, standardized
+from fco_cli.tasks.custom import Custom
+
+
+@dataclass(frozen=True)
+class Split:
+    """One client's rows before anything is agreed."""
+
+    data: FederatedData
+    parts: Parts
+    names: list[str]  # under which its columns are spoken of: not their own if the site keeps those
+
+    def summary(self, name: str) -> Summary:
+        """What the site tells of the rows that train."""
+        return Summary.of(name, self._raw(self.parts.training))
+
+    def table(self) -> Features:
+        """The rows that train, of which medians are asked."""
+        return self._raw(self.parts.training)
+
+    def prepared(self, preparation: Preparation, dtype: str) -> Prepared:
+        """As was agreed."""
+        try:
+            training, held_out, test = (self._prepared(rows, preparation, dtype) for rows in self.parts)
+        except UserError:
+            raise Refusal(f"its values are too large for {dtype}") from None
+        assert training is not None
+        return Prepared(training, held_out, test, dtype, tuple(preparation.features))
+
+    def _raw(self, rows: Array) -> Features:
+        return replace(self.data.take(rows).raw, names=self.names)
+
+    def _prepared(self, rows: Array, preparation: Preparation, dtype: str) -> ClientData | None:
+        if not rows.any():
+            return None
+        return replace(self.data.take(rows), x=preparation.apply(self._raw(rows))).as_clients(dtype)
 
 
 @dataclass(frozen=True)
@@ -27,12 +63,9 @@ class Prepared:
 
     training: ClientData
     held_out: ClientData | None
+    test: ClientData | None
     dtype: str
-
-    def standardized(self, moments: Moments) -> Prepared:
-        """By the moments of all sites together."""
-        held_out = None if self.held_out is None else standardized(self.held_out, moments, self.dtype)
-        return replace(self, training=standardized(self.training, moments, self.dtype), held_out=held_out)
+    features: tuple[str, ...]
 
 
 class SiteFile:
@@ -41,31 +74,26 @@ class SiteFile:
     def __init__(self, path: Path, name: str, columns: Columns, secret: Path) -> None:
         self.data: FederatedData = read_alone(path, name, columns)
         # The rows' hash under a key of the site's own: equal for equal rows, and of no use to anyone who guesses them.
-        self.digest = hmac.new(_secret(secret), fingerprint(path).encode(), hashlib.sha256).hexdigest()[:16]
+        own = fingerprint(path, columns)
+        self.digest = hmac.new(_secret(secret), own.encode(), hashlib.sha256).hexdigest()[:16]
 
-    def prepared(self, task: Custom, seed: int, dtype: str, client: int, classes: list[str] | None) -> Prepared:
-        """Split as the simulation splits this client's rows, the client-th in the order of the names."""
+    def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
+        """As the simulation splits this client's rows, the client-th in the order of the names."""
         data = self._with_classes(classes)
         loss = task.chosen_loss()
         if not loss.takes(data.y, None if classes is None else len(classes)).all():
             raise Refusal(f"its labels do not suit the {loss.name} loss, which needs {loss.allowed()}")
-        held_out = self._held_out(data, task, seed, client)
+        for holdout in task.holdouts:
+            if holdout.way == "clients":
+                raise Refusal(f"task.{holdout.name}=clients is not possible between sites: rows, split or none")
         try:
-            training = data.take(~held_out).as_clients(dtype)
-            return Prepared(training, data.take(held_out).as_clients(dtype) if held_out.any() else None, dtype)
+            parts = split(data, *task.holdouts, seed, first=client)
         except UserError:
-            raise Refusal(f"its values are too large for {dtype}") from None
-
-    def _held_out(self, data: FederatedData, task: Custom, seed: int, client: int) -> Array:
-        if task.holdout == "none":
-            return np.zeros(len(data.y), dtype=bool)
-        if task.holdout == "rows":
-            return held_out_rows(len(data.y), task.holdout_fraction, seed, client)
-        if task.holdout != "split":
-            raise Refusal(f"task.holdout={task.holdout} is not possible between sites: rows, split or none")
-        if data.split is None or (data.split != "train").all():
-            raise Refusal("its file has no split that leaves rows to train on")
-        return np.asarray(data.split != "train")
+            raise Refusal("its file has no split that leaves rows to train on") from None
+        names = data.feature_names if share_names else [f"x{k}" for k in range(data.x.shape[1])]
+        if data.levels and not share_names:
+            raise Refusal("it has columns of categories, and its policy does not share names (share_names)")
+        return Split(data, parts, names)
 
     def _with_classes(self, classes: list[str] | None) -> FederatedData:
         """Labels counted among the classes of all sites."""

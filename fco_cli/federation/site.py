@@ -19,14 +19,16 @@ import numpy as np
 import fco_cli
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
-from fco_cli.federated_data.moments import Moments
+from fco_cli.federated_data.medians import BINS, counts_up_to
+from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federation.memory import SiteMemory
 from fco_cli.federation.message import BadMessage, Message
-from fco_cli.federation.metrics import BINS, SUMS
+from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.policy import Audit, Policy, Refusal
-from fco_cli.federation.rows import Prepared, SiteFile
+from fco_cli.federation.rows import Prepared, SiteFile, Split
 from fco_cli.federation.typed import one_of, typed
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import MIRRORS
@@ -36,7 +38,7 @@ from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 from fco_cli.problem.risk import DataRisk, own_losses, scores_of
-from fco_cli.problem.streams import batches_of
+from fco_cli.problem.streams import batches_of, message_keys
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
 
@@ -68,6 +70,8 @@ class Site:
         self.session: str | None = None
         self.number = 0
         self.task: Custom | None = None
+        self.split: Split | None = None
+        self.dtype = "float64"
         self.rows: Prepared | None = None
         self.model: Linear | None = None
         self.algorithm: Federated | None = None
@@ -126,11 +130,11 @@ class Site:
             "names_digest": names_digest(data.feature_names),
             "names": data.feature_names if self.policy.share_names else None,
             "classes": classes,
-            "split": data.split is not None,
+            "split": [] if data.split is None else np.unique(data.split).tolist(),
         })  # fmt: skip
 
     def _prepare(self, message: Message) -> Message:
-        """Split the rows; how many there are, and their moments where they are to be standardized."""
+        """Split the rows; how many there are, and what all must know to agree on their preparation."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
         self.task = task = typed(Custom, message.value("task", dict) | unused, "task")
         self.policy.check("losses", task.loss)
@@ -140,34 +144,36 @@ class Site:
         sites = message.value("sites", list)
         if self.name not in sites:
             raise Refusal("this run is not for this site")
-        self.client = sites.index(self.name)
-        self.rows = self.file.prepared(task, seed, dtype, self.client, classes)
-        self.model = self.algorithm = None
-        training = self.rows.training
-        if len(training.y) < self.policy.min_rows:
+        self.client, self.dtype = sites.index(self.name), dtype
+        self.split = self.file.split(task, seed, self.client, classes, self.policy.share_names)
+        self.model = self.algorithm = self.rows = None
+        training, held_out, test = (int(rows.sum()) for rows in self.split.parts)
+        if training < self.policy.min_rows:
             raise Refusal(f"too few rows would be left to train on (min_rows: {self.policy.min_rows})")
-        held_out = 0 if self.rows.held_out is None else len(self.rows.held_out.y)
         outputs = task.chosen_loss().outputs(self.file.data.y, None if classes is None else len(classes))
-        head = {"training": len(training.y), "held_out": held_out, "outputs": outputs}
-        if not task.standardize:
-            return Message("", head)
-        moments = Moments.of(training.x)
-        return Message("", head, {"mean": moments.mean, "deviations": moments.deviations})
+        summary = self.split.summary(self.name).plain()
+        counts = {"training": training, "held_out": held_out, "test": test}
+        return Message("", {**counts, "outputs": outputs, "summary": summary})
 
-    def _scale(self, message: Message) -> Message:
-        """All sites' moments, and how many scores a row has."""
-        rows, task = self._prepared()
-        features, seed = rows.training.x.shape[1], message.head.get("start")
-        if task.standardize:
-            mean, deviations = (message.wanted(name, (features,), float) for name in ("mean", "deviations"))
-            moments = Moments(message.value("count", int), mean, deviations)
-            if not (np.isfinite(mean).all() and np.isfinite(moments.scale).all() and moments.count > 0):
-                raise Refusal("moments must be finite")
-            self.rows = rows.standardized(moments)
-        outputs = message.value("outputs", int)
+    def _count(self, message: Message) -> Message:
+        """How many of its values are at most each of some edges, by column: of medians."""
+        if self.split is None:
+            raise Refusal("the rows are not split")
+        if not self.policy.share_histograms:
+            raise Refusal("its policy does not share histograms, of which medians are made (share_histograms)")
+        edges = message.wanted("edges", (len(self.split.names), BINS), float)
+        return Message("", arrays={"counts": counts_up_to(self.split.table().x, edges)})
+
+    def _apply(self, message: Message) -> Message:
+        """The preparation that all sites have agreed on, and how many scores a row has."""
+        if self.split is None or self.task is None:
+            raise Refusal("the rows are not split")
+        preparation = Preparation.of_json(message.value("preparation", str), "the coordinator's preparation")
+        outputs, seed = message.value("outputs", int), message.head.get("start")
         if not 1 <= outputs <= 10_000 or not (seed is None or type(seed) is int):
             raise Refusal("a model has from 1 to 10,000 outputs")
-        self.model = Linear(features, outputs, seed=seed)
+        self.rows = self.split.prepared(preparation, self.dtype)
+        self.model = Linear(len(preparation.features), outputs, seed=seed)
         return Message("")
 
     def _stack(self, message: Message) -> Message:
@@ -176,8 +182,9 @@ class Site:
         if self.model is None:
             raise Refusal("the rows are not prepared")
         algorithm = one_of(all_algorithms(), message.value("algo", dict), "algo")
-        psi = one_of(all_regularizers(), message.value("regularizer", dict), "regularizer")
+        psi = one_of(all_regularizers(), _without_paths(message.value("regularizer", dict)), "regularizer")
         mirror = one_of(MIRRORS, message.value("mirror", dict), "mirror")
+        transform = one_of(all_transforms(), message.value("transform", dict), "transform")
         self.policy.check("algorithms", algorithm.name)
         self.policy.check("regularizers", psi.name)
         if not isinstance(algorithm, Federated):
@@ -185,15 +192,16 @@ class Site:
         jobs = message.value("jobs", int)
         if not 1 <= jobs * self.model.layout.size <= self.policy.max_numbers:
             raise Refusal(f"more numbers than its policy allows (max_numbers: {self.policy.max_numbers})")
-        problem = TaskData(rows.training, self.model, task.chosen_loss()).joined(psi, mirror)
+        problem = TaskData(rows.training, self.model, task.chosen_loss(), features=rows.features).joined(psi, mirror)
         varying = Varying(
             message.wanted("client_lr", (jobs,), rows.dtype),
             message.wanted("server_lr", (jobs,), rows.dtype),
             _numbers(message, "psi", psi, jobs),
             _numbers(message, "options", algorithm, jobs),
+            _numbers(message, "transform", transform, jobs),
         )
-        self.algorithm = algorithm.bind(problem, varying)
-        self.initial = self.algorithm.initial_memory(problem.initial_models(varying.psi))
+        self.algorithm = algorithm.through(transform).bind(problem, varying)
+        self.initial = self.algorithm.initial_kept(problem.initial_models(varying.psi))
         self.stack = message.value("stack", int)
         return Message("")
 
@@ -208,17 +216,19 @@ class Site:
         received |= {name: message.wanted(name, (jobs,), float) for name in algorithm.clocks}
         self.memory.settle(self._outcomes(message))
         assert self.initial is not None
-        kept = self.memory.read(tokens, self.initial) if algorithm.remembered else self.initial
+        kept = self.memory.read(tokens, self.initial) if algorithm.kept else self.initial
         rows, round_index = problem.data, message.value("round", int)
         steps = message.head.get("steps")
+        seed, alone = message.value("seed", int), np.array([self.client])
         order, edges, _ = batches_of(
-            message.value("seed", int), round_index, np.array([self.client]), rows.sizes,
-            _positive(message, "batch_size"), _positive(message, "local_epochs"),
+            seed, round_index, alone, rows.sizes,
+            _positive(message, "batch_size"), _positive(message, "local_epochs"), message.value("last_batch", str),
             None if steps is None else _positive(message, "steps"),
         )  # fmt: skip
-        before = dict(zip(algorithm.remembered, kept, strict=True))
-        sent, after = algorithm.client_update(received, before, rows, order, edges)
-        if algorithm.remembered:
+        before = dict(zip(algorithm.kept, kept, strict=True))
+        keys = message_keys(seed, round_index, alone) if algorithm.transform.random else None
+        sent, after = algorithm.client_update(received, before, rows, order, edges, keys)
+        if algorithm.kept:
             self.memory.propose(round_index, tokens, np.stack(list(after.values())))
         return Message("", arrays=sent)
 
@@ -230,7 +240,8 @@ class Site:
         jobs = _positive(message, "jobs")
         w = message.wanted("w", (jobs, self.model.layout.size), float)
         arrays: dict[str, Array] = {}
-        for part, data in (("training", rows.training), ("held_out", rows.held_out)):
+        sums = SUMS.get(type(task.chosen_loss()))
+        for part, data in (("training", rows.training), ("held_out", rows.held_out), ("test", rows.test)):
             if data is not None:
                 risk = DataRisk(data, np.ones(1), self.model, task.chosen_loss())(w, gradient=part == "training")
                 arrays[f"{part}_value"] = risk.value
@@ -238,10 +249,9 @@ class Site:
                     arrays["gradient"] = risk.gradient
                 if risk.accuracy is not None:
                     arrays[f"{part}_hits"] = np.rint(risk.accuracy * len(data.y))
-        sums = SUMS.get(type(task.chosen_loss()))
-        if rows.held_out is not None and sums is not None and (sums.width < BINS or self.policy.share_histograms):
-            scores = scores_of(self.model, rows.held_out, w)[:, 0].astype(float)
-            arrays["sums"] = sums.of_rows(scores, rows.held_out.y.astype(float))
+                if part != "training" and sums is not None and (self.policy.share_histograms or not sums.histogram):
+                    scores = scores_of(self.model, data, w)[:, 0].astype(float)
+                    arrays[f"{part}_sums"] = sums.of_rows(scores, data.y.astype(float))
         return Message("", arrays=arrays)
 
     def _curvature(self, message: Message) -> Message:
@@ -276,7 +286,7 @@ class Site:
 
     def _load(self, message: Message) -> Message:
         algorithm = self._at_work(message)
-        shape = (len(algorithm.remembered), algorithm.problem.layout.size)
+        shape = (len(algorithm.kept), algorithm.problem.layout.size)
         round_index, tokens = message.value("round", int), _tokens(message)
         return Message("", {"known": self.memory.load(round_index, tokens, shape, algorithm.problem.dtype)})
 
@@ -285,7 +295,7 @@ class Site:
         return Message("")
 
     KINDS: ClassVar = {
-        "describe": _describe, "prepare": _prepare, "scale": _scale, "stack": _stack, "train": _train,
+        "describe": _describe, "prepare": _prepare, "count": _count, "apply": _apply, "stack": _stack, "train": _train,
         "evaluate": _evaluate, "curvature": _curvature, "own": _own, "save": _save, "load": _load, "forget": _forget,
     }  # fmt: skip
 
@@ -311,6 +321,13 @@ class Site:
         if self.model is None:
             raise Refusal("the rows are not prepared")
         return TaskData(rows.training, self.model, task.chosen_loss()).joined(NoRegularizer())
+
+
+def _without_paths(regularizer: dict[str, Any]) -> dict[str, Any]:
+    """Groups come as a mapping: no file of the site's is ever looked for."""
+    if not isinstance(regularizer.get("groups"), dict | None):
+        raise Refusal("regularizer.groups must be a mapping")
+    return regularizer
 
 
 def _numbers(message: Message, name: str, owner: HasNumbers, jobs: int) -> Numbers:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.format import shown
-from fco_cli.federated_data.moments import Moments
+from fco_cli.federated_data.preparation import Preparation, agree, median_search
+from fco_cli.federated_data.summary import Summary, merged
 from fco_cli.federation.clients import SiteRows
-from fco_cli.federation.message import Message
+from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.site import names_digest, sent_task
+from fco_cli.federation.site import sent_task
 from fco_cli.federation.sites import Sites, from_site
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.custom import Custom
-from fco_cli.tasks.metrics import density
 
 
 @dataclass(kw_only=True)
@@ -39,7 +38,12 @@ class CustomAtSites(Custom):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.holdout != "clients", "task.holdout", self.holdout, "auto, split, rows or none between sites")
+        for holdout in self.holdouts:
+            allowed = "auto, split, rows or none between sites"
+            require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
+        require(self.loss != "auto", "task.loss", self.loss, "named between sites: logistic, squared, ...")
+        for key in ("weights", "class_weight", "partition"):
+            require(getattr(self, key) is None, f"task.{key}", getattr(self, key), "null between sites")
 
     @property
     def clients_available(self) -> int | None:
@@ -52,86 +56,92 @@ class CustomAtSites(Custom):
 
     def build(self, seed: int, dtype: str) -> TaskData:
         sites, described = self.connection, self.connection.described()
-        names, classes = _agreed_names(described), _agreed_classes(described)
-        sent = sent_task(self) | {"holdout": self._holdout(described)}
+        classes = _agreed_classes(described)
+        _check_names(described)
+        sent = sent_task(self) | {"holdout": self._way("holdout", described), "test": self._way("test", described)}
         head = {"task": sent, "sites": sites.names, "seed": seed, "dtype": dtype, "classes": classes}
-        prepared = sites.prepared("prepare", head)
-        moments = self._merged_moments(prepared, names)
-        outputs = max(message.value("outputs", int) for message in prepared.values())
+        split = sites.prepared("prepare", head)
+        preparation = self._agreed(split)
+        outputs = max(message.value("outputs", int) for message in split.values())
         start = seed if self.start == "glorot" else None
-        scale: dict[str, Any] = {"outputs": outputs, "start": start}
-        arrays = {"mean": moments.mean, "deviations": moments.deviations} if self.standardize else {}
-        sites.prepared("scale", scale | {"count": moments.count}, arrays)
+        sites.prepared("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
         loss, last = self.chosen_loss(), dict[bytes, dict[str, Message]]()
 
-        def rows(part: str) -> SiteRows:
-            sizes = [message.value(part, int) for message in prepared.values()]
+        def rows(part: str) -> SiteRows | None:
+            sizes = np.array([message.value(part, int) for message in split.values()])
+            if not sizes.any():
+                return None
+            if not sizes.all():
+                raise UserError(f"task.{part}: some sites would hold out no row; none holds out none at all")
             offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
             return SiteRows(
-                np.empty((0, len(names)), dtype), np.empty(0, dtype), offsets,
-                sites=sites, part=part, classification=loss.classification, answers=last,
+                np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
+                trained_as=np.arange(len(sites.names)), sites=sites, part=part,
+                classification=loss.classification, answers=last,
             )  # fmt: skip
 
-        held_out = rows("held_out")
-        if (held_out.sizes == 0).any() and held_out.sizes.any():
-            raise UserError("task.holdout: some sites would hold out no row; task.holdout=none holds out none at all")
-        description = LinearModel(self.loss, names, classes, moments)
+        training = rows("training")
+        assert training is not None
         return TaskData(
-            rows("training"), Linear(len(names), outputs), loss, held_out if held_out.sizes.any() else None,
-            description=description, held_out_of=np.arange(len(sites.names)),
+            training, Linear(len(preparation.features), outputs), loss, rows("held_out"),
+            description=LinearModel(self.loss, classes, preparation),
+            features=tuple(preparation.features), test=rows("test"),
         )  # fmt: skip
 
-    def _holdout(self, described: dict[str, Message]) -> str:
-        if self.holdout != "auto":
-            return self.holdout
-        splits = [message.value("split", bool) for message in described.values()]
-        return "split" if all(splits) else "rows"
+    def _way(self, key: str, described: dict[str, Message]) -> str:
+        """How rows are held out, the same at all sites; auto: as their files say, if all of them do."""
+        way, part = getattr(self, key), {"holdout": "val", "test": "test"}[key]
+        if way != "auto":
+            return way
+        splits = [part in message.value("split", list) for message in described.values()]
+        return "split" if all(splits) else {"holdout": "rows", "test": "none"}[key]
 
-    def _merged_moments(self, prepared: dict[str, Message], names: list[str]) -> Moments:
-        """Merged in the order of the sites' names, as the simulation does."""
-        features = len(names)
-        if not self.standardize:
-            return Moments.identity(features)
-        total: Moments | None = None
-        for name, message in prepared.items():
+    def _agreed(self, split: dict[str, Message]) -> Preparation:
+        """The exchange of `preparation.prepared`, with sites."""
+        summaries = []
+        for name, message in split.items():
             with from_site(name):
-                mean, deviations = (message.wanted(one, (features,), float) for one in ("mean", "deviations"))
-                own = Moments(message.value("training", int), mean, deviations)
-            total = own if total is None else total.merge(own)
-        assert total is not None
-        finite = np.isfinite(total.mean) & np.isfinite(total.scale)
-        if not finite.all():
-            feature = shown(names[int(np.argmin(finite))])
-            raise UserError(f"task.standardize: feature {feature!r}: its values are too large; task.standardize=false")
-        return total
+                summaries.append(_summary(name, message))
+        total = merged(summaries)
+        if self.recipe.fill != "median":
+            return agree(total, self.recipe)
+        search = median_search(total)
+        while not search.finished:
+            answers = []
+            for name, message in self.connection.ask("count", {}, {"edges": search.edges}).items():
+                with from_site(name):
+                    answers.append(message.wanted("counts", search.edges.shape, np.int64))
+            search = search.narrowed(answers)
+        return agree(total, self.recipe, search.high)
 
-    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        support = w[:, problem.layout.regularized] != 0
-        metrics = {"density": density(support), "nonzeros": support.sum(axis=1)}
-        known, held_out = SUMS.get(type(problem.loss)), problem.held_out
-        if known is not None and isinstance(held_out, SiteRows):
-            sums = held_out.sums(w, known.width)
-            if sums is not None:
-                told = known.metrics(sums, held_out.sizes)
-                metrics |= {f"validation_{name}": values for name, values in told.items()}
-        return metrics
+    def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
+        """Those that follow from sums over the sites' rows; none where a site does not tell."""
+        known = SUMS.get(type(problem.loss))
+        sums = data.sums(w, known.width) if known is not None and isinstance(data, SiteRows) else None
+        return {} if sums is None or known is None else known.metrics(sums, data.sizes)
 
 
-def _agreed_names(described: dict[str, Message]) -> list[str]:
-    """The features' names, the same at all sites; x0, x1, ... where no site tells them."""
+def _check_names(described: dict[str, Message]) -> None:
+    """The features' names must be the same at all sites; of those that keep them only the digest is known."""
     (first, pattern), *others = described.items()
     for name, message in others:
         if message.value("names_digest", str) != pattern.value("names_digest", str):
             counts = f"{message.value('features', int)} and {pattern.value('features', int)}"
             raise UserError(f"{name}: its features are not those of {first} ({counts}; names and order must be equal)")
-    for name, message in described.items():
-        names = message.head.get("names")
-        if names is not None:
-            right = isinstance(names, list) and all(isinstance(one, str) for one in names)
-            if not right or names_digest(names) != message.value("names_digest", str):
-                raise UserError(f"{name}: sent what cannot be used: names that are not those it stands for")
-            return names
-    return [f"x{k}" for k in range(pattern.value("features", int))]
+
+
+def _summary(name: str, message: Message) -> Summary:
+    """What a site tells of its rows, of the shapes that it must have."""
+    try:
+        summary = Summary.of_plain(message.value("summary", dict))
+        shapes = {array.shape for array in (*astuple(summary.moments), summary.low, summary.high)}
+        sound = shapes == {(len(summary.columns),)} and all(isinstance(one, str) for one in summary.columns)
+        finite = np.isfinite(summary.moments.mean).all() and np.isfinite(summary.moments.deviations).all()
+        if not sound or not finite or summary.client != name or summary.rows != message.value("training", int):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadMessage("a summary of its rows that is none") from None
+    return summary
 
 
 def _agreed_classes(described: dict[str, Message]) -> list[str] | None:

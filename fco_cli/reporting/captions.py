@@ -29,8 +29,9 @@ KINDS = {
 }
 SWEEP = "How every algorithm ends, at its best learning rates, for each value of {key}; the target is 90% of the way."
 SEARCH = (
-    "The share of the lasso claims that hold, by what the paper leaves open: the start, how much clients differ, the "
-    "rule that chooses learning rates, and lambda. Seed 0 searches, the others judge."
+    "The share of the lasso claims that hold, by what the paper leaves open: the start, how much clients differ, an "
+    "epoch's last batch (keep, drop), 1/2 in the loss, the rule that chooses learning rates, and lambda. Seed 0 "
+    "searches, the others judge."
 )
 THEORY = "Measured (solid) and bound (dashed) along R, K, M and the step size; below the bound is as the theorem says."
 # The kinds of figures that are figures of the paper; an experiment with several of them has several numbers.

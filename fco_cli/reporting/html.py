@@ -28,6 +28,8 @@ from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from fco_cli.reporting.leaderboard import Leaderboard
     from fco_cli.reporting.report import Drawn, Report
     from fco_cli.reporting.sweeps import SweptKey
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
 MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
 PIXELS, COLOURS = 640, 64  # of a figure in the page; the files beside it have more
+BROAD_PIXELS = 1200  # of one that is as wide as a journal's page
 FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 
 
@@ -170,22 +173,32 @@ def _search_context(file: Path | None) -> dict[str, Any] | None:
 def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
     if board is None:
         return None
-    drawn = [
-        {
-            **_picture(png.read_bytes()),
-            "id": f"figure-{png.stem}",
-            "alt": heading,
-            "number": "",
-            "caption": heading,
-            "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
-        }
-        for heading, png in board.figures.items()
-    ]
-    tables = {
-        heading: {"columns": list(mine.columns), "rows": mine.to_numpy().tolist()}
-        for heading, mine in board.by_problem.items()
+    return {
+        "summary": _table_context(board.summary),
+        "overviews": [_broad_context(png, heading) for heading, png in board.overviews.items()],
+        "problems": [
+            {
+                "finding": one.finding,
+                "table": _table_context(one.table),
+                "figure": _broad_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
+            }
+            for one in board.boards
+        ],
     }
-    return {"figures": drawn, "tables": tables, "findings": board.findings}
+
+
+def _table_context(table: DataFrame) -> dict[str, Any]:
+    return {"columns": list(table.columns), "rows": table.to_numpy().tolist()}
+
+
+def _broad_context(png: Path, heading: str) -> dict[str, Any]:
+    return {
+        **_picture(png.read_bytes(), BROAD_PIXELS),
+        "id": f"figure-{png.stem}",
+        "alt": heading,
+        "caption": f"{heading}.",
+        "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
+    }
 
 
 def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) -> dict[str, Any] | None:
@@ -272,19 +285,19 @@ def _links(png: Path) -> list[tuple[str, str]]:
     return [(name, _link(png.with_suffix(suffix), 2)) for name, suffix in files]
 
 
-def _picture(png: bytes) -> dict[str, Any]:
+def _picture(png: bytes, pixels: int = PIXELS) -> dict[str, Any]:
     """Small enough for a page of many: fewer pixels, and no more colours than a figure has."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
-        height = round(image.height * PIXELS / image.width)
-        small = image.convert("RGB").resize((PIXELS, height), Image.Resampling.LANCZOS)
+        height = round(image.height * pixels / image.width)
+        small = image.convert("RGB").resize((pixels, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
     # Octrees keep the colours of small marks, where a median cut looks at the area alone.
     plain = small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
     plain.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
-    return {"uri": uri, "width": PIXELS, "height": height}
+    return {"uri": uri, "width": pixels, "height": height}
 
 
 def _styles(studies: list[Study]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ CONFIG = {
     "regularizer": gate.GROUP,
     "regularizer.name": gate.NAME,
     "mirror": gate.GROUP,
+    "transform": gate.GROUP,
     "hparams": gate.GROUP,
     "seed": gate.SEED,
     "profile.name": gate.NAME,
@@ -189,7 +190,7 @@ def read_record(folder: Path) -> RecordedRun:
     if "identity" not in result and "config_hash" in result:
         raise BadRecord("made by an older version; run it again")
     check("result.json", result, RESULT)
-    config = gate.read_yaml(folder / "config.yaml")
+    config = {"transform": {"name": "none"}} | gate.read_yaml(folder / "config.yaml")  # once there were none
     check("config.yaml", config, CONFIG | (EXPERIMENT if config.get("experiment") is not None else {}))
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     check("config.yaml", config, {f"hparams.{name}": RATES[name] for name in rates})

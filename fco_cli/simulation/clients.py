@@ -70,8 +70,8 @@ class Here(Clients):
     def __init__(self, problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> None:
         self.problem, self.jobs = problem, len(w)
         self.memory = None
-        if algorithm.remembered:
-            self.memory = client_memory(algorithm.initial_memory(w), problem.data.clients, folders)
+        if algorithm.kept:
+            self.memory = client_memory(algorithm.initial_kept(w), problem.data.clients, folders)
 
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
         remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)

@@ -7,7 +7,7 @@ numbers do not depend on the stack it runs in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, Here
+from fco_cli.simulation.convergence import residual_enough
 from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved
@@ -67,20 +68,28 @@ class Setup:
 class Simulation:
     """A stack of jobs, all at the same round, on its way to the end.
 
-    `folders`, one for every job, is where client memory too large for this process may live.
+    `folders`, one for every job, is where client memory too large for this process may live; `start` [J, P] is where
+    jobs begin that do not at the model's own start.
     """
 
-    def __init__(self, setup: Setup, jobs: list[Job], varying: Varying, folders: list[Path] | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        jobs: list[Job],
+        varying: Varying,
+        folders: list[Path] | None = None,
+        start: Array | None = None,
+    ) -> None:
         self.setup = setup
         self.running = list(jobs)
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
         self._adopt(varying)
-        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
-        self.sampler = Sampler(setup.problem.data.sizes, setup.hparams, setup.seed, self.algorithm.pace)
+        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
+        self.sampler = self._sampler()
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
-        w = setup.problem.initial_models(varying.psi)
+        w = setup.problem.initial_models(varying.psi, start)
         self.clients = setup.clients(setup.problem, self.algorithm, w, folders)
         if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
@@ -93,6 +102,17 @@ class Simulation:
     def _adopt(self, varying: Varying) -> None:
         self.varying = varying
         self.algorithm = self.setup.algorithm.bind(self.setup.problem, varying)
+
+    def _sampler(self) -> Sampler | None:
+        """Who draws clients and batches; none for a baseline that takes all rows at a time."""
+        setup, data = self.setup, self.setup.problem.data
+        if self.algorithm.federated:
+            shares = data.shares(setup.hparams.weighting)
+            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.pace, shares)
+        if not (batch := self.algorithm.pooled_batch):
+            return None
+        one = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
+        return Sampler(data.sizes.sum(keepdims=True), one, setup.seed)
 
     @property
     def round(self) -> int:
@@ -108,23 +128,39 @@ class Simulation:
         return True
 
     def _advance(self) -> None:
-        cohort = self.sampler.cohort(self.round) if self.algorithm.federated else None
+        cohort = None if self.sampler is None else self.sampler.cohort(self.round)
         made = self.clients.round(self.algorithm, self.state, cohort)
         finite = _finite_jobs(made.state)
         if self.setup.record_clients and self.round + 1 == self.rounds:
             self._keep_clients(made, cohort)
         self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
+        counts = np.column_stack(np.broadcast_arrays(*self.algorithm.costs(cohort), made.dropped))[finite]
         before = self._drop(finite, before)
-        costs = self.algorithm.costs(cohort)
-        counts = np.array([(*costs, clients) for clients in made.dropped[finite]])
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate()
+            metrics = self._evaluate() | self._spent(done, counts)
             sound = self._sound(metrics)
             self._drop(sound, before)
             counts = counts[sound]
-            self._record(done, {name: values[sound] for name, values in metrics.items()}, counts)
-        self._count(done, counts)
+            metrics = {name: values[sound] for name, values in metrics.items()}
+            self._record(done, metrics, counts)
+            self._count(done, counts)
+            if self.setup.hparams.until_converged and self.running:
+                self._leave(metrics["kkt_residual"] <= self._enough())
+        else:
+            self._count(done, counts)
+
+    def _enough(self) -> Array:
+        """The KKT residual at which each running job has converged: [J]."""
+        return residual_enough(self.setup.problem, self.varying.psi, self.setup.hparams.tolerance)
+
+    def _leave(self, converged: Array) -> None:
+        """Jobs that have converged leave the stack, with their models."""
+        if converged.any():
+            models = self.algorithm.output(self.state)
+            for j in np.flatnonzero(converged):
+                self.running[j].model = models[j].copy()
+            self._keep(~converged)
 
     def _count(self, done: int, counts: Array) -> None:
         for job, count in zip(self.running, counts, strict=True):
@@ -158,19 +194,24 @@ class Simulation:
         models = self.algorithm.output(before)
         for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
+        self._keep(kept)
+        return {name: values[kept] for name, values in before.items()}
+
+    def _keep(self, kept: Array) -> None:
+        """The stack without the jobs that have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
         self.clients.keep(kept)
         if self.running:
             self._adopt(self.varying.take(kept))
-        return {name: values[kept] for name, values in before.items()}
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
-        metrics = self._evaluate()
+        counts = np.zeros((len(self.running), len(COUNTERS)), np.int64)
+        metrics = self._evaluate() | self._spent(0, counts)
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        self._record(0, metrics, np.zeros((len(self.running), len(COUNTERS)), np.int64))
+        self._record(0, metrics, counts)
 
     def _evaluate(self) -> Metrics:
         with np.errstate(all="ignore"):
@@ -180,11 +221,21 @@ class Simulation:
                 metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
             return metrics
 
+    def _spent(self, done: int, counts: Array) -> Metrics:
+        """What the messages so far have given away, where the algorithm's transform bounds it."""
+        dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
+        return self.algorithm.spent(done, self.setup.hparams.sampled(self.setup.problem.data.clients), dropped)
+
     def _sound(self, metrics: Metrics) -> Array:
-        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
-        first = np.array([abs(job.history["objective"][0]) for job in self.running])
-        limit = np.where(first > 0, EXPLOSION * first, np.inf)
-        return np.isfinite(metrics["objective"]) & (metrics["objective"] <= limit)
+        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may
+        be sound where clients' own are not."""
+        sound = np.ones(len(self.running), dtype=bool)
+        for name in ("objective", "own_train_loss_worst_decile"):
+            if name in metrics:
+                first = np.array([abs(job.history[name][0]) for job in self.running])
+                limit = np.where(first > 0, EXPLOSION * first, np.inf)
+                sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
+        return sound
 
     def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
         """Append an evaluation to the running jobs' histories."""

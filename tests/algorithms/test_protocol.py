@@ -13,6 +13,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.momentum import FedAvgM
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.simulation.sampling import Sampler
 
@@ -93,17 +94,24 @@ def sites(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("name", ["scaffold", pytest.param("feddualavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        ("scaffold", "quantize"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("feddualavg", "none"), ("fedmid", "topk"))),
+    ],
+)
 def test_clients_in_processes_of_their_own_give_the_same_bits(
-    name, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
+    name, transform, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
 ):
     problem = suited(name)
     hparams, rounds = make_hparams(clients_per_round=2), 5
-    expected = drive(make_algorithm(name, problem, 0.05, 0.7), cohorts_of(problem, hparams, rounds))[0]
+    server = make_algorithm(name, problem, 0.05, 0.7, all_transforms()[transform]())
+    expected = drive(server, cohorts_of(problem, hparams, rounds))[0]
 
     strength = getattr(problem.regularizer, "strength", 0.0)
-    clients = sites(problem, name=name, strength=strength, rates=np.array([0.05, 0.7]), batch_size=hparams.batch_size)
-    server = make_algorithm(name, problem, 0.05, 0.7)
+    settings = {"rates": np.array([0.05, 0.7]), "batch_size": hparams.batch_size, "transform": transform}
+    clients = sites(problem, name=name, strength=strength, **settings)
     sampler = Sampler(np.array(SIZES), hparams, 0)  # sizes are all that the server knows of the rows
     state = server.initial_state(np.zeros((1, problem.layout.size)))
     for r in range(rounds):

@@ -70,10 +70,10 @@ class InProcess:
 def make_site(tmp_path: Path) -> Callable[..., Site]:
     """A site as its process starts it: everything it knew before is in its folder."""
 
-    def make(name: str, folder: Path, policy: Policy | None = None) -> Site:
+    def make(name: str, folder: Path, policy: Policy | None = None, ending: str = "npz") -> Site:
         home = tmp_path / name
         home.mkdir(exist_ok=True)
-        file = SiteFile(folder / f"{name}.npz", name, Columns(), home / "secret")
+        file = SiteFile(folder / f"{name}.{ending}", name, Columns(), home / "secret")
         return Site(name, file, policy or Policy(min_rows=2), home)
 
     return make
@@ -88,5 +88,15 @@ def make_sites(make_site: Callable[..., Site]) -> Callable[..., Sites]:
         return Sites(
             NAMES, lambda: InProcess({name: make_site(name, folder, policy) for name in NAMES}), **options  # type: ignore[arg-type]
         )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def make_site_on(make_site: Callable[..., Site]) -> Callable[[Path], Sites]:
+    """Sites with a CSV table each."""
+
+    def make(folder: Path) -> Sites:
+        return Sites(NAMES, lambda: InProcess({name: make_site(name, folder, None, "csv") for name in NAMES}))
 
     return make

@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
+from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms.quantize import Quantize
+from fco_cli.algorithms.transforms.topk import TopK
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.tasks.custom import Custom
 
 NAMES = ["east", "north", "south"]
@@ -21,8 +26,11 @@ FEDERATED = sorted(name for name, kind in all_algorithms().items() if kind.feder
 
 
 def task_of(folder: Path, loss: str, **changes: Any) -> Custom:
-    options = {"standardize": True, "holdout": "rows", "holdout_fraction": 0.2, "huber_delta": 1.0} | changes
-    return Custom(name="custom", strength=0.1, radius=1.0, path=str(folder / "pooled.npz"), loss=loss, **options)
+    options: dict[str, Any] = {}
+    for file in ("base/tabular.yaml", "task/custom.yaml"):
+        options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
+    changes = {"path": str(folder / "pooled.npz"), "loss": loss, "holdout": "rows", **changes}
+    return Custom(**{**options, **changes})
 
 
 @pytest.fixture
@@ -120,8 +128,8 @@ def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
     link, messages = apart.task.connection.link, pooled.algorithm._messages
     for silent in (None, 1, 2, None):
 
-        def without(state, cohort, memory, rows, silent=silent):
-            sent, kept = messages(state, cohort, memory, rows)
+        def without(state, cohort, memory, rows, keys, silent=silent):
+            sent, kept = messages(state, cohort, memory, rows, keys)
             sent[cohort.clients == silent] = np.nan
             return sent, kept
 
@@ -138,3 +146,42 @@ def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
     apart.task.connection.link.silent_in_training = "north"
     with pytest.raises(ClientsLost, match="north"):
         simulation.advance()
+
+
+@pytest.mark.parametrize("fill", ["mean", "median"])
+def test_tables_as_they_are_are_prepared_by_what_sites_tell(
+    interpreted, tmp_path, make_site_on, psi_for, make_hparams, fill
+):
+    """Categories, missing values, a test split: the features, and then the bits, of the simulation."""
+    random = np.random.default_rng(5)
+    lines = []
+    for name, rows in zip(NAMES, (23, 31, 14), strict=True):
+        values = [
+            (f"{random.normal():.3f}", random.choice(["red", "blue", "?"]), random.choice(["1", "2", ""]), str(k % 2))
+            for k in range(rows)
+        ]
+        table = [",".join(row) for row in values]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,color,size,y", *table]))
+        lines += [f"{name},{row}" for row in table]
+    (tmp_path / "pooled.csv").write_text("\n".join(["client,age,color,size,y", *lines]))
+    task = task_of(tmp_path, "logistic", path=str(tmp_path / "pooled.csv"), fill=fill, test="rows", flag_missing=True)
+    apart = CustomAtSites.of(task, make_site_on(tmp_path))
+    algorithm, psi, hparams = all_algorithms()["zhj"](), psi_for("zhj"), make_hparams(clients_per_round=3)
+    jobs = []
+    for one in (task, apart):
+        data = one.data(0, "float64")
+        problem = data.joined(psi)
+        setup = Setup(one, problem, hparams, 0, algorithm)
+        if one is apart:
+            setup = dataclasses.replace(setup, clients=problem.data.clients_at_work(hparams, 0))
+        assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
+        jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
+        assert evaluate_test(one, problem, jobs[-1][0].model)["test_loss"] > 0
+    assert_same(*jobs)
+
+
+@pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
+def test_transforms_are_the_simulation_s(interpreted, both, transform):
+    here, apart, varying = both("zhj")
+    here, apart = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (here, apart))
+    assert_same(run(here, varying), run(apart, varying))

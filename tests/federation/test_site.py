@@ -12,10 +12,12 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.errors import UserError
+from fco_cli.federated_data.preparation import Recipe, agree
+from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.clients import AtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site import Site
+from fco_cli.federation.site import Site, sent_task
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
@@ -45,26 +47,28 @@ def asked(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
 
 
 def prepared(ask, **changes):
-    task = {"loss": "logistic", "standardize": False, "holdout": "none", "holdout_fraction": 0.2, "huber_delta": 1.0}
+    task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
     ask("describe")
-    head = {"task": task | {"start": None}, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None}
+    head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None}
     return ask("prepare", head | changes)
 
 
 def at_work(ask, **changes):
-    prepared(ask)
-    ask("scale", {"outputs": 1, "start": None})
+    summary = Summary.of_plain(prepared(ask).head["summary"])
+    agreed = agree(summary, Recipe(standardize=False)).as_json()
+    ask("apply", {"preparation": agreed, "outputs": 1, "start": None})
     head = {
         "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
-        "mirror": {"name": "euclidean"},
+        "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     numbers = {"client_lr": np.ones(1), "server_lr": np.ones(1), "psi": np.ones((1, 1)), "options": np.zeros((1, 1))}
+    numbers["transform"] = np.zeros((1, 1))
     return ask("stack", head | changes, **numbers)
 
 
 TRAIN = {
     "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
-    "steps": None,
+    "steps": None, "last_batch": "keep",
 }  # fmt: skip
 STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
 
@@ -166,8 +170,8 @@ def test_kinds_that_are_not_known(asked, kind):
 )
 def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
     ask = asked()
-    usual = {"loss": "logistic", "standardize": False, "holdout": "none", "holdout_fraction": 0.2, "huber_delta": 1.0}
-    answer = prepared(ask, task=usual | {"start": None} | task)
+    usual = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
+    answer = prepared(ask, task=usual | task)
     if reason is None:
         assert answer.head["training"] == 31
     else:
@@ -181,7 +185,12 @@ def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
         ({"algo": {"name": "optimum"}}, "no federated algorithm"),
         ({"algo": {"name": "zhj", "local_steps": "x"}}, "no such key"),
         ({"regularizer": {"name": "l1", "strength": -1.0}}, "regularizer.strength"),
+        (
+            {"regularizer": {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}},
+            "mapping",
+        ),
         ({"mirror": {"name": "euclid"}}, "mirror.name"),
+        ({"transform": {"name": "pickle"}}, "transform.name"),
         ({"jobs": 0}, "numbers"),
         ({"jobs": 10**9}, "max_numbers"),
     ],
@@ -205,7 +214,7 @@ def test_a_token_is_no_path(interpreted, asked, token, tmp_path):
         (Policy(losses=["squared"], min_rows=2), "losses: squared"),
         (Policy(algorithms=["fedavg"], min_rows=2), "algorithms: fedavg"),
         (Policy(regularizers=["l1_ball"], min_rows=2), "regularizers: l1_ball"),
-        (Policy(messages=["describe", "prepare", "scale", "stack"], min_rows=2), "does not allow evaluate"),
+        (Policy(messages=["describe", "prepare", "apply", "stack"], min_rows=2), "does not allow evaluate"),
         (Policy(max_rounds=3, min_rows=2), "limit of 3 rounds"),
         (Policy(max_evaluations=3, min_rows=2), "limit of 3 evaluations"),
         (Policy(max_numbers=5, min_rows=2), "max_numbers: 5"),
@@ -233,7 +242,7 @@ def test_the_audit_file_has_every_message_and_no_number(interpreted, asked):
     ask = asked()
     at_work(ask)
     entries = [json.loads(line) for line in ask.site.audit.path.read_text().splitlines()]
-    assert [entry["kind"] for entry in entries] == ["describe", "prepare", "scale", "stack"]
+    assert [entry["kind"] for entry in entries] == ["describe", "prepare", "apply", "stack"]
     assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
 
 
