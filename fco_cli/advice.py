@@ -22,6 +22,7 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
+from fco_cli.simulation.sampling import Sampler
 from fco_cli.simulation.smoothness import batch_gradient, estimate_smoothness
 
 CLIENTS, BATCHES = 64, 8
@@ -98,9 +99,9 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
         zeta=zeta,
         gradient=longest,
         divergence=_divergence(problem, optimum[0], start[0]),
-        steps=float(np.ceil(problem.data.sizes / hparams.batch_size).mean() * hparams.local_epochs),
-        rounds=hparams.rounds,
-        clients=min(hparams.clients_per_round, problem.data.clients),
+        steps=Sampler(problem.data.sizes, hparams, run.seed).mean_steps,
+        rounds=hparams.last_round,
+        clients=min(hparams.sampled(problem.data.clients), problem.data.clients),
     )
 
 

@@ -18,8 +18,10 @@ FLOORS = [
     {"federated_data"},
     {"tasks", "algorithms"},
     {"simulation"},
+    {"federation"},
     {"config"},
     {"sweeps"},
+    {"selection"},
     {"reporting", "theory", "advice"},
     {"commands"},
 ]

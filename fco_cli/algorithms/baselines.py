@@ -13,13 +13,23 @@ from fco_cli.algorithms.protocol import Algorithm
 from fco_cli.algorithms.rounds import Cohort, Costs, Round, State
 from fco_cli.errors import NoCertificate, UserError, require
 from fco_cli.problem.compiled import Kernel, kernel, specialize
-from fco_cli.problem.data import Batches
+from fco_cli.problem.data import Batches, steps_of
 from fco_cli.problem.layout import Array
 
 log = logging.getLogger(__name__)
 
 prange = range  # Numba's parallel range in the compiled kernel
 FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
+
+
+@kernel
+def proximal_steps(w, rate, batches, geometry):
+    """w <- to_primal(to_dual(w) - eta g, eta) for one batch after another."""
+    z = np.empty_like(w)
+    for k in range(steps_of(batches)):
+        to_dual(w, geometry, z)
+        descend(z, w, batches, k, rate)
+        to_primal(z, rate, geometry, w)
 
 
 @dataclass(kw_only=True)
@@ -30,11 +40,16 @@ class Pooled(Algorithm):
         return {"w": w}
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
-        return Round({"w": self.step(state["w"])}, np.zeros(len(self.varying), dtype=int))
+        return Round({"w": self.step(state["w"], cohort)}, np.zeros(len(self.varying), dtype=int))
 
-    def step(self, w: Array) -> Array:
+    def step(self, w: Array, cohort: Cohort | None) -> Array:
         """The model after one more round."""
         raise NotImplementedError
+
+    @cached_property
+    def _proximal_steps(self) -> Kernel:
+        problem = self.problem
+        return specialize(proximal_steps, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal)
 
     def output(self, state: State) -> Array:
         return state["w"]
@@ -42,20 +57,38 @@ class Pooled(Algorithm):
 
 @dataclass(kw_only=True)
 class Centralized(Pooled):
-    """Proximal gradient (mirror descent) on the pooled data: an epoch is a round is one full-batch step."""
+    """Proximal gradient (mirror descent) on the pooled data; a round is an epoch of them."""
 
     name: str = "centralized"
+    batch_size: int = 0  # 0: one step an epoch, with the gradient of F; the authors' code has 32
     uses = FULL_BATCH
 
-    def step(self, w: Array) -> Array:
-        """to_primal(to_dual(w) - eta grad F(w), eta)."""
-        rate = self.varying.client_lr
-        dual = self._to_dual(w)
-        dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
-        return self._to_primal(dual, rate)
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 0, "algo.batch_size", self.batch_size, "a whole number >= 1, or 0 for all rows")
+
+    @property
+    def pooled_batch(self) -> int:
+        return self.batch_size
+
+    def check(self) -> None:
+        by_rows = np.allclose(self.problem.weights, self.problem.data.weights("examples"))
+        one_problem = "examples, where clients are unequal and algo.batch_size draws from all rows alike"
+        require(not self.batch_size or by_rows, "hparams.weighting", self.problem.weighting, one_problem)
+
+    def step(self, w: Array, cohort: Cohort | None) -> Array:
+        rate, data = self.varying.client_lr, self.problem.data
+        if not self.batch_size:
+            dual = self._to_dual(w)
+            dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
+            return self._to_primal(dual, rate)
+        assert cohort is not None
+        w, batches = w.copy(), Batches(data.x, data.targets, cohort.order, cohort.edges, self.problem.model.widths)
+        self._proximal_steps(w, rate, batches, self.geometry)
+        return w
 
     def costs(self, cohort: Cohort | None) -> Costs:
-        return Costs(prox_calls=1, gradients=len(self.problem.data.y))
+        rows = len(self.problem.data.y)
+        return Costs(prox_calls=-(-rows // (self.batch_size or rows)), gradients=rows)
 
 
 @kernel
@@ -63,13 +96,11 @@ def step_alone(models, rate, x, y, order, offsets, widths, geometry):
     """Every client takes a proximal step from its own model, models [J, M, P], with all its rows as the batch."""
     jobs, clients, size = models.shape
     for m in prange(clients):
-        w, z = np.empty((jobs, size), models.dtype), np.empty((jobs, size), models.dtype)
+        w = np.empty((jobs, size), models.dtype)
         for j in range(jobs):
             for i in range(size):
                 w[j, i] = models[j, m, i]
-        to_dual(w, geometry, z)
-        descend(z, w, Batches(x, y, order, offsets[m : m + 2], widths), 0, rate)
-        to_primal(z, rate, geometry, w)
+        proximal_steps(w, rate, Batches(x, y, order, offsets[m : m + 2], widths), geometry)
         for j in range(jobs):
             for i in range(size):
                 models[j, m, i] = w[j, i]
@@ -88,18 +119,17 @@ class Local(Pooled):
 
     @cached_property
     def _step_alone(self) -> Kernel:
-        problem = self.problem
-        return specialize(
-            step_alone, parallel=True, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal
-        )
+        return specialize(step_alone, parallel=True, proximal_steps=self._proximal_steps)
 
     def initial_state(self, w: Array) -> State:
         return {"w": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
 
-    def step(self, w: Array) -> Array:
+    def step(self, w: Array, cohort: Cohort | None) -> Array:
         data, models = self.problem.data, w.copy()
         rows, widths = np.arange(len(data.y)), self.problem.model.widths
-        self._step_alone(models, self.varying.client_lr, data.x, data.y, rows, data.offsets, widths, self.geometry)
+        self._step_alone(
+            models, self.varying.client_lr, data.x, data.targets, rows, data.offsets, widths, self.geometry
+        )
         return models
 
     def costs(self, cohort: Cohort | None) -> Costs:
@@ -134,7 +164,7 @@ class Optimum(Pooled):
     def initial_state(self, w: Array) -> State:
         return {"w": w.astype(float)}
 
-    def step(self, w: Array) -> Array:
+    def step(self, w: Array, cohort: Cohort | None) -> Array:
         return np.concatenate([self._solve(j, w[j : j + 1], self.varying.psi[j : j + 1]) for j in range(len(w))])
 
     def _solve(self, j: int, w: Array, psi: Array) -> Array:

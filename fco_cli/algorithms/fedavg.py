@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from fco_cli.algorithms.primitives import assign, descend, psi_subgradient, step
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
@@ -54,6 +55,7 @@ class FedAvgSubgradient(FedAvg):
     """Averaged local subgradient steps."""
 
     name: str = "fedavg_subgrad"
+    subgradient_after: bool = False  # the gradient step, where that has led, as the authors' code takes it
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.subgradient is not None, "algo", self.name, f"one that needs no subgradient: {psi.name} has none")
@@ -69,3 +71,20 @@ class FedAvgSubgradient(FedAvg):
             descend(w, w, batches, k, rate)  # w <- w - eta_c (g + subgradient of psi)
             step_along(w, rate, subgradient)
         subtract(w, received.w)
+
+    @staticmethod
+    @kernel
+    def steps_in_turn(received, memory, message, rate, options, batches, geometry):
+        w = message.w
+        assign(w, received.w)
+        subgradient = np.zeros_like(w)
+        for k in range(steps_of(batches)):
+            descend(w, w, batches, k, rate)
+            psi_subgradient(w, geometry, subgradient)
+            step_along(w, rate, subgradient)
+        subtract(w, received.w)
+
+    @cached_property
+    def client_steps(self) -> Kernel:
+        text = self.steps_in_turn if self.subgradient_after else self.local_steps
+        return specialize(text, parallel=False, **self._parts)

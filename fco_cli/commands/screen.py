@@ -114,7 +114,7 @@ class RunProgress:
 
 
 class SweepProgress:
-    """Counts finished, running, diverged and failed runs; a live line on a terminal, log lines elsewhere."""
+    """Counts finished, running, diverged, failed and refused runs; a live line on a terminal, log lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -159,9 +159,10 @@ class SweepProgress:
             self.said = now
 
     def _counts(self) -> str:
-        failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
-        running = sum(self.running.values())
-        return f"{self.counts['finished']} finished, {running} running, {self.counts['diverged']} diverged{failed}"
+        shown = {"finished": self.counts["finished"], "running": sum(self.running.values())}
+        shown |= {"diverged": self.counts["diverged"]}
+        shown |= {kind: self.counts[kind] for kind in ("failed", "refused") if self.counts[kind]}
+        return ", ".join(f"{count} {kind}" for kind, count in shown.items())
 
     def _share_done(self) -> float:
         """Of the work, a stack counted by its number of runs."""

@@ -7,7 +7,7 @@ import numpy as np
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN = range(9)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS = range(12)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
@@ -21,7 +21,7 @@ def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-B27, B30, B31, B32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+B11, B27, B30, B31, B32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
 
 
 @kernel
@@ -39,6 +39,12 @@ def subkey(key, index):
 
 
 @kernel
+def uniform(key, index):
+    """The index-th number of a key: from 0 to below 1."""
+    return (mixed(key + GOLDEN * (np.uint64(index) + np.uint64(1))) >> B11) * 2.0**-53
+
+
+@kernel
 def shuffle(key, rows):
     """Permute `rows` in place (Fisher and Yates), by the numbers mixed(key + GOLDEN), mixed(key + 2 GOLDEN), ..."""
     for i in range(rows.shape[0] - 1, 0, -1):
@@ -48,42 +54,81 @@ def shuffle(key, rows):
 
 
 @kernel
-def draw_batches(seed, round_index, clients, sizes, batch_size, steps, order, edges, first):
+def draw_batches(seed, round_index, clients, sizes, used, uncut, batch_size, steps, order, edges, first):
     """Every client's rows in a fresh order for every epoch, and where its steps[i] batches begin and end.
 
-    A function of (seed, round, client): `clients` may be the whole cohort or one client, with the same result for it.
+    Of an epoch it uses the first used[i] rows, and a batch ends after every uncut[i] of all these. A function of (seed,
+    round, client): `clients` may be the whole cohort or one client, with the same result for it.
     """
     round_key = subkey(subkey(np.uint64(seed), SHUFFLES), round_index)
     at, batch = 0, 0
     for i in range(clients.shape[0]):
-        key, size = subkey(round_key, clients[i]), sizes[i]
+        key, size, start = subkey(round_key, clients[i]), sizes[i], at
         first[i] = batch
-        in_epoch = -(-size // batch_size)
-        for epoch in range(-(-steps[i] // in_epoch)):
-            rows = order[at : at + size]
+        in_uncut = -(-uncut[i] // batch_size)
+        for b in range(steps[i]):
+            edges[batch] = start + b // in_uncut * uncut[i] + b % in_uncut * batch_size
+            batch += 1
+        at = edges[batch - 1] + min(batch_size, uncut[i] - (steps[i] - 1) % in_uncut * batch_size)
+        for epoch in range(-(-(at - start) // used[i])):
+            begin = start + epoch * used[i]
+            rows = order[begin : begin + size]  # what is not used gives way to what comes next
             for row in range(size):
                 rows[row] = row
             shuffle(subkey(key, epoch), rows)
-            taken = min(in_epoch, steps[i] - epoch * in_epoch)  # the last epoch may end before its rows do
-            for b in range(taken):
-                edges[batch] = at + b * batch_size
-                batch += 1
-            at += min(size, taken * batch_size)
     edges[batch] = at
     first[clients.shape[0]] = batch
 
 
+# What becomes of the rows that are left of an epoch when no whole batch can be made of them: a smaller batch, nothing,
+# or a whole one together with the next epoch's. A client with fewer rows than a batch keeps them in any case.
+LAST_BATCHES = ("keep", "drop", "straddle")
+
+
+def used_rows(sizes: Array, batch_size: int, last_batch: str) -> Array:
+    """How many of its rows a client goes through in an epoch."""
+    return np.where(sizes < batch_size, sizes, sizes // batch_size * batch_size) if last_batch == "drop" else sizes
+
+
+def local_steps_of(sizes: Array, batch_size: int, epochs: int, last_batch: str = "keep") -> Array:
+    """K: how many batches so many epochs make of every client's rows."""
+    if last_batch == "straddle":
+        return -(-sizes * epochs // batch_size)
+    return -(-used_rows(sizes, batch_size, last_batch) // batch_size) * epochs
+
+
+@kernel
+def draw_keys(seed, round_index, clients, keys):
+    round_key = subkey(subkey(np.uint64(seed), MESSAGES), round_index)
+    for i in range(clients.shape[0]):
+        keys[i] = subkey(round_key, clients[i])
+
+
 def batches_of(
-    seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, epochs: int, steps: int | None = None
-) -> tuple[Array, Array, Array]:
+    seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, epochs: int, last_batch: str = "keep",
+    steps: int | None = None,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """order, edges, first: batch b is the rows order[edges[b]:edges[b+1]] of its client, who counts its own from 0;
-    client i has the batches first[i] to first[i+1]. The last, partial batch of an epoch is kept.
+    client i has the batches first[i] to first[i+1].
 
     With `steps` every client has so many batches, of as many epochs as that takes.
     """
-    in_epoch = -(-sizes // batch_size)
-    each = in_epoch * epochs if steps is None else np.full(len(sizes), steps, dtype=np.int64)
-    order = np.empty(int((-(-each // in_epoch) * sizes).sum()), dtype=np.int64)
+    used = uncut = used_rows(sizes, batch_size, last_batch)
+    if steps is None:
+        each, all_rows = local_steps_of(sizes, batch_size, epochs, last_batch), sizes * epochs
+    else:
+        each, all_rows = (np.full(len(sizes), many, dtype=np.int64) for many in (steps, steps * batch_size))
+    if last_batch == "straddle":
+        uncut = all_rows
+    room = -(-each // -(-uncut // batch_size)) * uncut
+    order = np.empty(int(room.sum() + sizes.max()), dtype=np.int64)
     edges, first = np.empty(int(each.sum()) + 1, dtype=np.int64), np.empty(len(clients) + 1, dtype=np.int64)
-    draw_batches(seed, round_index, clients, sizes, batch_size, each, order, edges, first)
+    draw_batches(seed, round_index, clients, sizes, used, uncut, batch_size, each, order, edges, first)
     return order[: edges[-1]], edges, first
+
+
+def message_keys(seed: int, round_index: int, clients: Array) -> Array:
+    """What is random in the messages of a round is drawn from these, one for every client: [S]."""
+    keys = np.empty(len(clients), dtype=np.uint64)
+    draw_keys(seed, round_index, clients, keys)
+    return keys

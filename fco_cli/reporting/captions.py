@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from fco_cli.reporting.curse import THRESHOLD
+from fco_cli.reporting.figure1 import told_apart
 from fco_cli.reporting.figures import EDGE
 from fco_cli.reporting.robustness import QUALITIES
 from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, spread_said
@@ -29,8 +30,9 @@ KINDS = {
 }
 SWEEP = "How every algorithm ends, at its best learning rates, for each value of {key}; the target is 90% of the way."
 SEARCH = (
-    "The share of the lasso claims that hold, by what the paper leaves open: the start, how much clients differ, the "
-    "rule that chooses learning rates, and lambda. Seed 0 searches, the others judge."
+    "The share of the lasso claims that hold, by what the paper leaves open: the start, how much clients differ, an "
+    "epoch's last batch (keep, drop), 1/2 in the loss, the rule that chooses learning rates, and lambda. Seed 0 "
+    "searches, the others judge."
 )
 THEORY = "Measured (solid) and bound (dashed) along R, K, M and the step size; below the bound is as the theorem says."
 # The kinds of figures that are figures of the paper; an experiment with several of them has several numbers.
@@ -48,6 +50,8 @@ def caption(study: Study, kind: str, choices: dict[str, Choice]) -> str:
     said = spread_said(study)
     if said and kind in ("curves", "side_by_side"):
         text += f" {_capitalized(said)}."
+    if kind == "side_by_side" and (alike := told_apart(choices)):
+        text += f" {alike}"
     if kind in ("curves", "learning_rates") and any(choice.on_edge for choice in choices.values()):
         text += f" {EDGE}: the chosen pair lies on the edge of its grid; beyond it nothing was tried."
     return text

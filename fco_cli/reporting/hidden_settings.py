@@ -1,13 +1,18 @@
 """`experiment=hidden_settings`: under which settings that the paper leaves open do its claims hold together?
 
-A setting is a lambda, a scale of the clients' differences, a start and a rule for learning rates; under each the lasso
-claims are put to the runs of lasso I to IV. Seed 0 searches, all others judge.
+A setting is a lambda, a scale of the clients' differences, a start, what becomes of an epoch's last batch, a 1/2 in the
+loss or none, and a rule for learning rates; under each the lasso claims are put to the runs of lasso I to IV. Seed 0
+searches, all others judge.
+
+The last two are readings of the same runs. One at (lambda, client_lr) is, bit for bit, also one with half the loss at
+(lambda / 2, 2 client_lr), so a reading is of those client rates that it finds on the paper's grid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +21,17 @@ import numpy as np
 from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
 from fco_cli.reporting.claims import NOT_RUN, Claim, Entry, evaluate, read_claims
+from fco_cli.reporting.design import design_of
 from fco_cli.reporting.figures import new_figure, styled
-from fco_cli.reporting.studies import Results, Study
+from fco_cli.reporting.records import RecordedRun
+from fco_cli.reporting.studies import Results, Rule, Study
 from fco_cli.reporting.style import OPTIMUM, SEARCH, metric_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEARCH_SEED = 0
+LOSS_FACTORS = (1.0, 0.5)
 EXPERIMENTS = {"lasso": "lasso_i", "lasso_ii": "lasso_ii", "lasso_iii": "lasso_iii", "lasso_iv": "lasso_iv"}  # by task
 
 
@@ -33,12 +41,15 @@ class Setting:
 
     start: str
     heterogeneity: float
+    last_batch: str
+    loss_factor: float
     rule: str
     strength: float
 
     @property
     def row(self) -> str:
-        return f"{self.start}, heterogeneity {self.heterogeneity:g}, {metric_style(self.rule).label}"
+        half = "" if self.loss_factor == 1 else f", loss x {self.loss_factor:g}"
+        return f"{self.start}, heterogeneity {self.heterogeneity:g}, {self.last_batch}{half}"
 
 
 @dataclass(frozen=True)
@@ -65,22 +76,40 @@ class Tried:
 
 def tried_settings(studies: Iterable[Study]) -> list[Tried]:
     """All settings whose four datasets were run, the best of the search first."""
-    groups: dict[tuple[str, float, float], list[Study]] = {}
+    groups: dict[Setting, list[Study]] = {}
     for study in studies:
-        task, psi = study.runs[0].config["task"], study.runs[0].config["regularizer"]
-        groups.setdefault((task["start"] or "zeros", task["heterogeneity"], psi["strength"]), []).append(study)
+        for factor in LOSS_FACTORS:
+            for rule in filter(None, (study.rule, study.rule.other)):
+                given = [run for run in study.runs if run.relative is None]
+                if runs := [run for run in map(partial(_with_loss, factor), given) if run.client_lr in _grid()]:
+                    groups.setdefault(_setting(study, factor, rule), []).append(replace(study, rule=rule, runs=runs))
     claims = [claim for claim in read_claims() if _speaks_of_settings(claim)]
-    tried = []
-    for (start, heterogeneity, strength), members in groups.items():
-        if len(members) != len(EXPERIMENTS):
-            continue
-        rules = [members[0].rule, *([other] if (other := members[0].rule.other) else [])]
-        for rule in rules:
-            ruled = [replace(study, rule=rule) for study in members]
-            search = _score(claims, ruled, lambda seed: seed == SEARCH_SEED)
-            judge = _score(claims, ruled, lambda seed: seed != SEARCH_SEED)
-            tried.append(Tried(Setting(start, heterogeneity, rule.metric, strength), search, judge))
+    tried = [
+        Tried(setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__)))
+        for setting, members in groups.items()
+        if len(members) == len(EXPERIMENTS)
+    ]
     return sorted(tried, key=lambda one: (-one.search.share if one.search else 0, one.setting))
+
+
+def _setting(study: Study, factor: float, rule: Rule) -> Setting:
+    task, psi, hparams = (study.runs[0].config[part] for part in ("task", "regularizer", "hparams"))
+    return Setting(
+        task["start"] or "zeros", task["heterogeneity"], hparams["last_batch"], factor, rule.metric,
+        factor * psi["strength"],
+    )  # fmt: skip
+
+
+def _with_loss(factor: float, run: RecordedRun) -> RecordedRun:
+    """The run as one whose loss has the factor."""
+    hparams = run.config["hparams"]
+    return replace(run, config=run.config | {"hparams": hparams | {"client_lr": hparams["client_lr"] / factor}})
+
+
+@cache
+def _grid() -> frozenset[float]:
+    """The paper's client rates."""
+    return frozenset(client for _, client, _ in design_of("lasso_i").pairs if isinstance(client, float))
 
 
 def _score(claims: list[Claim], studies: list[Study], wanted: Callable[[int], bool]) -> Score | None:
@@ -112,13 +141,14 @@ def _speaks_of_settings(claim: Claim) -> bool:
 def as_markdown(tried: list[Tried]) -> str:
     """A line per setting, the best of the search first, and what no setting of the search reproduces."""
     lines = ["# What must the authors have used?", ""]
-    lines += ["| start | heterogeneity | rates by | lambda | claims that hold on seed 0 | on the other seeds |"]
-    lines += ["| --- " * 6 + "|"]
+    heads = ("start", "heterogeneity", "last batch", "loss times", "rates by", "lambda")
+    lines += [f"| {' | '.join(heads)} | claims that hold on seed 0 | on the other seeds |"]
+    lines += ["| --- " * (len(heads) + 2) + "|"]
     for one in tried:
-        setting = one.setting
-        rule = metric_style(setting.rule).label
-        scores = " | ".join(_said(score) for score in (one.search, one.judge))
-        lines.append(f"| {setting.start} | {setting.heterogeneity:g} | {rule} | {setting.strength:g} | {scores} |")
+        start, heterogeneity, last_batch, factor, rule, strength = astuple(one.setting)
+        cells = [start, f"{heterogeneity:g}", last_batch, f"{factor:g}", metric_style(rule).label, f"{strength:g}"]
+        cells += [_said(score) for score in (one.search, one.judge)]
+        lines.append(f"| {' | '.join(cells)} |")
     searched = [set(one.search.never) for one in tried if one.search]
     if searched:
         nowhere = sorted(set.intersection(*searched))
@@ -133,27 +163,24 @@ def _said(score: Score | None) -> str:
 
 @styled
 def draw_map(tried: list[Tried]) -> Figure:
-    """The share of claims that hold: a row per start, heterogeneity and rule, a column per lambda."""
+    """The share of claims that hold: a panel per rule, a row per setting but for lambda, a column per lambda."""
+    rules = list(dict.fromkeys(one.setting.rule for one in sorted(tried, key=lambda one: one.setting)))
     rows = sorted({one.setting.row for one in tried})
     columns = sorted({one.setting.strength for one in tried})
-    figure, axes = new_figure(1.0 + 0.36 * len(rows), 2, 1, sharex=True)
-    judged = any(one.judge for one in tried)
-    titles = ("seed 0, the search", "other seeds, the judges" if judged else "other seeds: not run")
-    for axis, title, which in zip(axes[:, 0], titles, ("search", "judge"), strict=True):
+    figure, axes = new_figure(0.4 + len(rules) * (0.35 + 0.15 * len(rows)), len(rules), 1, sharex=True)
+    for axis, rule in zip(axes[:, 0], rules, strict=True):
         shares = np.full((len(rows), len(columns)), np.nan)
         for one in tried:
-            score: Score | None = getattr(one, which)
-            if score is not None:
+            if one.setting.rule == rule and (score := one.search or one.judge):
                 place = rows.index(one.setting.row), columns.index(one.setting.strength)
                 shares[place] = score.share
                 colour = "black" if score.share > 0.75 else "white"
-                axis.text(
-                    place[1], place[0], f"{100 * score.share:.0f}", ha="center", va="center", color=colour, fontsize=7
-                )
+                said = "/".join(f"{100 * each.share:.0f}" if each else "–" for each in (one.search, one.judge))
+                axis.text(*place[::-1], said.removesuffix("/–"), ha="center", va="center", color=colour, fontsize=6)
         axis.imshow(shares, vmin=0.4, vmax=1, cmap="viridis", aspect="auto")
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), rows, fontsize=6)
-        axis.set_title(f"claims that hold, in %: {title}", loc="right")
+        axis.set_title(f"rates by {metric_style(rule).label}: % on seed 0/on the others", loc="right")
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
     axes[-1, 0].set_xlabel("lambda")

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from fco_cli.config import Run
@@ -37,7 +38,7 @@ class Event:
     """What a stack says of itself while it runs."""
 
     stack: int
-    kind: str  # round, finished, diverged or failed
+    kind: str  # round, finished, diverged, failed, or refused: never begun, for what the user asked cannot be
     running: int = 0  # jobs, for `round`
     progress: float = 0.0  # the share of the rounds that are done, for `round`
     text: str = ""
@@ -109,12 +110,20 @@ def _collecting_warnings(ended: Ended) -> Iterator[None]:
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack's identity, in the order in which it appears; very large groups are divided."""
+    """Group runs by their stack's identity; very large groups are divided.
+
+    One stack of every algorithm comes before the second of any: processes that begin together then compile different
+    kernels, and find each other's later.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.identity.stack, []).append(run)
-    parts = [members[low : low + LARGEST] for members in groups.values() for low in range(0, len(members), LARGEST)]
-    return [Stack(number, members) for number, members in enumerate(parts)]
+    turns: dict[str, list[list[Run]]] = {}
+    for members in groups.values():
+        parts = [members[low : low + LARGEST] for low in range(0, len(members), LARGEST)]
+        turns.setdefault(members[0].algo.name, []).extend(parts)
+    in_turn = [part for turn in zip_longest(*turns.values()) for part in turn if part is not None]
+    return [Stack(number, members) for number, members in enumerate(in_turn)]
 
 
 class Reporter:
@@ -157,17 +166,17 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     return ended
 
 
-def given_up(stack: Stack, reason: str, post: Post) -> Ended:
+def given_up(stack: Stack, reason: str, post: Post, kind: str = "failed") -> Ended:
     """The end of a stack whose process, or whose workers, died again and again."""
     done = _on_disk(stack)
     left = {run.run_id: reason for run in stack.runs if run.run_id not in done}
     for _ in left:
-        post(Event(stack.number, "failed"))
+        post(Event(stack.number, kind))
     return Ended(results=done, failures=left)
 
 
 def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
-    ended = given_up(stack, str(problem), post)
+    ended = given_up(stack, str(problem), post, "refused")
     return Ended(results=ended.results, refusals=ended.failures)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.download import ARCHIVES, fetch
-from fco_cli.federated_data.format import FederatedData, check_labels
+from fco_cli.federated_data.format import FederatedData, check_complete, check_labels
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
@@ -26,12 +26,14 @@ class Femnist(ImageClassification):
 
     classes: int
     client_fraction: float  # of the writers; the paper takes a tenth for the digits
+    writers: str = "drawn"  # that fraction of them by the seed, or the first of them by name
     data_dir: str | None = None  # TFF's or LEAF's folder, or an .npz file; none: download
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.classes in ARCHIVES, "task.classes", self.classes, "10 or 62")
         require(0 < self.client_fraction <= 1, "task.client_fraction", self.client_fraction, "above 0, at most 1")
+        require(self.writers in ("drawn", "first"), "task.writers", self.writers, "drawn or first")
 
     def missing_data(self) -> str | None:
         archive = ARCHIVES[self.classes]
@@ -42,8 +44,8 @@ class Femnist(ImageClassification):
     def contents(self) -> dict[str, str]:
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
-        some = Writers(self.client_fraction, seed=0)  # as many as with any seed, and so as much memory
-        return {"data_dir": fingerprint(Path(self.data_dir), some)}
+        some = self._chosen(seed=0)  # as many as with any seed, and so as much memory
+        return {"data_dir": fingerprint(Path(self.data_dir), choose=some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
@@ -51,6 +53,7 @@ class Femnist(ImageClassification):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
+        check_complete(data, "every pixel must be given")
         check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
@@ -59,24 +62,29 @@ class Femnist(ImageClassification):
         training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, test, self.classes, seed, data.owners(*splits))
+        return self.with_model(training, replace(test, trained_as=data.owners(*splits)), self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""
         source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
-        return read(source, choose=Writers(self.client_fraction, seed))
+        return read(source, choose=self._chosen(seed))
+
+    def _chosen(self, seed: int) -> Writers:
+        return Writers(self.client_fraction, seed if self.writers == "drawn" else None)
 
 
 @dataclass(frozen=True)
 class Writers:
-    """A random choice of the writers."""
+    """A choice of the writers: random by a seed, or without one those that come first."""
 
     fraction: float
-    seed: int
+    seed: int | None
 
     def __call__(self, writers: list[str]) -> list[str]:
-        count = max(2, round(self.fraction * len(writers)))
-        chosen = generator(self.seed, TRAINING).choice(len(writers), min(count, len(writers)), replace=False)
+        count = min(max(2, round(self.fraction * len(writers))), len(writers))
+        if self.seed is None:
+            return sorted(writers)[:count]
+        chosen = generator(self.seed, TRAINING).choice(len(writers), count, replace=False)
         return [writers[m] for m in sorted(chosen)]
 
 

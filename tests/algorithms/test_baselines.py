@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying
-from fco_cli.algorithms.baselines import Optimum
+from fco_cli.algorithms.baselines import Centralized, Optimum
+from fco_cli.algorithms.rounds import Costs
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.sampling import Sampler
 
 
 def solve(problem, **options):
@@ -113,6 +117,34 @@ def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regulari
         state = algorithm.round(state).state
         w = l1_prox(0.3)(w - 0.1 * problem.risk(w[None]).gradient[0], 0.1)
         np.testing.assert_allclose(algorithm.output(state)[0], w, rtol=1e-13)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_centralized_in_batches(make_problem, make_algorithm, make_hparams, regularizer, l1_prox):
+    """An epoch of proximal steps through all clients' rows in a fresh order; a round is one epoch."""
+    problem = make_problem(regularizer("l1", strength=0.3), weighting="examples")
+    algorithm, data = make_algorithm("centralized", problem, 0.05, batch_size=6), problem.data
+    sampler = Sampler(np.array([20]), make_hparams(batch_size=6, clients_per_round=1), 0)
+    state, w = algorithm.initial_state(np.zeros((1, problem.layout.size))), np.zeros(problem.layout.size)
+    for epoch in range(3):
+        cohort = sampler.cohort(epoch)
+        assert np.diff(cohort.edges).tolist() == [6, 6, 6, 2]
+        for low, high in pairwise(cohort.edges):
+            some = cohort.order[low:high]
+            rows = np.column_stack([data.x[some], np.ones(len(some))])
+            w = l1_prox(0.3)(w - 0.05 * 2 * rows.T @ (rows @ w - data.y[some]) / len(some), 0.05)
+        state = algorithm.round(state, cohort).state
+        np.testing.assert_allclose(algorithm.output(state)[0], w, rtol=1e-12)
+    assert algorithm.costs(cohort) == Costs(prox_calls=4, gradients=20)
+
+
+def test_batches_of_all_rows_weigh_rows_alike(make_problem, make_algorithm):
+    """Of unequal clients that all count the same they would solve another problem than the one reported."""
+    with pytest.raises(UserError, match=r"hparams\.weighting: got 'uniform', must be examples"):
+        make_algorithm("centralized", make_problem(), batch_size=6)
+    make_algorithm("centralized", make_problem(sizes=(5, 5)), batch_size=6)
+    with pytest.raises(UserError, match=r"algo\.batch_size: got -1, must be a whole number >= 1, or 0"):
+        Centralized(batch_size=-1)
 
 
 @pytest.mark.usefixtures("interpreted")

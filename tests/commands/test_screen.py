@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fco_cli.commands.screen import COMPILING, RunProgress, noting_compilation, time_left
+from fco_cli.commands.screen import COMPILING, RunProgress, SweepProgress, noting_compilation, time_left
 from fco_cli.commands.tables import final_table
+from fco_cli.sweeps.stacks import Event, Stack
 
 TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left", 6006: "1 h 40 min left"}
 
@@ -53,3 +54,12 @@ def test_a_resumed_run_says_from_which_round(caplog):
         progress.on_round(simulation)
         progress.on_round(simulation)
     assert [record.getMessage() for record in caplog.records] == ["continued from round 30"]
+
+
+def test_refused_runs_are_not_said_to_have_failed(caplog):
+    caplog.set_level("INFO")
+    progress = SweepProgress(Console(file=io.StringIO()))
+    with progress.watching([Stack(0, [None, None])]):
+        for kind in ("round", "refused", "refused"):
+            progress.post(Event(0, kind, running=2))
+    assert caplog.messages[-1] == "0 finished, 0 running, 0 diverged, 2 refused"

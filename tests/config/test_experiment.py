@@ -47,4 +47,4 @@ def test_a_metric_that_no_run_has_is_refused_after_the_first_evaluation(override
     (reason,) = ended.refusals.values()
     assert reason.startswith(f"{override.split('=')[0]}: got 'rank', must be one of objective, train_loss")
     assert not list(tmp_path.rglob("metrics.csv"))
-    assert [event.progress for event in events if event.kind == "round"] == [0.0]
+    assert [(event.kind, event.progress) for event in events] == [("round", 0.0), ("refused", 0.0)]

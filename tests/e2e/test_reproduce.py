@@ -44,8 +44,8 @@ def without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
     started, ends = [], {}
 
-    def run_experiment(name, profile):
-        started.append(name)
+    def run_experiment(name, profile, algo):
+        started.append(f"{name} {algo}".strip())
         return ends.get(name, (0, ""))
 
     monkeypatch.setattr(command, "run_experiment", run_experiment)
@@ -73,6 +73,25 @@ def test_quick_runs_a_few(without_data):
     started, _ = without_data
     assert end_of("--profile", "quick") == 0
     assert started == list(command.QUICK)
+
+
+def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, tmp_path, capsys):
+    started, _ = without_data
+    assert end_of("--leaderboard") == 0
+    assert "successors" in started
+    assert all(name.startswith("successors") for name in started)
+    assert "skipped successors_heart: task.path: there is no heart.npz" in capsys.readouterr().out
+    (tmp_path / "heart.npz").touch()
+    assert end_of("--leaderboard") == 0
+    assert "successors_heart" in started
+
+
+def test_one_method_alone_joins_what_is_there(without_data, capsys):
+    started, _ = without_data
+    assert end_of("--algo", "zhj", "successors", "successors_digits") == 0
+    assert started == ["successors zhj", "successors_digits zhj"]
+    assert end_of("--algo", "jhz", "successors") == 2
+    assert "fco-reproduce: --algo: got jhz, must be one of c_fedda, " in capsys.readouterr().err
 
 
 def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):

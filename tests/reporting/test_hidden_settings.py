@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fco_cli.reporting.hidden_settings import as_markdown, draw_map, save_search, tried_settings
@@ -12,15 +14,17 @@ TASKS = ("lasso", "lasso_ii", "lasso_iii", "lasso_iv")
 GOOD, BAD = (0, 1, 1, 1), (0, 0.2, 0.5, 0.5)
 
 
-def add_setting(records, strength=0.2, start="glorot", seeds=(0,), mine=GOOD, tasks=TASKS):
+def add_setting(
+    records, strength=0.2, start="glorot", seeds=(0,), mine=GOOD, tasks=TASKS, client_lr=0.001, last_batch="keep"
+):
     """FedDualAvg and three others on every dataset."""
-    select = {"second": "recovery_error"}
+    select, psi = {"second": "recovery_error"}, {"name": "l1", "strength": strength}
     for task in tasks:
         for seed in seeds:
             for algo in ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp"):
                 records.add(
-                    algo, 0.001, 0.3, seed, experiment=SEARCH, select=select, psi={"name": "l1", "strength": strength},
-                    task={"name": task, "start": start, "heterogeneity": 1.0},
+                    algo, client_lr, 0.3, seed, experiment=SEARCH, select=select, psi=psi,
+                    task={"name": task, "start": start, "heterogeneity": 1.0}, hparams={"last_batch": last_batch},
                     f1=mine if algo == "feddualavg" else BAD, recovery_error=(4, 3, 2, 1),
                 )  # fmt: skip
 
@@ -39,8 +43,27 @@ def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(
     assert "lasso I, best learning rates of FedDualAvg (lasso_i)" not in bad.search.never  # (0.01, 1) was not tried
     assert "lasso I, FedDualAvg finds the pattern (lasso_i)" in bad.search.never
     page = as_markdown(tried)
-    assert page.index("| glorot | 1 | F1 | 0.2 |") < page.index("| glorot | 1 | F1 | 0.5 |")
+    assert page.index("| glorot | 1 | keep | 1 | F1 | 0.2 |") < page.index("| glorot | 1 | keep | 1 | F1 | 0.5 |")
     assert "Under no setting: " in page
+
+
+def test_half_the_client_rate_and_twice_lambda_is_read_as_half_the_loss(records):
+    """So that a claim about a pair of rates is about the paper's; rates that are on nobody's grid are left out."""
+    add_setting(records, strength=0.4, client_lr=0.0005)
+    add_setting(records, strength=0.4, client_lr=0.0007)
+    half, _ = tried_settings(collect([records.root]).search)
+    assert (half.setting.loss_factor, half.setting.strength) == (0.5, 0.2)
+    add_setting(records, strength=0.2, client_lr=0.001)
+    half, plain = (one for one in tried_settings(collect([records.root]).search) if one.setting.rule == "f1")
+    assert half.setting == replace(plain.setting, loss_factor=0.5)
+    assert half.search == plain.search
+
+
+def test_what_becomes_of_the_last_batch_is_a_setting(records):
+    add_setting(records)
+    add_setting(records, last_batch="drop", mine=BAD)
+    tried = tried_settings(collect([records.root]).search)
+    assert [(one.setting.rule, one.setting.last_batch) for one in tried[::2]] == [("f1", "keep"), ("f1", "drop")]
 
 
 def test_a_setting_without_all_datasets_is_not_scored(records):
@@ -66,10 +89,13 @@ def test_the_map_shows_both_kinds_of_seeds(records, tmp_path):
     add_setting(records, seeds=(0, 1))
     add_setting(records, start="zeros", mine=BAD)
     search = collect([records.root]).search
-    first, second, *_ = draw_map(tried_settings(search)).axes
-    assert len(first.texts) == 4
-    assert len(second.texts) == 2
-    assert first.get_yticklabels()[0].get_text() == "glorot, heterogeneity 1, F1"
+    axes = draw_map(tried_settings(search)).axes
+    assert [len(axis.texts) for axis in axes] == [2, 2]  # a panel per rule
+    for axis in axes:
+        judged, unjudged = (text.get_text() for text in sorted(axis.texts, key=lambda text: text.get_position()[1]))
+        assert "/" in judged
+        assert "/" not in unjudged
+        assert axis.get_yticklabels()[0].get_text() == "glorot, heterogeneity 1, keep"
     for part in ("figures", "tables"):
         (tmp_path / part).mkdir()
     assert save_search(search, tmp_path).exists()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation.engine import COUNTERS, Job, Simulation
@@ -49,6 +50,18 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
     assert all(diverged)
     assert diverged == sorted(diverged, reverse=True)
     assert diverged[0] > diverged[-1]
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
+    """Whatever batches clients have; anew in every round, and after a stop as without one."""
+    setup = make_setup("lasso", "centralized", options={"batch_size": 32}, batch_size=2, rounds=4)
+    (whole,) = simulate(setup, GOOD[:1])
+    assert whole.history["prox_calls"] == [0, 3, 6, 9, 12]  # 90 rows
+    assert whole.history["gradients"] == [0, 90, 180, 270, 360]
+    (half,) = (copy.deepcopy(job) for job in simulate(setup, GOOD[:1], rounds=2))
+    (again,) = simulate(setup, GOOD[:1], [half])
+    assert_same_bits(again, whole)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -136,6 +149,16 @@ def test_a_row_per_evaluated_round(make_setup, simulate):
 def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
     often, rarely = (make_setup("lasso", "fedmid", eval_every=n) for n in (1, 5))
     np.testing.assert_array_equal(simulate(often, [0.01])[0].model, simulate(rarely, [0.01])[0].model)
+
+
+def test_what_is_spent_is_a_metric_that_grows(make_setup, simulate):
+    """At every evaluated round, from 0 on; other transforms have no such column."""
+    setup = make_setup("lasso", "fedmid", transform=ClipNoise(clip_norm=0.1, noise_multiplier=5.0), rounds=6)
+    (job,) = simulate(setup, [0.001])
+    assert job.history["epsilon"] == [epsilon_of(r, 3, 6, 5.0, 1e-5) for r in range(7)]
+    assert 0 == job.history["epsilon"][0] < job.history["epsilon"][1] < job.history["epsilon"][6]
+    (job,) = simulate(make_setup("lasso", "fedmid", rounds=1), [0.001])
+    assert "epsilon" not in job.history
 
 
 def test_counters(make_setup, simulate):

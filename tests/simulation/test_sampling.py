@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,10 +49,41 @@ def test_every_row_once_per_epoch_in_batches(sizes, batch_size, epochs, seed, da
     assert cohort.steps.tolist() == [epochs * -(-sizes[m] // batch_size) for m in cohort.clients]
 
 
-def test_128_rows_in_tens_make_13_batches():
-    cohort = cohort_of(clients_of([128] * 4), hparams_of(4, 10, 1), 0, 0)
-    np.testing.assert_array_equal(cohort.steps, 13)
-    assert np.diff(cohort.edges)[12] == 8
+@pytest.mark.parametrize(("last_batch", "widths"), [("keep", [10] * 12 + [8]), ("drop", [10] * 12)])
+def test_128_rows_in_tens_make_13_batches_or_12(last_batch, widths):
+    cohort = cohort_of(clients_of([128] * 4), replace(hparams_of(4, 10, 1), last_batch=last_batch), 0, 0)
+    assert np.diff(cohort.edges).tolist() == widths * 4
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    batch_size=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    last_batch=st.sampled_from(["drop", "straddle"]),
+    pace=st.sampled_from(["epochs", "alike"]),
+)
+def test_the_same_epochs_cut_otherwise(sizes, batch_size, epochs, last_batch, pace):
+    """Dropped, the rows left of an epoch are in no batch; straddling, epochs are cut as one list of rows."""
+    hparams = replace(hparams_of(len(sizes), batch_size, epochs), last_batch=last_batch)
+    sampler = Sampler(np.array(sizes), hparams, 0, pace)
+    cohort = sampler.cohort(3)
+    for i, m in enumerate(cohort.clients):
+        many = int(cohort.steps[i]) * batch_size  # epochs: enough for whatever is cut of them
+        order, _, _ = batches_of(0, 3, np.array([m]), np.array([sizes[m]]), batch_size, many)
+        rows = order.reshape(many, sizes[m])
+        if last_batch == "drop":
+            cut = [epoch[at : at + batch_size].tolist() for epoch in rows for at in range(0, sizes[m], batch_size)]
+            expected = [batch for batch in cut if len(batch) == min(batch_size, sizes[m])]
+            steps = max(1, sizes[m] // batch_size) * epochs
+        else:
+            taken = (rows[:epochs] if pace == "epochs" else rows).ravel()
+            expected = [taken[at : at + batch_size].tolist() for at in range(0, len(taken), batch_size)]
+            steps = -(-sizes[m] * epochs // batch_size)
+        if pace == "epochs":
+            assert sampler.steps[m] == cohort.steps[i] == steps
+        edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
+        batches = [cohort.order[low:high].tolist() for low, high in pairwise(edges)]
+        assert batches == expected[: cohort.steps[i]]
 
 
 def test_a_function_of_seed_and_round_alone():

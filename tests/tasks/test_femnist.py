@@ -57,6 +57,15 @@ def test_a_fraction_of_the_writers_by_the_seed(build, small):
     assert (some.data.x != other.data.x).any()
 
 
+def test_the_first_of_the_writers_whatever_the_seed(build, small):
+    everybody = build(small)
+    for seed in (0, 1):
+        first = build(small, "task.client_fraction=0.3", "task.writers=first", f"seed={seed}")
+        np.testing.assert_array_equal(first.data.x, everybody.data.x[:9])  # three images each
+    with pytest.raises(UserError, match=r"task\.writers: got 'last', must be drawn or first"):
+        build(small, "task.writers=last")
+
+
 def test_the_configurations_are_those_of_the_paper(make_run):
     expected = {
         "femnist10_l1": (10, [], 0.1, "l1_ball", 1000),
