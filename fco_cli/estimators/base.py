@@ -77,7 +77,7 @@ class FederatedLinear(BaseEstimator):
             local_epochs=LOCAL_EPOCHS, weighting=self.weighting, tolerance=self.tol, most_rounds=self.max_rounds,
         )  # fmt: skip
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.random_state is not None else 0
-        psi, mirror, algo = self._regularizer(), Euclidean(), known[self.algo]()
+        psi, mirror, algo = self._regularizer(), Euclidean(), known[self.algo]()  # type: ignore[call-arg]
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
@@ -108,11 +108,6 @@ class FederatedLinear(BaseEstimator):
                 ConvergenceWarning, stacklevel=3,
             )  # fmt: skip
         return solved
-
-    def _keep(self, model: Array, outputs: int) -> None:
-        features = self.n_features_in_
-        self.coef_ = model[: outputs * features].reshape(outputs, features)
-        self.intercept_ = model[outputs * features :]
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self)
@@ -145,8 +140,7 @@ class Regression(RegressorMixin, FederatedLinear):
             if not loss.takes(y).all():
                 raise UserError(f"y: the {loss.name} loss needs {loss.allowed()}")
             solved = self._solve(self._task(X, y, groups, sample_weight, loss, 1))
-        self._keep(solved.models[0], 1)
-        self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
+        self.coef_, self.intercept_ = solved.models[0, :-1].copy(), float(solved.models[0, -1])
         self.n_rounds_, self.kkt_ = int(solved.rounds[0]), float(solved.residuals[0])
         return self
 
@@ -173,7 +167,9 @@ class Classification(ClassifierMixin, FederatedLinear):
         X, codes, loss, outputs = self._encoded(X, y)
         with as_value_errors():
             solved = self._solve(self._task(X, codes, groups, sample_weight, loss, outputs))
-        self._keep(solved.models[0], outputs)
+        size = outputs * X.shape[1]
+        self.coef_ = solved.models[0, :size].reshape(outputs, -1)
+        self.intercept_ = solved.models[0, size:].copy()
         self.n_rounds_, self.kkt_ = int(solved.rounds[0]), float(solved.residuals[0])
         return self
 

@@ -102,8 +102,8 @@ class FederatedLowRankRegressionCV(RegressionCV):
     """`FederatedLowRankRegression` at its best strength."""
 
     def __init__(
-        self, *, shape: tuple[int, int] | None = None, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
-        choice: str = "min",
+        self, *, shape: tuple[int, int] | None = None, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10,
+        by: str = "rows", choice: str = "min",
         algo: str = "fista", weighting: str = "uniform",
         client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
     ) -> None:  # fmt: skip
