@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli.commands.columns import add_columns, columns_of
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line, require
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from fco_cli.federated_data import FederatedData
     from fco_cli.federated_data.profile import Profile
-    from fco_cli.federated_data.source import Columns
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,46 +57,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _source(command: argparse.ArgumentParser) -> None:
-    from fco_cli.federated_data.source import Columns
-
-    known = Columns()
     command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
-    tables = command.add_argument_group("what the columns of a table mean; all others are features")
-    label = tables.add_mutually_exclusive_group()
-    label.add_argument("--label", default=known.label, metavar="COLUMN", help="to predict (default: %(default)s)")
-    label.add_argument("--positive", dest="label", metavar="CONDITION", help="a label of 0 and 1, such as 'num>0'")
-    tables.add_argument(
-        "--client", default=known.client, metavar="COLUMN", help="whose row it is (default: %(default)s)"
-    )
-    tables.add_argument("--split", default=known.split, metavar="COLUMN", help="train, val or test, if there is one")
-    tables.add_argument("--weights", metavar="COLUMN", help="how much a row counts")
-    for option, meaning in (
-        ("drop", "no feature"),
-        ("categorical", "categories that are written as numbers"),
-    ):
-        tables.add_argument(
-            f"--{option}", default=[], action="append", metavar="COLUMN", help=f"{meaning}; may be repeated"
-        )
-    missing = "a missing value beside ?, NA, ...: a word, a number, or chol:0 in one column; may be repeated"
-    tables.add_argument("--missing", default=[], action="append", metavar="WORD", help=missing)
-    tables.add_argument(
-        "--names", default="", metavar="A,B,...", help="the columns' names, of a table without a header"
-    )
+    client = add_columns(command)
+    client.add_argument("--client", default="client", metavar="COLUMN", help="whose row it is (default: %(default)s)")
+    client.add_argument("--weights", metavar="COLUMN", help="how much a row counts")
     command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer")
-
-
-def _columns(options: argparse.Namespace) -> Columns:
-    from fco_cli.federated_data.source import Columns
-
-    lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
-    names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
-    return Columns(options.label, options.client, options.split, options.weights, *lists, names)
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
     from fco_cli.federated_data import read
 
-    return read(options.source, _columns(options), options.min_samples)
+    return read(options.source, columns_of(options), options.min_samples)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -161,7 +132,7 @@ def _describe(options: argparse.Namespace) -> None:
 
     if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"{options.picture}: the picture must end in .png, .pdf or .svg")
-    tables = read_raw(options.source, _columns(options))
+    tables = read_raw(options.source, columns_of(options))
     profile = of_tables(tables) if tables is not None else of_data(_read(options))
     _print(_of_columns(profile))  # before anything is refused
     if options.table:

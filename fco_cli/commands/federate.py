@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+from fco_cli.commands.columns import add_columns, columns_of
 from fco_cli.commands.shell import answered, one_line_endings
 from fco_cli.errors import UserError, require
 
@@ -78,8 +80,7 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "name": name,
         "home": str(home),
         "data": str(arguments.data.resolve()),
-        "label": arguments.label,
-        "drop": arguments.drop,
+        "columns": asdict(columns_of(arguments)),
     }
     site = enrol.site_of(own)  # here, where somebody can mend what is wrong with the file
     kit = enrol.kit_of(home, name)
@@ -117,8 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("signed", type=Path, metavar="NAME.signed.zip")
     one.add_argument("--fingerprint", required=True, help="of the coordinator's authority, told by another channel")
     one.add_argument("--data", type=Path, required=True, help="the rows: .csv, .parquet or .npz; they stay here")
-    one.add_argument("--label", default="y", help="the column to be predicted")
-    one.add_argument("--drop", action="append", default=[], help="a column that is no feature; may be repeated")
+    add_columns(one)
     one.set_defaults(command=join)
     return parser
 

@@ -143,6 +143,8 @@ def _path(config: DictConfig) -> float:
 
     if config.dry_run:
         raise UserError("dry_run: experiment=path cannot be planned, only run")
+    if config.profile.name != "paper":
+        raise UserError(f"profile: got {config.profile.name}, must be paper: a path has no other scale")
     one = Run.of(config)
     with Stop() as stop:
         result = recorded_selection(one, stop)

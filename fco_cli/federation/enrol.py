@@ -146,7 +146,10 @@ def site_of(own: dict[str, Any]) -> Site:
     """A site from what its own `fco.json` says; threads are of no use to one client."""
     set_threads(1)
     home, name = Path(own["home"]), own["name"]
-    columns = Columns(label=own["label"], drop=tuple(own["drop"]))
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
+    }
+    columns = Columns(**given)
     file = SiteFile(Path(own["data"]), name, columns, home / "secret")
     return Site(name, file, Policy.read(home / "site.yaml"), home)
 

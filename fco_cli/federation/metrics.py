@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from fco_cli.federated_data.moments import Moments
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
 
-SCORE_BINS = 512  # of the scores' histogram, equal steps of the predicted probability
+BINS = 512  # of the scores' histogram, equal steps of the predicted probability
 
 
 class Sums(NamedTuple):
@@ -21,6 +22,7 @@ class Sums(NamedTuple):
     width: int  # k
     of_rows: Callable[[Array, Array], Array]
     metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
+    histogram: bool = False
 
 
 def _squares(scores: Array, y: Array) -> Array:
@@ -30,9 +32,8 @@ def _squares(scores: Array, y: Array) -> Array:
 
 
 def _rmse_and_r2(sums: Array, rows: Array) -> dict[str, Array]:
-    total = Moments(np.array(rows[0]), sums[0, :, 1], sums[0, :, 2])
-    for one, count in zip(sums[1:], rows[1:], strict=True):
-        total = total.merge(Moments(np.array(count), one[:, 1], one[:, 2]))
+    sites = [Moments(np.full(len(one), count), one[:, 1], one[:, 2]) for one, count in zip(sums, rows, strict=True)]
+    total = functools.reduce(Moments.merge, sites)
     squared = sums[:, :, 0].sum(axis=0) / total.count
     return {"rmse": np.sqrt(squared), "r2": 1 - squared / np.maximum(total.deviations / total.count, TINY)}
 
@@ -59,14 +60,14 @@ def _d2(sums: Array, rows: Array) -> dict[str, Array]:
 
 def _histogram(scores: Array, y: Array) -> Array:
     """How many negative, then positive rows have their probability in each bin."""
-    bins = np.minimum((expit(scores) * SCORE_BINS).astype(int), SCORE_BINS - 1)
-    places = bins + SCORE_BINS * (y > 0.5)
-    return np.stack([np.bincount(job, minlength=2 * SCORE_BINS) for job in places]).astype(float)
+    bins = np.minimum((expit(scores) * BINS).astype(int), BINS - 1)
+    places = bins + BINS * (y > 0.5)
+    return np.stack([np.bincount(job, minlength=2 * BINS) for job in places]).astype(float)
 
 
 def _auc(sums: Array, rows: Array) -> dict[str, Array]:
     """Rows of one bin count as ties, half each: off by at most half the share of such pairs."""
-    counts = sums.sum(axis=0).reshape(-1, 2, SCORE_BINS)
+    counts = sums.sum(axis=0).reshape(-1, 2, BINS)
     negative, positive = counts[:, 0], counts[:, 1]
     below = np.cumsum(negative, axis=1) - negative
     pairs = positive.sum(axis=1) * negative.sum(axis=1)
@@ -78,5 +79,5 @@ SUMS: dict[type[Loss], Sums] = {
     Squared: Sums(3, _squares, _rmse_and_r2),
     Huber: Sums(1, _absolute, _mae),
     Poisson: Sums(4, _deviances, _d2),
-    Logistic: Sums(2 * SCORE_BINS, _histogram, _auc),
+    Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),
 }

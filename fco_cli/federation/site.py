@@ -26,7 +26,7 @@ from fco_cli.federated_data.medians import BINS, counts_up_to
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federation.memory import SiteMemory
 from fco_cli.federation.message import BadMessage, Message
-from fco_cli.federation.metrics import SCORE_BINS, SUMS
+from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.policy import Audit, Policy, Refusal
 from fco_cli.federation.rows import Prepared, SiteFile, Split
 from fco_cli.federation.typed import one_of, typed
@@ -245,7 +245,6 @@ class Site:
             "training": rows.training, "held_out": rows.held_out,
         }  # fmt: skip
         sums = SUMS.get(type(task.chosen_loss()))
-        telling = sums is not None and (sums.width < SCORE_BINS or self.policy.share_histograms)
         for part, data in parts.items():
             if data is not None:
                 risk = DataRisk(data, np.ones(1), self.model, task.chosen_loss())(w, gradient=part == "training")
@@ -254,7 +253,7 @@ class Site:
                     arrays["gradient"] = risk.gradient
                 if risk.accuracy is not None:
                     arrays[f"{part}_hits"] = np.rint(risk.accuracy * len(data.y))
-                if sums is not None and telling and part != "training":
+                if part != "training" and sums is not None and (self.policy.share_histograms or not sums.histogram):
                     scores = scores_of(self.model, data, w)[:, 0].astype(float)
                     arrays[f"{part}_sums"] = sums.of_rows(scores, data.y.astype(float))
         return Message("", arrays=arrays)

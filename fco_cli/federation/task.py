@@ -115,12 +115,10 @@ class CustomAtSites(Custom):
         return agree(total, self.recipe, search.high)
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
-        """From sums over the sites' rows, where they tell enough."""
+        """Those that follow from sums over the sites' rows; none where a site does not tell."""
         known = SUMS.get(type(problem.loss))
-        if known is None or not isinstance(data, SiteRows):
-            return {}
-        sums = data.sums(w, known.width)
-        return {} if sums is None else known.metrics(sums, data.sizes)
+        sums = data.sums(w, known.width) if known is not None and isinstance(data, SiteRows) else None
+        return {} if sums is None or known is None else known.metrics(sums, data.sizes)
 
 
 def _check_names(described: dict[str, Message]) -> None:

@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from fco_cli.reporting.curse import THRESHOLD
+from fco_cli.reporting.figure1 import told_apart
 from fco_cli.reporting.figures import EDGE
 from fco_cli.reporting.robustness import QUALITIES
 from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, spread_said
@@ -49,6 +50,8 @@ def caption(study: Study, kind: str, choices: dict[str, Choice]) -> str:
     said = spread_said(study)
     if said and kind in ("curves", "side_by_side"):
         text += f" {_capitalized(said)}."
+    if kind == "side_by_side" and (alike := told_apart(choices)):
+        text += f" {alike}"
     if kind in ("curves", "learning_rates") and any(choice.on_edge for choice in choices.values()):
         text += f" {EDGE}: the chosen pair lies on the edge of its grid; beyond it nothing was tried."
     return text

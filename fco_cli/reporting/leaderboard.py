@@ -133,12 +133,12 @@ def finding(problem: Problem) -> str:
     finest = LEVELS[-1]
     there = [one for one in problem.methods if np.isfinite(one.place[0])]
     others = [one for one in problem.methods if one not in there and np.isfinite(one.final)]
-    said_there = ", ".join(f"{one.label} ({one.place[0]:.0f})" for one in there) or "nobody"
-    sentence = f"{problem.name}: to {finest:g} come {said_there}"
+    said_there = ", ".join(f"{one.label} ({one.place[0]:.0f})" for one in there)
+    sentence = f"{problem.name}: " + (f"to {finest:g} come {said_there}" if there else f"nobody comes to {finest:g}")
     if others:
         nearest = min(others, key=lambda one: one.final)
         falling = "" if is_at_rest(nearest.best) else ", still falling"
-        sentence += f"; of the others {nearest.label} ends nearest, at {nearest.final:.1e}{falling}"
+        sentence += f"; {'of the others ' * bool(there)}{nearest.label} ends nearest, at {nearest.final:.1e}{falling}"
     if not there:
         sentence += "; which methods are exact is not decided in so many rounds"
     elif close := [one.label for one in there[1:] if _overlap(there[0], one)]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.figures import line_options, new_figure, styled
 from fco_cli.reporting.leaderboard import Problem, methods_of
-from fco_cli.reporting.standings import LEVELS, Standing, cost_of, final_gap, is_at_rest, rounds_to
+from fco_cli.reporting.standings import FLOOR, LEVELS, Standing, cost_of, final_gap, is_at_rest, rounds_to
 from fco_cli.reporting.studies import settings_of
 from fco_cli.reporting.style import FAMILIES, OTHERS, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.text import for_figure
@@ -45,7 +45,7 @@ def overviews(problems: list[Problem]) -> Iterator[tuple[str, str, Figure]]:
     said = "How far client_lr=auto with a method's defaults is from the best of its grid; a dot is a problem"
     yield "leaderboard_auto", said, draw_auto(problems, said)
     if len(steps := by_heterogeneity(problems)) > 2:
-        said = "The gap at the end, at the best of each grid, as the clients grow apart"
+        said = "The gap at the end, at the best of each grid, as the clients grow apart; an open marker: still falling"
         yield "leaderboard_heterogeneity", said, draw_heterogeneity(steps, said)
 
 
@@ -72,6 +72,7 @@ def draw_problem(problem: Problem) -> Figure:
                 for i, one in enumerate(members):
                     _band(axis, one, PALETTE[i % len(PALETTE)])
             axis.set(yscale="log", xscale="linear" if column == 0 else "log")
+            axis.minorticks_off()
             axis.grid(alpha=0.25, linewidth=0.4)
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
@@ -231,9 +232,11 @@ def draw_heterogeneity(steps: dict[float, Problem], title: str) -> Figure:
     figure.set_figwidth(PAGE)
     for axis, (family, members) in zip(axes[0], families.items(), strict=True):
         for i, member in enumerate(members):
-            ends = [one.final if (one := problem.of(member.algo)) else np.nan for problem in steps.values()]
+            ends = {step: one for step, problem in steps.items() if (one := problem.of(member.algo))}
             look = line_options(algorithm_style(member.algo)) | {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9}
-            axis.plot(list(steps), ends, label=for_figure(member.label), **look)
+            axis.plot(list(ends), [one.final for one in ends.values()], label=for_figure(member.label), **look)
+            falling = {step: one.final for step, one in ends.items() if one.final > FLOOR and not is_at_rest(one.best)}
+            axis.plot(list(falling), list(falling.values()), **look | {"linestyle": "", "markerfacecolor": "white"})
         axis.set_yscale("log")
         axis.set_title(for_figure("\n".join(textwrap.wrap(family, 18))), fontsize=7)
         axis.set_xlabel("heterogeneity", fontsize=7)

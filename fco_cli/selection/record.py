@@ -29,7 +29,7 @@ from fco_cli.config import Run
 from fco_cli.files import write_atomically
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.layout import Array
-from fco_cli.selection.select import Part, Selection, select
+from fco_cli.selection.select import Part, Selecting, Selection
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
@@ -44,23 +44,24 @@ def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
     """The result of a path, new or as found; what was interrupted goes on, with the same bits."""
     assert run.path is not None
     record = Record(run.folder)
-    with record.lock(wait=True):  # a second command waits, then finds the result
-        if not run.force and (result := record.result()):
-            log.info("already done (force=true runs it again)")
-            return result
+    if not run.force and (result := record.result()):
+        log.info("already done (force=true runs it again)")
+        return result
+    log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
+    set_threads(run.threads or 1)  # rounds are milliseconds: threads would mostly wait for each other
+    started, selecting = time.monotonic(), Selecting(run, run.path, stop.check)
+
+    def keep(name: str, make: Callable[[], Part]) -> Part:
+        stop.check()
+        return _part(run.folder / f"part_{name}.npz", make)
+
+    with record.lock(wait=True), threadpool_limits(1, user_api="blas"):  # a second command waits, then finds the result
         if run.force:
             (run.folder / "result.json").unlink(missing_ok=True)
             _drop_parts(run.folder)
-        log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
-        started = time.monotonic()
-        set_threads(run.threads or 1)  # rounds are milliseconds: threads would mostly wait for each other
-
-        def keep(name: str, make: Callable[[], Part]) -> Part:
-            stop.check()
-            return _part(run.folder / f"part_{name}.npz", make)
-
-        with threadpool_limits(1, user_api="blas"):
-            made = select(run, run.path, stop.check, keep)
+        elif result := record.result():
+            return result
+        made = selecting.selection(keep)
         record.save_config(run.yaml)
         return _write(run, made, time.monotonic() - started)
 

@@ -79,14 +79,14 @@ def make_now(_name: str, make: Callable[[], Part]) -> Part:
 
 def select(run: Run, settings: PathSettings, on_round: Callable[[], None], keep: Keep = make_now) -> Selection:
     """Choose a strength, or a radius, for the run's regularizer."""
-    return _Selecting(run, settings, on_round, keep).selection()
+    return Selecting(run, settings, on_round).selection(keep)
 
 
-class _Selecting:
-    """A selection on its way."""
+class Selecting:
+    """A selection on its way; what cannot be is refused when it is made, before any work."""
 
-    def __init__(self, run: Run, settings: PathSettings, on_round: Callable[[], None], keep: Keep) -> None:
-        self.run, self.settings, self.on_round, self.keep = run, settings, on_round, keep
+    def __init__(self, run: Run, settings: PathSettings, on_round: Callable[[], None]) -> None:
+        self.run, self.settings, self.on_round = run, settings, on_round
         self.dial = dial_of(run.regularizer)  # refuses what has none
         self.task = run.task.cross_validated()
         self.data = self.task.data(run.seed, run.hparams.dtype)
@@ -103,7 +103,8 @@ class _Selecting:
         members = folds_of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
         return [members == fold for fold in range(members.max() + 1)]
 
-    def selection(self) -> Selection:
+    def selection(self, keep: Keep = make_now) -> Selection:
+        self.keep = keep
         log.info("%s from %.3g to %.3g", self.dial, self.values[0], self.values[-1])
         path = Solved(**self.keep("all", lambda: self._solve(self.data).as_arrays()))
         folds = list(self._folds())

@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Varying
 from fco_cli.algorithms.ditto import Ditto
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy, PNorm
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.simulation.memory import ProcessMemory
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -161,20 +159,6 @@ def test_costs(problem, make_algorithm, make_hparams, cohorts_of):
     assert (ours.vectors_up, ours.vectors_down, ours.bytes_up) == (3, 6, theirs.bytes_up)
     assert ours.prox_calls - theirs.prox_calls == cohort.steps.sum() == 8
     assert ours.gradients == 2 * theirs.gradients == 2 * 20
-
-
-def test_options_vary_within_a_stack(problem, make_algorithm, make_hparams, cohorts_of, drive):
-    cohorts = cohorts_of(problem, make_hparams(), 4)
-    pairs = [(0.0, 1.0), (0.5, 0.3), (20.0, 2.0)]
-    options = stack_numbers(Ditto(strength=strength, personal_rate=rate) for strength, rate in pairs)
-    rates = np.array([0.02, 0.03, 0.04])
-    stacked = Ditto().bind(problem, Varying(rates, np.ones(3), stack_numbers([problem.regularizer] * 3), options))
-    models, _, memory = drive(stacked, cohorts)
-    for j, (strength, rate) in enumerate(pairs):
-        alone = make_algorithm("ditto", problem, rates[j], strength=strength, personal_rate=rate)
-        one, _, own = drive(alone, cohorts)
-        np.testing.assert_array_equal(models[-1][j], one[-1][0])
-        np.testing.assert_array_equal(personal(memory, j=j), personal(own))
 
 
 @pytest.mark.parametrize(

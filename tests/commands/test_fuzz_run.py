@@ -33,7 +33,9 @@ EXTREMES = [
     "/proc/x", "range(3)", "glob(*)", "auto", "0.3/L", "0/L", "-1/L", "nan/L", "1e400/L", "1e-320/L", "1/L/L", "/L",
 ]  # fmt: skip
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-values = st.sampled_from(EXTREMES) | texts | st.integers().map(str) | st.floats().map(str)
+# A hundred thousand rounds or epochs are no mistake but work: numbers are small, or more than any machine can hold.
+numbers = st.integers(-100, 100) | st.integers(min_value=10**12) | st.integers(max_value=-(10**12))
+values = st.sampled_from(EXTREMES) | texts | numbers.map(str) | st.floats().map(str)
 
 
 def leaves(node: object, key: str = "") -> Iterator[str]:

@@ -99,6 +99,14 @@ def test_medians_are_as_exact_as_stated(clients):
     )
 
 
+@pytest.mark.parametrize("shape", [(3, 40), (40, 3)])
+def test_counts_are_the_same_by_rows_and_by_columns(shape):
+    random = np.random.default_rng(0)
+    x, edges = random.integers(9, size=shape).astype(float), np.sort(random.uniform(0, 9, (shape[1], BINS)))
+    x[random.random(shape) < 0.3] = np.nan
+    np.testing.assert_array_equal(counts_up_to(x, edges), (x[:, :, None] <= edges).sum(axis=0))
+
+
 def test_the_same_bits_whoever_reports_first():
     data = table()
     messages = [Summary.of(name, own) for name, own in data.by_client()]

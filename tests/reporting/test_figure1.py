@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fco_cli.reporting.captions import caption
 from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
 from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
@@ -48,3 +49,16 @@ def test_one_algorithm_is_not_compared(records):
     records.add("feddualavg")  # without the metrics
     (study,) = collect([records.root]).studies
     assert side_by_side(choose(study)) is None
+
+
+@pytest.mark.parametrize(("other", "alike"), [(0.91, True), (0.8, False)])
+def test_the_caption_says_where_accuracy_ranks_nobody(records, other, alike):
+    """Whatever the baselines do."""
+    records.add("local", **curves(validation_accuracy=0.6))
+    records.add("fedmid", **curves(density=0.4))
+    records.add("feddualavg", **curves(validation_accuracy=other))
+    (study,) = collect([records.root]).studies
+    said = "(0.9 to 0.91); their density tells them apart (0.1 to 0.4)." in caption(
+        study, "side_by_side", choose(study)
+    )
+    assert said == alike

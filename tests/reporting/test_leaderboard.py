@@ -249,13 +249,15 @@ def test_the_steps_of_heterogeneity_are_found_across_experiments(records, board)
     for experiment, steps in (("successors", (0.3, 1.0)), ("successors_heterogeneity", (0.0, 0.5))):
         for step in steps:
             with_optimum(board, experiment=experiment, task={"heterogeneity": step})
-            board("fedmid", step, experiment=experiment, task={"heterogeneity": step})
+            gaps = (2 * step, 2 * step, step) if step == 1 else [step] * 3
+            board("fedmid", *gaps, experiment=experiment, task={"heterogeneity": step})
     with_optimum(board, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
     board("fedmid", 0.1, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
     steps = by_heterogeneity(problems_of(collect([records.root]).leaderboard))
     assert list(steps) == [0.0, 0.3, 0.5, 1.0]
-    (line,) = draw_heterogeneity(steps, "apart").axes[0].lines
+    line, falling = draw_heterogeneity(steps, "apart").axes[0].lines
     assert line.get_xydata()[1:] == pytest.approx(np.array([[0.3, 0.3], [0.5, 0.5], [1, 1]]))
+    assert falling.get_xdata() == pytest.approx([1.0])
 
 
 @pytest.mark.usefixtures("quick_figures")
