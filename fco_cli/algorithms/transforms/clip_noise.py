@@ -49,7 +49,7 @@ class ClipNoise(Transform):
         require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
 
     def check(self, algorithm: Federated, weighting: str) -> None:
-        allowed = f"none or topk: {algorithm.name}'s server adds up what its clients hold, and noise would stay in it"
+        allowed = f"one without noise: {algorithm.name}'s server adds up what its clients hold, and it would stay there"
         require(not algorithm.keeps_sum, "transform", self.name, allowed)
         require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise hides one among equals")
         if self.noise_multiplier > 0 and find_spec("dp_accounting") is None:
