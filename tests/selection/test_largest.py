@@ -84,7 +84,7 @@ def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, n
     assert (np.diff(values) > 0).all()  # from the null model's end
 
 
-@pytest.mark.parametrize("name", REFUSED - {"blockwise"})
+@pytest.mark.parametrize("name", sorted(REFUSED - {"blockwise"}))
 def test_what_has_no_strength_or_radius_or_is_not_convex_is_refused(regularizer, name):
     with pytest.raises(
         UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|a convex one)"
