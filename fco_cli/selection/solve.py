@@ -1,7 +1,7 @@
 """The models along a path: one stack of strengths, from the null model, each until it has converged.
 
-Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but many times the
-rounds (docs/path.md): a stack is only divided where it would not fit the memory.
+Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but more rounds
+(docs/path.md): a stack is only divided where it would not fit the memory.
 """
 
 from __future__ import annotations
