@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
+ALGO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark clean
+.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark federation-demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,11 +38,14 @@ test-all: lint ## lint and all tests, those at the paper's size too
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)
 
-leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed)
-	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard
+leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed; ALGO=mine: only this one is run)
+	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard --algo '$(ALGO)'
 
 benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
 	$(BIN)/python -m benchmarks
+
+federation-demo: $(INSTALLED) ## a coordinator and four hospitals on this machine: a path between them, the simulation's bits
+	$(BIN)/python -m fco_cli.commands.federation_demo
 
 clean: ## remove .venv and caches, keep outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

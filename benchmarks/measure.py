@@ -29,20 +29,25 @@ class Timing:
         return self.baseline / self.engine
 
 
-def milliseconds(work: Callable[[], int], at_least: float = 1.0) -> float:
+Clock = Callable[[], float]
+
+
+def milliseconds(work: Callable[[], int], clock: Clock, at_least: float = 1.0) -> float:
     """Per unit of work, over some seconds of it; `work` says how many units it did."""
     time.sleep(0.3)  # what ran before has threads that wait for more work in a busy loop, for a while
     work()
-    units, start = 0, time.perf_counter()
-    while time.perf_counter() - start < at_least:
+    units, start = 0, clock()
+    while clock() - start < at_least:
         units += work()
-    return (time.perf_counter() - start) * 1e3 / units
+    return (clock() - start) * 1e3 / units
 
 
-def interleaved(baseline: Callable[[], int], engine: Callable[[], int], repeats: int) -> Timing:
+def interleaved(
+    baseline: Callable[[], int], engine: Callable[[], int], repeats: int, clock: Clock = time.perf_counter
+) -> Timing:
     """Both in turns, so that a noisy moment of the machine hits both; compilation does not count."""
     engine()
-    pairs = [(milliseconds(baseline), milliseconds(engine)) for _ in range(repeats)]
+    pairs = [(milliseconds(baseline, clock), milliseconds(engine, clock)) for _ in range(repeats)]
     return Timing(*(statistics.median(column) for column in zip(*pairs, strict=True)))
 
 

@@ -100,8 +100,8 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
         gradient=longest,
         divergence=_divergence(problem, optimum[0], start[0]),
         steps=Sampler(problem.data.sizes, hparams, run.seed).mean_steps,
-        rounds=hparams.rounds,
-        clients=min(hparams.clients_per_round, problem.data.clients),
+        rounds=hparams.last_round,
+        clients=min(hparams.sampled(problem.data.clients), problem.data.clients),
     )
 
 

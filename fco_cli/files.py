@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import yaml
 
 from fco_cli.errors import UserError
 
+LARGEST_TABLE = 64 << 20  # bytes
 PART = ".part-"  # in the name of a file that is being written; one that a killed process left is no use to anyone
 
 
@@ -55,6 +57,27 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def pairs_from(path: Path, key: str, header: str) -> dict[str, str]:
+    """A small table of two columns, CSV with the given header, as a mapping from the first to the second."""
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST_TABLE:
+            raise UserError(f"{key}: {path} is no CSV file of at most {LARGEST_TABLE >> 20} MiB")
+        rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), strict=True))
+    except OSError as problem:
+        raise UserError(f"{key}: {path} cannot be read: {problem.strerror}") from problem
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise UserError(f"{key}: {path} is no CSV file in UTF-8: {problem}") from problem
+    if not rows or ",".join(rows[0]) != header:
+        raise UserError(f"{key}: {path} must begin with the line {header}")
+    pairs: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != 2 or row[0] in pairs:
+            fault = "has no two columns" if len(row) != 2 else f"names {row[0]!r} again"
+            raise UserError(f"{key}: {path}, line {number} {fault}")
+        pairs[row[0]] = row[1]
+    return pairs
 
 
 def remove_parts(folder: Path) -> None:

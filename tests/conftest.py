@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,8 @@ from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
 from fco_cli.algorithms.rounds import Pace
+from fco_cli.algorithms.transforms import NoTransform, Transform
+from fco_cli.commands.run import main
 from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel
 from fco_cli.problem.data import ClientData
@@ -64,6 +67,26 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kernel, "__call__", call)
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], interpreted: None) -> Callable[..., Any]:
+    """fco-run in this process, its kernels as text: what it says and leaves is the same, in a fifth of the time."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*words: object, cwd: object = None, code: int = 0) -> Any:
+        if cwd is not None:
+            monkeypatch.chdir(str(cwd))
+        monkeypatch.setattr(sys, "argv", ["fco-run", *map(str, words)])
+        if code:
+            with pytest.raises(SystemExit) as end:
+                main()
+            assert end.value.code == code
+        else:
+            main()
+        return capfd.readouterr()
+
+    return run
+
+
 SIZES = (7, 4, 9)  # rows of the clients: unequal, so that a weighting or a partial batch gone wrong shows
 
 
@@ -102,7 +125,7 @@ def make_regularizer(name: str, **numbers: float) -> Regularizer:
     """The regularizer `name`, with a moderate value for every number that is not given."""
     kind = all_regularizers()[name]
     moderate = {"strength": 0.7, "l2_strength": 0.4, "radius": 1.5}
-    own = [field.name for field in fields(kind) if field.name != "name"]
+    own = [field.name for field in fields(kind) if field.type in ("float", "int")]
     return kind(**{key: numbers.get(key, moderate.get(key, 0.5)) for key in own})
 
 
@@ -132,10 +155,15 @@ def make_algorithm() -> Callable[..., Algorithm]:
     """An algorithm at work on a problem, with one job, or a job per client learning rate."""
 
     def make(
-        name: str, problem: Problem, client_lr: float | list[float] = 0.05, server_lr: float = 1.0, **options: float
+        name: str,
+        problem: Problem,
+        client_lr: float | list[float] = 0.05,
+        server_lr: float = 1.0,
+        transform: Transform | None = None,
+        **options: float,
     ) -> Algorithm:
         rates = np.atleast_1d(np.array(client_lr, dtype=float))
-        algorithm = all_algorithms()[name](**options)
+        algorithm = all_algorithms()[name](**options).through(transform or NoTransform())
         varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.full(len(rates), server_lr))
         return algorithm.bind(problem, varying)
 

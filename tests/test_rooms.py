@@ -13,13 +13,15 @@ PACKAGE = Path(fco_cli.__file__).parent
 # From the bottom up; rooms on one line may import each other's line only through what is below.
 FLOORS = [
     {"errors"},
-    {"files", "memory_limit", "progress", "help", "hydra_on_314"},
+    {"files", "memory_limit", "progress", "help", "hydra_on_314", "client_rate"},
     {"problem"},
     {"federated_data"},
     {"tasks", "algorithms"},
     {"simulation"},
+    {"federation"},
     {"config"},
     {"sweeps"},
+    {"selection"},
     {"reporting", "theory", "advice"},
     {"commands"},
 ]

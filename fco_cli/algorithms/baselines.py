@@ -82,7 +82,7 @@ class Centralized(Pooled):
             dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
             return self._to_primal(dual, rate)
         assert cohort is not None
-        w, batches = w.copy(), Batches(data.x, data.y, cohort.order, cohort.edges, self.problem.model.widths)
+        w, batches = w.copy(), Batches(data.x, data.targets, cohort.order, cohort.edges, self.problem.model.widths)
         self._proximal_steps(w, rate, batches, self.geometry)
         return w
 
@@ -127,7 +127,9 @@ class Local(Pooled):
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         data, models = self.problem.data, w.copy()
         rows, widths = np.arange(len(data.y)), self.problem.model.widths
-        self._step_alone(models, self.varying.client_lr, data.x, data.y, rows, data.offsets, widths, self.geometry)
+        self._step_alone(
+            models, self.varying.client_lr, data.x, data.targets, rows, data.offsets, widths, self.geometry
+        )
         return models
 
     def costs(self, cohort: Cohort | None) -> Costs:

@@ -6,7 +6,8 @@ The methods differ in where psi acts. With full gradients all but scaffold_osp a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,12 +28,15 @@ from fco_cli.problem.regularizers import Regularizer
 class FedDualAvgCv(FedDualAvg):
     """FedDualAvg with control variates, which its paper's conclusion asks for (derived here; there is no theorem).
 
-    A client's change is -eta_c K_m (mean gradient - c_m + c): client and server conclude from it what c_m becomes.
+    A client's change is -eta_c K_m (mean gradient - c_m + c). It sends what c does not say of it, -eta_c K_m times the
+    change of c_m (as in SCALLION: Huang, Li and Li, 2023): where c_m comes to rest there is nothing left to send.
     """
 
     name: str = "feddualavg_cv"
     broadcast = ("z", "c")
-    remembered = ("c",)
+    remembered: ClassVar[tuple[str, ...]] = ("c",)
+    differences = ("z",)
+    keeps_sum = True
     normalized = True
     uses = FedDualAvg.uses - {"normalize_steps"}
 
@@ -51,24 +55,29 @@ class FedDualAvgCv(FedDualAvg):
                 free_primal(z, t, geometry, w)
             descend(z, w, batches, k, rate)
             step_along(z, rate, correction)  # z <- z - eta_c (g - c_m + c)
-        subtract(z, received.z)
+        for j in range(z.shape[0]):
+            for i in range(z.shape[1]):
+                z[j, i] += rate[j] * steps_of(batches) * received.c[j, i] - received.z[j, i]
 
     @staticmethod
     @kernel
     def remember(received, memory, message, rate, options, steps):
-        subtract(memory.c, received.c)
         for j in range(memory.c.shape[0]):
-            for i in range(memory.c.shape[1]):  # c_m <- c_m - c - Delta_m / (eta_c K_m), the mean gradient
+            for i in range(memory.c.shape[1]):  # c_m <- the mean gradient
                 memory.c[j, i] -= message.z[j, i] / (rate[j] * steps)
 
     def initial_state(self, w: Array) -> State:
         return super().initial_state(w) | {"c": np.zeros_like(w)}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """c <- c + sum_S p_m (c_m+ - c_m), each of which is -c - Delta_m / (eta_c K_m)."""
-        gradient = -aggregates.mean["z"] / self._column(self.varying.client_lr * aggregates.steps)
-        c = state["c"] + self._column(aggregates.share) * (gradient - state["c"])
-        return super().server_step(state, aggregates) | {"c": c}
+        """c <- c + sum_S p_m (c_m+ - c_m)."""
+        message, time = aggregates.mean["z"], self._column(self.varying.client_lr * aggregates.steps)
+        c = state["c"] - self._column(aggregates.share) * message / time
+        change = replace(aggregates, mean={"z": message - time * state["c"]})
+        return super().server_step(state, change) | {"c": c}
+
+    def _client_model(self, end: Array, state: State, steps: float) -> Array:
+        return super()._client_model(end - self._column(self.varying.client_lr * steps) * state["c"], state, steps)
 
 
 @dataclass(kw_only=True)
@@ -115,7 +124,9 @@ class ScaffoldProx(FedAvg):
     broadcast = ("w", "c")
     remembered = ("c",)
     sent = ("w", "c")
+    differences = ("c",)
     normalized = False
+    keeps_sum = True
     uses = FedAvg.uses - {"normalize_steps"}
     step_proxes = 1
 
@@ -123,13 +134,15 @@ class ScaffoldProx(FedAvg):
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
         w, z, total, before = message.w, np.empty_like(received.w), np.zeros_like(received.w), np.zeros_like(received.w)
+        correction = received.c.copy()
         assign(w, received.w)
+        subtract(correction, memory.c)  # c - c_m
         for k in range(steps_of(batches)):
             to_dual(w, geometry, z)
             descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
             for j in range(w.shape[0]):
                 for i in range(w.shape[1]):
-                    z[j, i] += total[j, i] - before[j, i] - rate[j] * (received.c[j, i] - memory.c[j, i])
+                    z[j, i] += total[j, i] - before[j, i] - rate[j] * correction[j, i]
                     before[j, i] = total[j, i]
             to_primal(z, rate, geometry, w)
         subtract(w, received.w)

@@ -1,4 +1,4 @@
-"""Federated Frank-Wolfe (Dadras, Prakhya and Yurtsever, 2024): constraints without a projection.
+"""Federated Frank-Wolfe (Dadras, Banerjee, Prakhya and Yurtsever, 2024): constraints without a projection.
 
 After the authors' code, with the paper's clients, which keep their x_m: in the code they start every round at w, the
 penalty never acts, and it stalls. What a sample of clients changes is the code's, and that of block-coordinate
@@ -16,7 +16,7 @@ import numpy as np
 from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.primitives import descend
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import State
+from fco_cli.algorithms.rounds import Cohort, Costs, State
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.data import whole
@@ -46,6 +46,7 @@ class FedFw(Federated):
     sent = ("x",)
     own_model = "x"
     normalized = False
+    keeps_sum = True
     uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs", "last_batch"}
 
     def __post_init__(self) -> None:
@@ -94,3 +95,7 @@ class FedFw(Federated):
 
     def output(self, state: State) -> Array:
         return state["w"]
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        assert cohort is not None
+        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes[cohort.clients].sum()))

@@ -21,17 +21,19 @@ import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, aggregate
 from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
+from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, specialize
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, part_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.named import named, pick
-from fco_cli.problem.numbers import Numbers, record
+from fco_cli.problem.numbers import Numbers, record, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.streams import message_keys
 
 
 @dataclass(kw_only=True)
@@ -43,9 +45,11 @@ class Algorithm(ABC):
 
     name: str
     federated: ClassVar[bool] = False
+    steps_on_mean: ClassVar[bool] = False  # whether eta_c is a step along grad F, and not along a client's batch's
     one_shot: ClassVar[bool] = False  # done after a single round, whatever `hparams.rounds` says
     remembered: ClassVar[tuple[str, ...]] = ()  # the names of what every client keeps between rounds, each [J, P]
     personal: ClassVar[str | None] = None  # the array, of the state or remembered, that is every client's own model
+    transform: ClassVar[Transform] = NoTransform()  # what its messages go through; `through` sets another
     uses: ClassVar[frozenset[str]]  # the hyper-parameters that its result depends on
 
     @classmethod
@@ -57,6 +61,10 @@ class Algorithm(ABC):
     def numbers(self) -> Numbers:
         """Their values in this run, as kernels read them: [1]."""
         return record({name: getattr(self, name) for name in self.varying_options()})
+
+    def through(self, transform: Transform) -> Self:
+        """This algorithm with a transform of its messages; itself where it sends none."""
+        return self
 
     def bind(self, problem: Problem, varying: Varying) -> Self:
         """This algorithm at work on a problem, with the stack's numbers."""
@@ -87,6 +95,9 @@ class Algorithm(ABC):
     def check(self) -> None:  # noqa: B027
         """Refuse a problem that this algorithm cannot solve."""
 
+    def check_transform(self, weighting: str) -> None:  # noqa: B027
+        """Refuse a transform that this algorithm's messages cannot go through."""
+
     def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027
         """Refuse a number of clients per round that this algorithm cannot work with."""
 
@@ -98,9 +109,19 @@ class Algorithm(ABC):
         """What every client remembers before its first round: [remembered, J, P]."""
         return np.zeros((len(self.remembered), *w.shape), w.dtype)
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of all that a client keeps between rounds: what it remembers, then what its transform does."""
+        return self.remembered
+
+    def initial_kept(self, w: Array) -> Array:
+        """The same before its first round: [kept, J, P]."""
+        left_out = np.zeros((len(self.kept) - len(self.remembered), *w.shape), w.dtype)
+        return np.concatenate([self.initial_memory(w), left_out])
+
     @abstractmethod
     def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
-        """One more round; memory [S, remembered, J, P] is that of the cohort's clients, and is not changed."""
+        """One more round; memory [S, kept, J, P] is that of the cohort's clients, and is not changed."""
 
     @abstractmethod
     def output(self, state: State) -> Array:
@@ -108,6 +129,10 @@ class Algorithm(ABC):
 
     def costs(self, cohort: Cohort | None) -> Costs:
         return Costs()
+
+    def spent(self, rounds: int, sampled: int, dropped: Array) -> dict[str, Array]:
+        """Metrics [J] of what the messages of so many rounds give away; `dropped` [J] of them were not finite."""
+        return {}
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
         """How many vectors of P numbers a job holds at a time: states, temporaries and messages."""
@@ -149,9 +174,11 @@ class Federated(Algorithm):
     broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
     clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
     sent: ClassVar[tuple[str, ...]]  # what a client sends, each [J, P]
+    differences: ClassVar[tuple[str, ...]] = ()  # the last of these, whose `remember` makes up for what gets lost
     own_model: ClassVar[str | None] = None  # what of its memory is a client's model; none: see `client_models`
     normalized: ClassVar[bool | None] = None  # whether the mean divides messages by K_m; none: hparams.normalize_steps
     everybody: ClassVar[bool] = False  # whether all clients must take part in every round
+    keeps_sum: ClassVar[bool] = False  # whether the server adds up messages to the sum of what all clients remember
     psi_in_steps: ClassVar[bool] = True  # whether local steps know psi; false: "only server proximal" (OSP)
     step_proxes: ClassVar[int] = 0  # prox calls of a local step
     free_steps: ClassVar[int] = 0  # how many of a round's first local steps need none
@@ -167,8 +194,20 @@ class Federated(Algorithm):
     remember: ClassVar[Kernel] = nothing_more
     """remember(received, memory, message, rate, options, steps): what of its memory follows from what it sent.
 
-    Changed here, in place, and not by `local_steps`: server and client then conclude from the same message.
+    Changed here, in place, and not by `local_steps`: server and client then conclude from the same message, whatever
+    it has gone through.
     """
+
+    def through(self, transform: Transform) -> Self:
+        changed = copy.copy(self)
+        changed.__dict__["transform"] = transform
+        return changed
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        if not self.transform.residuals:
+            return self.remembered
+        return self.remembered + tuple(f"left_of_{name}" for name in self.sent if name not in self.differences)
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:
@@ -193,49 +232,71 @@ class Federated(Algorithm):
             visit,
             parallel=True,
             local_steps=self.client_steps,
+            encode=self.transform.encode,
             remember=self.remember,
+            part=part_of(self.problem.data.x),
             memory_of=pick(self.remembered),
             message_of=pick(self.sent),
         )
+
+    def check_transform(self, weighting: str) -> None:
+        self.transform.check(self, weighting)
 
     def check_participation(self, sampled: int, clients: int) -> None:
         whole = f"all {clients} clients: {self.name} is wrong where some do not take part"
         require(not self.everybody or sampled == clients, "hparams.clients_per_round", sampled, whole)
 
     def client_update(
-        self, received: State, memory: State, rows: ClientData, order: Array, edges: Array
+        self, received: State, memory: State, rows: ClientData, order: Array, edges: Array, keys: Array | None = None
     ) -> tuple[State, State]:
-        """What a client does in a round, from its own rows alone: what it sends, and what it then remembers.
+        """What a client does in a round, from its own rows alone: what it sends, and what it then keeps.
 
-        Batch b is the rows order[edges[b]:edges[b+1]]. The simulation calls the same machine code.
+        Batch b is the rows order[edges[b]:edges[b+1]]; a random transform needs keys [1], the client's message_keys.
+        The simulation calls the same machine code.
         """
-        kept = np.stack([memory[name] for name in self.remembered])[None] if self.remembered else None
+        kept = np.stack([memory[name] for name in self.kept])[None] if self.kept else None
         alone = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
-        messages, kept = self._messages(received, alone, kept, rows)
-        named_memory = dict(zip(self.remembered, kept[0], strict=True))
+        assert keys is not None or not self.transform.random
+        messages, kept = self._messages(received, alone, kept, rows, keys)
+        named_memory = dict(zip(self.kept, kept[0], strict=True))
         return dict(zip(self.sent, messages[0], strict=True)), named_memory
+
+    @cached_property
+    def _transform_numbers(self) -> Numbers:
+        """[J]."""
+        given = self.varying.transform
+        return stack_numbers([self.transform] * len(self.varying)) if given is None else given
 
     def _received(self, state: State) -> Any:
         """What of the state a client receives, by name."""
         names = self.broadcast + self.clocks
         return named(names)(*(state[name] for name in names))
 
-    def _messages(self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData) -> tuple[Array, Array]:
-        """What the clients of the cohort send [S, sent, J, P] and then remember [S, remembered, J, P]."""
+    def _messages(
+        self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """What arrives of the cohort's messages [S, sent, J, P], and what its clients then keep [S, kept, J, P]."""
         jobs, size = len(self.varying), self.problem.layout.size
         messages = np.empty((len(cohort.clients), len(self.sent), jobs, size), self.problem.dtype)
         memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
+        keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
         self._visit(
             self._received(state), memory, messages, self.varying.client_lr, self.varying.options,
-            rows.x, rows.y, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
-            self.problem.model.widths, self.geometry,
+            rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
+            self.problem.model.widths, self.geometry, self._transform_numbers, keys, len(self.remembered),
         )  # fmt: skip
         return messages, memory
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
         assert cohort is not None
         state = self.begun(state, cohort)
-        messages, memory = self._messages(state, cohort, memory, self.problem.data)
+        random = self.transform.random
+        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if random else None
+        messages, memory = self._messages(state, cohort, memory, self.problem.data, keys)
+        return self.concluded(state, cohort, messages, memory)
+
+    def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
+        """What the server makes of the messages [S, sent, J, P], wherever they come from; `state` has begun."""
         aggregates, arrived = self.aggregates(messages, cohort)
         new = self.server_step(state, aggregates)
         return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)
@@ -248,8 +309,12 @@ class Federated(Algorithm):
         """What the server sees of the messages, and which of them arrived: finite, [S, J]."""
         normalized = cohort.normalize if self.normalized is None else self.normalized
         steps = self.gradients_in(cohort.steps)
-        mean_steps = self.gradients_in(np.array([cohort.mean_steps]))[0] if normalized else None
-        return aggregate(messages, self.sent, cohort.weights, steps, cohort.all_weights, mean_steps)
+        mean_steps, least = self.gradients_in(np.array([cohort.mean_steps, cohort.least_steps]))
+        found, arrived = aggregate(
+            messages, self.sent, cohort.weights, steps, cohort.all_weights, mean_steps if normalized else None
+        )
+        largest = mean_steps / least if normalized else np.ones(len(self.varying))
+        return self.transform.at_server(found, cohort, self._transform_numbers, largest), arrived
 
     def gradients_in(self, steps: Array) -> Array:
         """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to
@@ -266,10 +331,14 @@ class Federated(Algorithm):
         up, down = clients * len(self.sent), clients * len(self.broadcast)
         proxed_steps = int(np.maximum(cohort.steps - self.free_steps, 0).sum()) * self.psi_in_steps
         proxes = proxed_steps * self.step_proxes + self.server_proxes
-        return Costs(up, down, up * vector, down * vector, proxes, len(cohort.order))
+        sent = self.transform.bytes_of(self.problem.layout.size, self.problem.dtype.itemsize, self._transform_numbers)
+        return Costs(up, down, up * sent, down * vector, proxes, len(cohort.order))
+
+    def spent(self, rounds: int, sampled: int, dropped: Array) -> dict[str, Array]:
+        return self.transform.spent(rounds, sampled, self.problem.data.clients, dropped, self._transform_numbers)
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
-        return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.remembered))
+        return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
         """For methods whose clients remember their models, or send how far a broadcast array has moved: that whose name

@@ -25,6 +25,7 @@ class Varying:
     server_lr: Array  # [J], eta_s
     psi: Numbers  # [J], a record of the regularizer's numbers for every job
     options: Numbers  # [J], a record of the algorithm's own
+    transform: Numbers | None = None  # [J], a record of its transform's; none: the same for all jobs
 
     @classmethod
     def in_rates(cls, algorithm: HasNumbers, psi: HasNumbers, client_lr: Array, server_lr: Array) -> Varying:
@@ -36,7 +37,8 @@ class Varying:
         return len(self.client_lr)
 
     def take(self, keep: Array) -> Varying:
-        return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep])
+        transform = None if self.transform is None else self.transform[keep]
+        return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep], transform)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Cohort:
     all_weights: float  # the sum over all clients, those that do not take part included
     mean_steps: float  # the weighted mean of K over all clients; where it is drawn, the mean over rounds
     normalize: bool = True  # whether the mean of messages divides each by its client's K
+    least_steps: float = 1.0  # the least K of all clients
+    seed: int = 0  # what is random in the messages is a function of seed, round and client
+    round: int = 0  # which one, counted from 0
 
     @property
     def steps(self) -> Array:
@@ -64,7 +69,7 @@ class Round(NamedTuple):
     state: State
     dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
     messages: Array | None = None  # [S, sent, J, P]
-    memory: Array | None = None  # [S, remembered, J, P], what the clients of the cohort remember after the round
+    memory: Array | None = None  # [S, kept, J, P], what the clients of the cohort keep after the round
     arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
 
 
@@ -73,7 +78,7 @@ class Costs(NamedTuple):
 
     vectors_up: int = 0
     vectors_down: int = 0
-    bytes_up: int = 0
+    bytes_up: int | Array = 0  # [J] where the jobs' messages differ in size
     bytes_down: int = 0
     prox_calls: int = 0
     gradients: int = 0

@@ -37,6 +37,8 @@ class Scaffnew(Federated):
     sent = ("w",)
     normalized = False
     everybody = True
+    differences = ("w",)
+    keeps_sum = True
     server_proxes = 1
     uses = Federated.uses - {"server_lr", "normalize_steps"}
 

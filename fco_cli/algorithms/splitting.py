@@ -35,15 +35,14 @@ class Splitting(Federated):
     from y_m they would stop short of it in every round.
     """
 
-    eta_in_steps: float = (
-        2.0  # eta as a multiple of eta_c: the root of L / mu where F is strongly convex and eta_c 1 / L
-    )
+    eta_in_steps: float = 2.0  # eta / eta_c: the root of L / mu where F is strongly convex and eta_c = 1 / L
     alpha: ClassVar[float]  # the relaxation: y_m <- y_m + alpha (w - x_m)
     broadcast = ("w",)
     remembered = ("y", "x")
     sent = ("xhat",)
     own_model = "x"
     normalized = False  # x_m is a point and no sum of steps
+    keeps_sum = True
     server_proxes = 1
     uses = Federated.uses - {"server_lr", "normalize_steps"}
 

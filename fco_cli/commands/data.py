@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli.commands.columns import add_columns, columns_of
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line, require
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fco_cli.federated_data import FederatedData
-
-LOSSES = ("squared", "logistic", "softmax")
+    from fco_cli.federated_data.profile import Profile
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,35 +47,27 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--loss", help="also: do the labels fit this loss, such as logistic?")
     command.set_defaults(do=_check)
 
-    command = commands.add_parser("describe", help="clients, samples, classes and how much the clients differ")
+    about = "columns, clients, samples, classes and how much the clients differ; before anything is refused"
+    command = commands.add_parser("describe", help=about)
     _source(command)
+    command.add_argument("--table", type=Path, metavar="FILE", help="also a line for every client and column: .csv")
     command.add_argument("--picture", type=Path, metavar="FILE", help="also draw it: .png, .pdf or .svg")
     command.set_defaults(do=_describe)
     return parser
 
 
 def _source(command: argparse.ArgumentParser) -> None:
-    from fco_cli.federated_data.source import Columns
-
-    known = Columns()
     command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
-    command.add_argument("--label", default=known.label, metavar="COLUMN", help="of tables (default: %(default)s)")
-    command.add_argument(
-        "--client", default=known.client, metavar="COLUMN", help="of a single table (default: %(default)s)"
-    )
-    command.add_argument(
-        "--split", default=known.split, metavar="COLUMN", help="if there is one (default: %(default)s)"
-    )
-    command.add_argument("--drop", default=[], action="append", metavar="COLUMN", help="no feature; may be repeated")
+    client = add_columns(command)
+    client.add_argument("--client", default="client", metavar="COLUMN", help="whose row it is (default: %(default)s)")
+    client.add_argument("--weights", metavar="COLUMN", help="how much a row counts")
     command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer")
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
     from fco_cli.federated_data import read
-    from fco_cli.federated_data.source import Columns
 
-    columns = Columns(options.label, options.client, options.split, tuple(options.drop))
-    return read(options.source, columns, options.min_samples)
+    return read(options.source, columns_of(options), options.min_samples)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -83,6 +75,7 @@ def _list(options: argparse.Namespace) -> None:
 
     from fco_cli.federated_data.download import ARCHIVES
     from fco_cli.federated_data.format import shown
+    from fco_cli.federated_data.published import PUBLICATIONS
     from fco_cli.federated_data.source import understood
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
@@ -92,6 +85,9 @@ def _list(options: argparse.Namespace) -> None:
         archive = ARCHIVES[classes]
         here = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
         table.add_row(f"femnist{classes}", f"task={tasks}", str(here))
+    for name, published in PUBLICATIONS.items():
+        absent = "downloaded when needed" if published.files else "needs task.data_dir (docs/data.md)"
+        table.add_row(name, f"task={name}", str(published.folder) if published.here else absent)
     if options.folder is not None:
         with understood(options.folder, "a folder"):
             if not options.folder.is_dir():
@@ -130,10 +126,19 @@ def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.federated_data.describe import Description
+    from fco_cli.federated_data.profile import as_csv, of_data, of_tables
+    from fco_cli.federated_data.readers import read_raw
+    from fco_cli.files import write_atomically
 
     if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"{options.picture}: the picture must end in .png, .pdf or .svg")
-    description = Description(_read(options))
+    tables = read_raw(options.source, columns_of(options))
+    profile = of_tables(tables) if tables is not None else of_data(_read(options))
+    _print(_of_columns(profile))  # before anything is refused
+    if options.table:
+        write_atomically(options.table, as_csv(profile))
+        print(f"table: {options.table}")
+    description = Description(_read(options), profile)
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in description.rows():
         table.add_row(name, value)
@@ -141,6 +146,31 @@ def _describe(options: argparse.Namespace) -> None:
     if options.picture:
         description.draw(options.picture)
         print(f"picture: {options.picture}")
+
+
+def _of_columns(profile: Profile) -> Table:
+    """A row for every column; what is missing, at each client where these are few."""
+    from rich.table import Table
+
+    from fco_cli.federated_data.format import shown
+    from fco_cli.federated_data.profile import FEW_CLIENTS, MOST_COLUMNS, overall
+
+    few = list(profile) if len(profile) <= FEW_CLIENTS else []
+    headings = [f"at {shown(client, 20)}" for client in few] or ["least and most at a client"]
+    table = Table("column", "type", "missing", *headings, "range", "categories", box=None, pad_edge=False)
+    columns = overall(profile)
+    for k, column in enumerate(columns[:MOST_COLUMNS]):
+        shares = [own[k].share for own in profile.values() if len(own) == len(columns)]
+        by_client = [f"{share:.1%}" for share in shares]
+        if not few:
+            by_client = [f"{min(shares, default=0):.1%} to {max(shares, default=0):.1%}"]
+        elif len(shares) < len(few):
+            by_client = [""] * len(few)  # their files do not have the same columns
+        row = [shown(column.name, 40), column.kind, f"{column.share:.1%}", *by_client, column.range, column.texts]
+        table.add_row(*row)
+    if len(columns) > MOST_COLUMNS:
+        table.add_row(f"and {len(columns) - MOST_COLUMNS} more (--table has them all)")
+    return table
 
 
 def _print(table: Table) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fco_cli.commands.shell import answered, end
 from fco_cli.errors import UserError, one_line
 from fco_cli.help import options_of
-from fco_cli.reporting.studies import LEADERBOARD, SEARCH
+from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)
-    if not results.studies and not results.search and not results.leaderboard:
+    if not results.studies and not results.search and not results.leaderboard and not results.paths:
         places = ", ".join(options.sources)
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while
@@ -117,7 +117,7 @@ def _print_ledger(ledger: list[Entry]) -> None:
 
 
 def _of_the_paper(name: str) -> bool:
-    return name != "theory" and not name.startswith((SEARCH, LEADERBOARD))
+    return name not in ("theory", "path") and not name.startswith((SEARCH, LEADERBOARD))
 
 
 def _print_end(results: Results, made: Report) -> None:
@@ -129,6 +129,12 @@ def _print_end(results: Results, made: Report) -> None:
         print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
     for study in results.leaderboard:
         print(f"{study.slug}: leaderboard from {len(study.runs)} runs, profile {study.profile}")
+    for path, drawn in made.paths:
+        print(f"{path.slug}: {', '.join(drawn)}")
+    if results.paths and not (results.studies or results.search or results.leaderboard):
+        print(f"figures: {made.page.parent / 'figures'}")
+        print(f"report: {made.page}")
+        return  # what the paper says is not what this is about
     missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
     if missing:
         print(f"not run: {', '.join(missing)}")

@@ -17,13 +17,13 @@ from pathlib import Path
 from fco_cli.commands.shell import answered, end, one_line_endings
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
-from fco_cli.reporting.studies import LEADERBOARD
+from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.simulation.stop import SIGNALS
 
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
-ON_DEMAND = ("hidden_settings", LEADERBOARD)  # those that begin so take as long as all the others together
+ON_DEMAND = (SEARCH, LEADERBOARD, "path")  # those that begin so take as long as all the others, or your data
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,7 +50,7 @@ def reproduce(options: argparse.Namespace) -> None:
             continue
         profile = "paper" if name in FIXED_SCALE and options.profile != "quick" else options.profile
         print(f"== {name}, profile {profile}", flush=True)
-        exit_code, last_words = run_experiment(name, profile)
+        exit_code, last_words = run_experiment(name, profile, options.algo)
         if exit_code > 2 or exit_code < 0:  # a signal: whoever sent it means all of us
             sys.exit(exit_code)
         if exit_code:
@@ -85,8 +85,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     parser.add_argument("--leaderboard", action="store_true", help="the experiments that compare all methods")
+    parser.add_argument("--algo", default="", help="run this method alone, and report it with what is there")
     parser.add_argument("--download", action="store_true", help="fetch data that are not here, instead of skipping")
     options = parser.parse_args(arguments)
+    if options.algo and options.algo not in options_of("algo"):
+        end("fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}")
     for name in options.experiments:
         if name not in known:
             end("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
@@ -118,9 +121,10 @@ def _without_data(experiments: list[str]) -> dict[str, str]:
     return missing
 
 
-def run_experiment(name: str, profile: str) -> tuple[int, str]:
+def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
     command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={name}", f"profile={profile}"]
+    command += [f"algo={algo}"] if algo else []
     line = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, _passing_on_signals_to(process):
         assert process.stderr is not None

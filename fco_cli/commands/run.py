@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import answered, run_hydra
@@ -19,8 +20,13 @@ log = logging.getLogger("fco")
 
 
 def main() -> None:
-    if not answered(help_text):
+    if answered(help_text):
+        return
+    try:
         run_hydra("fco-run", run, sweep)
+    finally:
+        if settings := sys.modules.get("fco_cli.federation.settings"):
+            settings.hang_up()
 
 
 def run(config: DictConfig) -> float:
@@ -37,6 +43,8 @@ def run(config: DictConfig) -> float:
 
     if config.theory is not None:
         return _theory(config)
+    if config.path is not None:
+        return _path(config)
     _refuse_experiment_alone(config)
     one = Run.of(config)
     if config.dry_run:
@@ -48,6 +56,8 @@ def run(config: DictConfig) -> float:
         log.info("already done (force=true runs it again)")
     if outcome.result["status"] == "diverged":
         log.warning(why_diverged(outcome.result))
+    if verdict := outcome.result.get("convergence"):
+        log.info(verdict["line"])
     output = Console()
     output.print(final_table(outcome.result))
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
@@ -57,7 +67,7 @@ def run(config: DictConfig) -> float:
 
 def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
     """The story of a sweep; Hydra wants a value for every job, or what it failed with."""
-    if any(config.theory is not None for config in configs):
+    if any(config.theory is not None or config.path is not None for config in configs):
         return [run(config) for config in configs]  # nothing that could be stacked
     if len({config.dry_run for config in configs}) > 1:
         raise UserError("dry_run: got several values: true or false")
@@ -79,6 +89,8 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
         output.print(table)
         if diverged := all_runs.diverged:
             output.print(f"{diverged} of {len(all_runs.unique)} runs diverged", highlight=False)
+        if lagging := all_runs.not_converged:
+            output.print(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)", highlight=False)
         output.print(f"next: fco-report {all_runs.runs[0].output_dir} --claims", soft_wrap=True, highlight=False)
     return all_runs.values()
 
@@ -118,6 +130,31 @@ def _theory(config: DictConfig) -> float:
         raise UserError("dry_run: experiment=theory cannot be planned, only run")
     check(config)
     return math.nan
+
+
+def _path(config: DictConfig) -> float:
+    """experiment=path: many models, and two that are chosen."""
+    from rich.console import Console
+
+    from fco_cli.commands.tables import path_lines, path_table
+    from fco_cli.config import Run
+    from fco_cli.selection.record import recorded_selection
+    from fco_cli.simulation.stop import Stop
+
+    if config.dry_run:
+        raise UserError("dry_run: experiment=path cannot be planned, only run")
+    if config.profile.name != "paper":
+        raise UserError(f"profile: got {config.profile.name}, must be paper: a path has no other scale")
+    one = Run.of(config)
+    with Stop() as stop:
+        result = recorded_selection(one, stop)
+    output = Console(width=160)
+    output.print(path_table(result))
+    for line in path_lines(result):
+        output.print(line, highlight=False, markup=False)
+    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
+    output.print(f"next: fco-report {one.output_dir}", soft_wrap=True, highlight=False, markup=False)
+    return result["chosen"]["min"]["cv_loss"]
 
 
 if __name__ == "__main__":

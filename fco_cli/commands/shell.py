@@ -41,7 +41,7 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
         import hydra
 
         from fco_cli import hydra_on_314, theory
-        from fco_cli.commands.words import check_words
+        from fco_cli.commands.words import check_words, quoted
         from fco_cli.config import register
 
         begun = []  # whether the configuration is composed and our own work has begun
@@ -58,6 +58,7 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # the fused launcher looks for it
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse: flags first
+        sys.argv[1:] = map(quoted, sys.argv[1:])
         hydra_on_314.mend()
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and we say it in one line
         register()

@@ -18,7 +18,7 @@ def final_table(result: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column("metric")
     table.add_column("value", justify="right")
-    for name, value in result["final"].items():
+    for name, value in (result["final"] | result.get("test", {})).items():
         said = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
         table.add_row(name.replace("_", " "), said)
     table.add_row("time", f"{result['seconds']:.2f} s")
@@ -60,6 +60,38 @@ def best_table(folders: list[Path]) -> Table | None:
             "left",
         )
     return table
+
+
+def path_table(result: dict[str, Any]) -> Table:
+    """What a path has chosen."""
+    dial = result["dial"]
+    columns = [dial, "cv_loss", "cv_error", "nonzeros", "rank", "kkt", "rounds"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("chosen")
+    shown = [column for column in columns if column in result["chosen"]["min"]]
+    for column in shown:
+        table.add_column(column.replace("_", " "), justify="right")
+    for name, one in result["chosen"].items():
+        table.add_row(name, *(f"{one[column]:.4g}" for column in shown))
+    return table
+
+
+def path_lines(result: dict[str, Any]) -> list[str]:
+    """What else to know of it."""
+    lines = []
+    for name, one in result["chosen"].items():
+        if one["test"]:
+            numbers = ", ".join(f"{key} {value:.4g}" for key, value in one["test"].items() if value is not None)
+            lines.append(f"{name} on rows that had no part in the choice: {numbers}")
+    if result["at_the_end"]:
+        lines.append("the last model of the path is the best: a smaller path.ratio goes on from there")
+    if result["not_converged"]:
+        lines.append(f"{result['not_converged']} models have not converged (path.csv): raise hparams.most_rounds")
+    if stability := result["stability"]:
+        names = result["features"] or [f"feature {i}" for i in range(len(stability["frequency"]))]
+        stable = ", ".join(names[i] for i in stability["stable"]) or "none"
+        lines.append(f"stable features, at most {stability['bound']:.2g} errors expected among them: {stable}")
+    return lines
 
 
 def theory_table(result: dict[str, Any]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,14 @@ from fco_cli.help import GROUPS, options_of
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+CONDITION = re.compile(r"(task\.label)=([^'\"\[,]*[<>=!][^'\"\[,]*)")
 MAY_BE_NULL = ("experiment", "hparams/grid")
+
+
+def quoted(word: str) -> str:
+    """A label's condition in the quotes that the shell has taken off: Hydra's grammar has no < and no >."""
+    condition = CONDITION.fullmatch(word)
+    return f"{condition[1]}='{condition[2]}'" if condition else word
 
 
 def check_words(words: list[str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fco_cli.config.run import Run
 
 RATES = ("client_lr", "server_lr")  # they may vary along the job axis
+ENDING = frozenset(("tolerance", "most_rounds"))  # when rounds=auto ends
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,17 @@ class Identity:
 
 
 def identity_of(run: Run) -> Identity:
-    hparams = {key: value for key, value in asdict(run.hparams).items() if key in run.algo.uses}
+    used = run.algo.uses | (ENDING if run.hparams.until_converged and "rounds" in run.algo.uses else frozenset())
+    hparams = {key: value for key, value in asdict(run.hparams).items() if key in used}
     data = {"task": run.task.identity() | source_of(run.task), "seed": run.seed, "dtype": run.hparams.dtype}
     kind = {"mirror": asdict(run.mirror) | source_of(run.mirror), "weighting": run.hparams.weighting}
     psi = asdict(run.regularizer) | source_of(run.regularizer)
     algo = asdict(run.algo) | source_of(run.algo)
     # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
-    extra = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
+    extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
+    if run.path is not None:
+        extra["path"] = asdict(run.path) | source_of(run.path)
+        psi.pop("strength" if "strength" in psi else "radius", None)  # what it chooses
     common = {
         **data, **kind, **extra,
         "regularizer": {"kind": run.regularizer.kind} | source_of(run.regularizer),
@@ -48,6 +53,9 @@ def identity_of(run: Run) -> Identity:
         "hparams": {key: value for key, value in hparams.items() if key not in RATES},
     }  # fmt: skip
     whole = {**common, "regularizer": psi, "algo": algo, "hparams": hparams}
+    if (transform := run.method.transform).name != "none":  # it is none, too, where an algorithm sends no messages
+        common["transform"] = {"kind": transform.name} | source_of(transform)
+        whole["transform"] = asdict(transform) | source_of(transform)
     return Identity(
         data=_digest(data),
         problem=_digest({**data, **kind, "regularizer": psi}),

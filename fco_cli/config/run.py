@@ -12,20 +12,23 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
+from fco_cli.algorithms.transforms import Transform
 from fco_cli.config.identity import Identity, identity_of
+from fco_cli.config.path_settings import PathSettings
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
+from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # what a machine's integer can hold
 BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
-PARTS = ("task", "algo", "regularizer", "mirror", "hparams")
+PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams", "federation")
 
 
 @dataclass
@@ -36,7 +39,9 @@ class Run:
     algo: Algorithm
     regularizer: Regularizer
     mirror: Mirror
+    transform: Transform
     hparams: Hparams
+    federation: Federation
     seed: int
     output_dir: Path
     force: bool
@@ -44,6 +49,7 @@ class Run:
     record_path: bool
     threads: int | None
     experiment: Experiment | None  # the one that it belongs to, if any
+    path: PathSettings | None  # a choice among many models, and not one run
     yaml: str  # the resolved configuration
 
     @classmethod
@@ -53,17 +59,21 @@ class Run:
         experiment = None if config.experiment is None else _typed(config, "experiment")
         if experiment is not None:
             _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
+        if config.federation.name != "none" and OmegaConf.is_missing(config.task, "path"):
+            config = config.copy()
+            config.task.path = ""  # the rows are at the sites
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
         for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "regularizer", "mirror"):
+        for key in ("algo", "regularizer", "mirror", "transform", "federation"):
             name, own = parts[key].name, type(parts[key]).name
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
             )
+        parts["task"] = parts["federation"].placed(parts["task"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -73,6 +83,7 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
+            path=None if config.path is None else _typed(config, "path"),
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -83,34 +94,62 @@ class Run:
         )
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
+        run.check_sites()
         run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
+        if run.hparams.until_converged:
+            run.check_end()
+        run.method.check_transform(run.hparams.weighting)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         run.check_memory()
         return run
 
+    def check_end(self) -> None:
+        """Refuse rounds=auto for what needs to know its last round."""
+        number = "a whole number >= 1 here: "
+        require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
+        for key in ("record_clients", "record_path"):
+            require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")
+
+    def check_sites(self) -> None:
+        """Between sites there are no pooled rows, and a client's model stays with it."""
+        if self.federation.apart:
+            require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
+            require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
+
     def check_memory(self) -> None:
         """Refuse what would not fit this machine, before anything is drawn, read or waited for."""
         hparams = self.hparams
         require_memory("task: the data", self.task.bytes_needed(self.hparams.dtype))
-        evaluations = hparams.rounds // hparams.eval_every
+        evaluations = hparams.last_round // hparams.eval_every
         what = f"hparams.rounds={hparams.rounds}: the metrics of an evaluation every {hparams.eval_every}"
         require_memory(what, evaluations * BYTES_PER_EVALUATION)
 
-    def check_batches(self, sizes: Array) -> None:
-        """The rows that a round goes through are listed in memory; `sizes` are those of the clients."""
-        hparams = self.hparams
-        rows = int(np.sort(sizes)[-hparams.clients_per_round :].sum()) * hparams.local_epochs
+    def check_batches(self, sizes: Array, together: bool) -> None:
+        """The rows that a round goes through are listed in memory; `sizes` are those of the clients.
+
+        `together` says that a client's loss is one of all its rows, which must then make one batch.
+        """
+        hparams, largest = self.hparams, int(sizes.max())
+        whole = f"at least {largest}, the rows of the largest client: this task knows no smaller batches"
+        if together and self.algo.federated:
+            require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, whole)
+        rows = int(np.sort(sizes)[-hparams.sampled(len(sizes)) :].sum()) * hparams.local_epochs
         require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
 
     def check_clients(self, available: int) -> None:
         """A round cannot sample more clients than there are, nor fewer than the algorithm needs."""
-        sampled = self.hparams.clients_per_round
+        sampled = self.hparams.sampled(available)
         if self.algo.federated:
             allowed = f"at most {available}, the task's clients"
             require(sampled <= available, "hparams.clients_per_round", sampled, allowed)
             self.algo.check_participation(sampled, available)
+
+    @property
+    def method(self) -> Algorithm:
+        """The algorithm, with what its messages go through."""
+        return self.algo.through(self.transform)
 
     @cached_property
     def identity(self) -> Identity:
@@ -126,10 +165,14 @@ class Run:
 
     def describe(self) -> str:
         """One line for people."""
-        psi = [f"{key} {value}" for key, value in asdict(self.regularizer).items() if key != "name"]
+        given = asdict(self.regularizer).items()
+        psi = [f"{key} {value}" for key, value in given if isinstance(value, int | float)]
         parts = [f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {', '.join(psi)}".rstrip()]
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")
+        if self.method.transform.name != "none":
+            numbers = [f"{key} {value:g}" for key, value in asdict(self.transform).items() if key != "name"]
+            parts.append(f"transform {self.transform.name} {', '.join(numbers)}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
         parts += [
             f"{key} {_said(getattr(self.hparams, key))}" for key in ("client_lr", "server_lr") if key in self.algo.uses

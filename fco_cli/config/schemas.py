@@ -1,7 +1,7 @@
 """The schemas of the configuration's groups, registered with Hydra.
 
-The dataclasses of tasks, algorithms, regularizers, mirror maps and hyper-parameters are themselves the schemas of their
-groups: a field is a key, its range is checked where it is declared.
+The dataclasses of tasks, algorithms, regularizers, mirror maps, transforms and hyper-parameters are themselves the
+schemas of their groups: a field is a key, its range is checked where it is declared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.transforms import all_transforms
+from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
+from fco_cli.federation.settings import all_federations
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
@@ -100,7 +103,9 @@ class RunConfig:
     algo: Any = MISSING
     regularizer: Any = MISSING
     mirror: Any = MISSING
+    transform: Any = MISSING
     hparams: Any = MISSING
+    federation: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: so many seeds, from 0 on
     output_dir: str = MISSING
@@ -111,6 +116,7 @@ class RunConfig:
     threads: int | None = MISSING
     experiment: Experiment | None = None
     theory: Any = None  # in place of a run: experiment=theory, whose schema is that of fco_cli/theory
+    path: Any = None  # likewise: experiment=path chooses a strength
     profile: Profile = field(default_factory=Profile)
 
 
@@ -120,16 +126,26 @@ def register() -> None:
     for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
         Plugins.instance().register(plugin)
     store = ConfigStore.instance()
-    store.store(group="schema", name="run", node=RunConfig, package="_global_")
+    if "run.yaml" in store.repo.get("schema", {}):  # all of them, which takes a while, are there already
+        return
     store.store(group="schema", name="hparams", node=Hparams)
+    store.store(group="schema", name="path", node=PathSettings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store.store(group=f"schema/{group}", name=name, node=kind)
+    store.store(group="schema", name="run", node=RunConfig, package="_global_")
 
 
 def families() -> dict[str, Mapping[str, Any]]:
     """The groups whose options have a schema each."""
-    return {"task": TASKS, "algo": all_algorithms(), "regularizer": all_regularizers(), "mirror": MIRRORS}
+    return {
+        "task": TASKS,
+        "algo": all_algorithms(),
+        "regularizer": all_regularizers(),
+        "mirror": MIRRORS,
+        "transform": all_transforms(),
+        "federation": all_federations(),
+    }
 
 
 def switches() -> frozenset[str]:

@@ -6,16 +6,21 @@ import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fco_cli.federated_data.format import FederatedData
+from fco_cli.federated_data.format import FederatedData, shown
 from fco_cli.federated_data.moments import Moments, aggregated_moments
+from fco_cli.federated_data.preparation import Recipe, prepared
+from fco_cli.federated_data.profile import Column, Profile, of_data, overall
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import MAX_CLASSES
 
+MOST_DRAWN = 60  # columns with missing values
+MOST_NAMED = 20  # clients
 FEW_CLASSES = 100  # more different labels than this are taken for a regression's
 
 
@@ -24,6 +29,12 @@ class Description:
     """Numbers about a data set, each computed when asked for."""
 
     data: FederatedData
+    profile: Profile | None = None  # of the table before it was checked
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """All clients together."""
+        return overall(self.profile or of_data(self.data))
 
     @cached_property
     def sizes(self) -> Array:
@@ -58,7 +69,8 @@ class Description:
     @cached_property
     def feature_shift(self) -> float:
         """The share of the features' variance that lies between the clients, 0 alike to 1 disjoint."""
-        return _between(self.data.x, self.data)
+        encoded = prepared(self.data, Recipe(standardize=False)).encode(self.data.raw)
+        return _between(encoded, self.data)
 
     def rows(self) -> list[tuple[str, str]]:
         """For a table."""
@@ -87,9 +99,10 @@ class Description:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        some_missing = [column.name for column in self.columns if column.missing][:MOST_DRAWN]
+        figure = Figure(figsize=(15 if some_missing else 10, 3.8), layout="constrained")
         FigureCanvasAgg(figure)
-        left, right = figure.subplots(1, 2)
+        left, right, *rest = figure.subplots(1, 3 if some_missing else 2)
         left.hist(self.sizes, bins=min(30, len(np.unique(self.sizes))), color="#4477aa", edgecolor="white")
         left.set(xlabel="samples of a client", ylabel="clients", title=f"{len(self.sizes)} clients")
         left.yaxis.get_major_locator().set_params(integer=True)
@@ -100,15 +113,35 @@ class Description:
             figure.colorbar(image, ax=right, label="share of the client's samples")
             right.set(xlabel="class", ylabel="client, largest first", title=f"label skew {self.label_skew:.2f}")
             right.xaxis.get_major_locator().set_params(integer=True)
+            _name_clients(right, self.data.clients[order].tolist())
         else:
             _, member = np.unique(self.data.client, return_inverse=True)
-            shown = order[:30]
-            right.boxplot([self.data.y[member == m] for m in shown], showfliers=False)
+            right.boxplot([self.data.y[member == m] for m in order[:30]], showfliers=False)
             right.set(xlabel="client, largest first", ylabel="label", title="labels by client")
             right.set_xticks([])
+        for axes in rest:
+            self._draw_missing(axes, some_missing, self.data.clients[order].tolist())
         content = io.BytesIO()
         figure.savefig(content, format=path.suffix.removeprefix(".") or "png", dpi=150)
         write_atomically(path, content.getvalue())
+
+    def _draw_missing(self, axes: Any, columns: list[str], clients: list[str]) -> None:
+        """The share of missing values of every client in every column that has some."""
+        profile = self.profile or of_data(self.data)
+        shares = [[own.share for own in profile[client] if own.name in columns] for client in clients]
+        image = axes.imshow(np.array(shares), aspect="auto", cmap="magma_r", vmin=0, vmax=1, interpolation="nearest")
+        axes.figure.colorbar(image, ax=axes, label="share that is missing")
+        axes.set(ylabel="client, largest first", title="missing values")
+        _name_clients(axes, clients)
+        axes.set_xticks(range(len(columns)), [shown(name, 20) for name in columns], rotation=90, fontsize=7)
+
+
+def _name_clients(axes: Any, names: list[str]) -> None:
+    """Their names, where there is room for them."""
+    if len(names) <= MOST_NAMED:
+        axes.set_yticks(range(len(names)), [shown(name, 20) for name in names])
+    else:
+        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _between(values: Array, data: FederatedData) -> float:

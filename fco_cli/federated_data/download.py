@@ -1,4 +1,4 @@
-"""Federated EMNIST from TensorFlow Federated's archives: downloaded once, verified, unpacked."""
+"""Data from their publishers: downloaded once, verified, archives unpacked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,22 @@ CHUNK = 1 << 16  # bytes: the most that a broken download loses
 
 
 @dataclass(frozen=True)
+class RemoteFile:
+    """A file on a site and what its content must be."""
+
+    name: str
+    sha256: str
+    url: str
+
+    @property
+    def by_hand(self) -> str:
+        """What to do without the download."""
+        return f"fetch {self.url} yourself and pass task.data_dir=<its folder>"
+
+
+@dataclass(frozen=True)
 class Archive:
-    """A file on the site and what its content must be."""
+    """One of TensorFlow Federated's, with HDF5 files."""
 
     name: str
     sha256: str
@@ -36,6 +51,13 @@ class Archive:
         """Where it is unpacked; there only when it is complete."""
         return cache_folder("data") / self.name.removesuffix(".tar.bz2")
 
+    @property
+    def by_hand(self) -> str:
+        return (
+            f"fetch {self.url} yourself, unpack it and pass task.data_dir=<the folder> "
+            "(a folder of LEAF's JSON or an .npz file will do as well)"
+        )
+
 
 ARCHIVES = {
     10: Archive("fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"),
@@ -48,52 +70,62 @@ def fetch(archive: Archive) -> Path:
     home = private_cache("data")
     if archive.folder.exists():
         return private(home / archive.folder.name)
-    try:
-        import pooch
-    except ImportError:
-        hint = f"pip install 'fco-cli[femnist]', or {by_hand(archive)}"
-        raise UserError(f"task.data_dir: not given, and a download needs pooch: {hint}") from None
+    pooch = _pooch(archive)
     with one_at_a_time(home):
         if archive.folder.exists():  # another process was faster
             return private(home / archive.folder.name)
-        return _fetch(archive, home, pooch)
+        return unpack(_retrieve(archive, home, pooch), home / archive.folder.name)
 
 
-def _fetch(archive: Archive, home: Path, pooch: Any) -> Path:
-    packed = home / archive.name
-    if packed.exists():
-        verify(packed, archive.sha256)
+def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
+    """The folder of that name with these files; downloads what is not there yet."""
+    home = private_cache("data")
+    folder = home / name
+    with one_at_a_time(home):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        private(folder)
+        for file in files:
+            if not (folder / file.name).exists():
+                _retrieve(file, folder, _pooch(file))
+    return folder
+
+
+def _pooch(file: RemoteFile | Archive) -> Any:
+    try:
+        import pooch
+    except ImportError:
+        hint = f"pip install 'fco-cli[femnist]', or {file.by_hand}"
+        raise UserError(f"task.data_dir: not given, and a download needs pooch: {hint}") from None
     pooch.get_logger().setLevel("WARNING")
-    log.info("downloading %s to %s", archive.url, packed)
-    path = pooch.retrieve(archive.url, f"sha256:{archive.sha256}", archive.name, home, downloader=Resumable(archive))
-    return unpack(Path(path), home / archive.folder.name)
+    return pooch
 
 
-def by_hand(archive: Archive) -> str:
-    """What to do without the download."""
-    return (
-        f"fetch {archive.url} yourself, unpack it and pass task.data_dir=<the folder> "
-        "(a folder of LEAF's JSON or an .npz file will do as well)"
-    )
+def _retrieve(file: RemoteFile | Archive, folder: Path, pooch: Any) -> Path:
+    """The file in the folder, whole and verified."""
+    place = folder / file.name
+    if place.exists():
+        verify(place, file.sha256)
+    log.info("downloading %s to %s", file.url, place)
+    return Path(pooch.retrieve(file.url, f"sha256:{file.sha256}", file.name, folder, downloader=Resumable(file)))
 
 
 @dataclass(frozen=True)
 class Resumable:
     """A downloader for pooch that keeps what it has: the next attempt asks for the rest."""
 
-    archive: Archive
+    file: RemoteFile | Archive
 
     def __call__(self, url: str, output_file: str, _pooch: Any) -> None:
-        part = Path(output_file).parent / f"{self.archive.name}.part"
+        part = Path(output_file).parent / f"{self.file.name}.part"
         try:
             _download(url, part)
         except OSError as problem:  # requests' errors are kinds of OSError
             kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
             raise UserError(
                 f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
-                f"try again, or {by_hand(self.archive)}"
+                f"try again, or {self.file.by_hand}"
             ) from problem
-        verify(part, self.archive.sha256)
+        verify(part, self.file.sha256)
         part.replace(output_file)
 
 

@@ -4,9 +4,13 @@
     y         [N]     numbers: the labels (classes are 0, 1, 2, ...)
     client    [N]     whose row it is: names or whole numbers
     split     [N]     optional: train, val or test
+    weights   [N]     optional: how much a row counts, >= 0
     features  [d]     optional: the features' names
     classes   [C]     optional: the classes' names
+    categories, category_of  [K]  optional: the names of categories, and the feature (from 0) that each belongs to;
+                      x holds a category's place (from 0) among those of its feature
 
+NaN in x is a missing value (preparation.py says what becomes of it).
 A folder with these arrays as x.npy, y.npy, ... is the same, read by memory map: x may be larger than the memory.
 Everything is read without pickle, an .npz file not before its size is known. Whatever is wrong is said in one line that
 names the file and, where there is one, the client and the row (counted from 0).
@@ -16,8 +20,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
@@ -31,12 +35,24 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
-NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "features", "classes")
+NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
+BY_ROW, NAMES = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
+NOBODY = "all"  # the client of rows that have not been dealt to clients yet
 SPLITS = ("train", "val", "test")
 MAX_NAME = 1000  # characters; arrays of text give every name the room of the longest
 ROWS_AT_ONCE = 4096
 
 Arrays = dict[str, Array]  # by the names above, not yet checked
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows before any preparation: numbers, places of categories, NaN where nothing is known."""
+
+    source: str
+    x: Array  # [N, d]
+    names: list[str]
+    levels: dict[int, list[str]]  # the categories of those features that have some
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,9 @@ class FederatedData:
     split: Array | None = None
     features: Array | None = None
     classes: Array | None = None
+    weights: Array | None = None
+    categories: Array | None = None
+    category_of: Array | None = None
 
     @cached_property
     def clients(self) -> Array:
@@ -60,6 +79,29 @@ class FederatedData:
     def feature_names(self) -> list[str]:
         return [f"x{k}" for k in range(self.x.shape[1])] if self.features is None else self.features.tolist()
 
+    @property
+    def raw(self) -> Features:
+        """What a preparation sees of it."""
+        return Features(self.source, self.x, self.feature_names, self.levels)
+
+    @cached_property
+    def levels(self) -> dict[int, list[str]]:
+        """The categories' names by feature."""
+        if self.categories is None or self.category_of is None:
+            return {}
+        return {int(k): self.categories[self.category_of == k].tolist() for k in np.unique(self.category_of)}
+
+    def by_client(self) -> Iterator[tuple[str, Features]]:
+        """Every client's own rows, sorted by the clients' names."""
+        order, x = np.argsort(self.client, kind="stable"), self.x
+        names, sizes = np.unique(self.client, return_counts=True)
+        in_order = bool((np.diff(order) > 0).all())
+        for name, low, high in zip(names.tolist(), np.cumsum(sizes) - sizes, np.cumsum(sizes), strict=True):
+            yield (
+                name,
+                Features(self.source, x[low:high] if in_order else x[order[low:high]], self.feature_names, self.levels),
+            )
+
     def fail(self, row: int, problem: str) -> NoReturn:
         """The one wording for a bad row."""
         raise UserError(f"{self.source}: client {shown(self.client[row])!r}, row {row}: {problem}")
@@ -68,19 +110,19 @@ class FederatedData:
         """Some of the rows, by mask or index; all of them stay where they are, be it on disk."""
         if rows.dtype == bool and rows.all():
             return self
-        split = None if self.split is None else self.split[rows]
-        parts = (self.x[rows], self.y[rows], self.client[rows], split, self.features, self.classes)
-        return FederatedData(self.source, *parts)
+        by_row = {name: getattr(self, name)[rows] for name in ("x", *BY_ROW) if getattr(self, name) is not None}
+        return replace(self, **by_row)
 
     def as_clients(self, dtype: str) -> ClientData:
         """One client after another, sorted by name; rows keep their order."""
         _, member, sizes = np.unique(self.client, return_inverse=True, return_counts=True)
         start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        x, y = self.x, self.y
+        x, y, weights = self.x, self.y, self.weights
         if (np.diff(member) < 0).any():
             order = np.argsort(member, kind="stable")
-            x, y = x[order], y[order]
-        return ClientData(self._cast(x, dtype), self._cast(y, dtype), start)
+            x, y, weights = x[order], y[order], None if weights is None else weights[order]
+        weights = None if weights is None else self._cast(weights, dtype)
+        return ClientData(self._cast(x, dtype), self._cast(y, dtype), start, weights)
 
     def owners(self, training: Array, held_out: Array) -> Array:
         """Of two masks over the rows: which of the clients that train every client of the other rows is; -1 if none."""
@@ -95,9 +137,9 @@ class FederatedData:
         if (
             values.dtype.kind == "f"
             and values.dtype.itemsize > cast.dtype.itemsize
-            and first_not_finite(cast) is not None
+            and first_row(np.isinf, cast) is not None
         ):
-            largest = f"{np.abs(values).max():.3g}"
+            largest = f"{np.nanmax(np.abs(values)):.3g}"
             raise UserError(f"{self.source}: values of up to {largest} are too large for {dtype} (hparams.dtype)")
         return cast
 
@@ -110,7 +152,7 @@ def save(data: FederatedData, path: Path) -> None:
     write_atomically(Path(path), buffer.getvalue())
 
 
-def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedData:
+def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: int = 2) -> FederatedData:
     """Check everything that does not depend on the loss, without clients of fewer than `min_samples` rows."""
     for name in NEEDED:
         if name not in arrays:
@@ -121,28 +163,30 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0) -> FederatedD
             raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
     x = arrays["x"]
     _shape(source, "x", x, x.ndim == 2 and x.size > 0, "rows and columns, [N, d]")
-    for name in ("y", "client", "split"):
+    for name in BY_ROW:
         if name in arrays:
             array = arrays[name]
             _shape(source, name, array, array.shape == (len(x),), f"a value for each of the {len(x)} rows of x")
-    for name in ("features", "classes"):
+    for name in ("features", "classes", "categories", "category_of"):
         if name in arrays:
             _shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
     if "features" in arrays and len(arrays["features"]) != x.shape[1]:
         raise UserError(f"{source}: array 'features' has {len(arrays['features'])} names for {x.shape[1]} columns of x")
-    for name in ("x", "y"):
-        if arrays[name].dtype.kind not in "biuf":
+    for name in ("x", "y", "weights"):
+        if name in arrays and arrays[name].dtype.kind not in "biuf":
             raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
-    texts = {name: _names(source, name, arrays[name]) for name in ("client", *OPTIONAL) if name in arrays}
+    texts = {name: _names(source, name, arrays[name]) for name in NAMES if name in arrays}
     for name in ("features", "classes"):
         if name in texts:
             check_different(source, name, texts[name].tolist())
-    data = FederatedData(source, x, arrays["y"], **texts)
+    plain = {name: arrays[name] for name in ("weights", "category_of") if name in arrays}
+    data = FederatedData(source, x, arrays["y"], **texts, **plain)
     _check_values(data)
+    _check_categories(data)
     if min_samples > 0:
         _, member, sizes = np.unique(data.client, return_inverse=True, return_counts=True)
         data = data.take(sizes[member] >= min_samples)
-    _check_clients(data)
+    _check_clients(data, min_clients)
     return data
 
 
@@ -202,34 +246,71 @@ def shown(text: object, most: int = 200) -> str:
 
 
 def _check_values(data: FederatedData) -> None:
-    for name in ("x", "y"):
-        values = getattr(data, name)
-        if (row := first_not_finite(values)) is not None:
-            cells = np.atleast_1d(values[row])
-            column = int(np.argmin(np.isfinite(cells)))
-            what = "the label" if name == "y" else f"feature {shown(data.feature_names[column])!r}"
-            data.fail(row, f"{what} is {cells[column]}; every value must be finite")
+    if (row := first_row(np.isinf, data.x)) is not None:
+        column = int(np.argmax(np.isinf(data.x[row])))
+        name = shown(data.feature_names[column])
+        data.fail(row, f"feature {name!r} is {data.x[row, column]}; every value must be finite")
+    if (row := first_row(not_finite, data.y)) is not None:
+        data.fail(row, f"the label is {data.y[row]}; every label must be finite")
+    if data.weights is not None and (wrong := ~((data.weights >= 0) & np.isfinite(data.weights))).any():
+        row = int(np.argmax(wrong))
+        data.fail(row, f"its weight is {data.weights[row]:g}; a row's weight is a number >= 0")
     if data.split is not None and not (known := np.isin(data.split, SPLITS)).all():
         row = int(np.argmin(known))
         data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
 
 
-def _check_clients(data: FederatedData) -> None:
+def _check_categories(data: FederatedData) -> None:
+    """Every place that x holds in a feature with categories must be one of theirs."""
+    if data.categories is None and data.category_of is None:
+        return
+    names, owner = data.categories, data.category_of
+    if names is None or owner is None or owner.shape != names.shape or owner.dtype.kind not in "iu":
+        raise UserError(
+            f"{data.source}: arrays 'categories' and 'category_of' must be names and a feature's place for each"
+        )
+    if len(owner) and not (owner.min() >= 0 and owner.max() < data.x.shape[1]):
+        raise UserError(f"{data.source}: array 'category_of' must hold places from 0 to {data.x.shape[1] - 1}")
+    for feature, levels in data.levels.items():
+        name = shown(data.feature_names[feature])
+        check_different(data.source, f"categories of {name!r}", levels)
+        codes = data.x[:, feature]
+        if (wrong := ~(np.isnan(codes.astype(float)) | np.isin(codes, np.arange(len(levels))))).any():
+            row = int(np.argmax(wrong))
+            data.fail(
+                row, f"feature {name!r} is {codes[row]:g}; it must be a category's place, from 0 to {len(levels) - 1}"
+            )
+
+
+def check_complete(data: FederatedData, advice: str) -> None:
+    """Refuse missing values."""
+    if (row := first_row(np.isnan, data.x)) is not None:
+        name = data.feature_names[int(np.argmax(np.isnan(data.x[row])))]
+        data.fail(row, f"feature {shown(name)!r} is missing; {advice}")
+
+
+def _check_clients(data: FederatedData, least: int) -> None:
+    if least == 0:
+        return  # rows that nobody learns from
     clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
-    if len(clients) < 2:
-        raise UserError(f"{data.source}: has {len(clients)} client; at least 2 are needed")
+    if len(clients) < least:
+        raise UserError(f"{data.source}: has {len(clients)} client; at least {least} are needed")
     if sizes.min() < 2:
-        small = "the client's only sample; every client needs at least 2 (fco-data convert --min-samples 2 drops it)"
+        small = "the client's only sample; every client needs at least 2 (min_samples=2 drops it)"
         data.fail(int(first[np.argmin(sizes)]), small)
 
 
-def first_not_finite(values: Array) -> int | None:
-    """The first row with NaN or infinity; a few rows at a time, for x may fill half of the memory."""
+def not_finite(values: Array) -> Array:
+    return ~np.isfinite(values)
+
+
+def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
+    """The first row with a wrong value; a few rows at a time, for x may fill half of the memory."""
     if values.dtype.kind == "f":
         for low in range(0, len(values), ROWS_AT_ONCE):
-            finite = np.isfinite(values[low : low + ROWS_AT_ONCE])
-            if not finite.all():
-                return low + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+            found = wrong(values[low : low + ROWS_AT_ONCE])
+            if found.any():
+                return low + int(np.argmax(found.reshape(len(found), -1).any(axis=1)))
     return None
 
 
@@ -239,6 +320,8 @@ def check_labels(data: FederatedData, loss: Loss) -> int:
     if not (fits := loss.takes(y, classes)).all():
         row = int(np.argmin(fits))
         data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
+    if len(np.unique(y)) < 2:
+        raise UserError(f"{data.source}: every label is {y[0]:g}: there is nothing to learn")
     return loss.outputs(y, classes)
 
 

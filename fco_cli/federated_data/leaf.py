@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, as_names, check_different, first_not_finite, shown
+from fco_cli.federated_data.format import Arrays, as_names, check_different, first_row, not_finite, shown
 from fco_cli.federated_data.source import Format, Wanted, in_order
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -109,6 +109,6 @@ def _client(who: str, content: Any, count: Any) -> tuple[Array, Array]:
         raise UserError(f"{who}: x has shape {rows.shape}, y {labels.shape}, num_samples says {shown(count, 40)}")
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
-    if (row := first_not_finite(rows)) is not None:
+    if (row := first_row(not_finite, rows)) is not None:
         raise UserError(f"{who}, row {row}: not every feature is a finite number in single precision")
     return rows, labels

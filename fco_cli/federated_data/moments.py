@@ -1,4 +1,4 @@
-"""Standardization as a federation would do it: clients send moments, the server merges them, no row is pooled."""
+"""Means and variances as a federation finds them: clients send moments, the server merges them, no row is pooled."""
 
 from __future__ import annotations
 
@@ -12,36 +12,47 @@ from fco_cli.problem.layout import Array
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some rows: how many, their mean [d] and their summed squared deviations from it [d]."""
+    """Of the values in some columns: how many [d], their mean [d] and their summed squared deviations from it [d]."""
 
-    count: int
+    count: Array
     mean: Array
     deviations: Array
 
     @classmethod
     def of(cls, x: Array) -> Moments:
-        """What one client computes and sends."""
+        """What one client computes and sends; NaN is a value that is missing."""
         mean = x.mean(axis=0, dtype=float)
-        return cls(len(x), mean, ((x - mean) ** 2).sum(axis=0))
+        if not np.isnan(mean).any():
+            return cls(np.full(x.shape[1], len(x)), mean, ((x - mean) ** 2).sum(axis=0))
+        present = ~np.isnan(x)
+        count = present.sum(axis=0)
+        mean = np.where(present, x, 0).sum(axis=0, dtype=float) / np.maximum(count, 1)
+        return cls(count, mean, (np.where(present, x - mean, 0) ** 2).sum(axis=0))
 
     @classmethod
-    def identity(cls, features: int) -> Moments:
-        """Those of features that are standardized already."""
-        return cls(1, np.zeros(features), np.ones(features))
+    def of_equal(cls, count: Array, value: Array) -> Moments:
+        """Of `count` times the same value."""
+        return cls(count, value, np.zeros(len(value)))
 
     def merge(self, other: Moments) -> Moments:
         """Of both together (Chan, Golub and LeVeque, 1983): stable where sums of squares would cancel."""
         count = self.count + other.count
+        some = np.maximum(count, 1)
         difference = other.mean - self.mean
-        mean = self.mean + difference * (other.count / count)
-        extra = difference**2 * (self.count * other.count / count)
+        mean = self.mean + difference * (other.count / some)
+        extra = difference**2 * (self.count * other.count / some)
         return Moments(count, mean, self.deviations + other.deviations + extra)
 
     @property
     def scale(self) -> Array:
-        """The standard deviations; 1 for a feature that is constant up to rounding."""
-        deviation = np.sqrt(self.deviations / self.count)
+        """The standard deviations; 1 for a column that is constant up to rounding."""
+        deviation = np.sqrt(self.deviations / np.maximum(self.count, 1))
         return np.where(deviation > 1e-12 * np.abs(self.mean), deviation, 1.0)
+
+    @property
+    def constant(self) -> Array:
+        """The columns that are, up to rounding."""
+        return ~(np.sqrt(self.deviations / np.maximum(self.count, 1)) > 1e-12 * np.abs(self.mean))
 
 
 def aggregated_moments(data: ClientData) -> Moments:

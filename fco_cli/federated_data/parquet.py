@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, as_names, shown
+from fco_cli.federated_data.cells import NO_DATES, Cells
+from fco_cli.federated_data.format import as_names, shown
+from fco_cli.federated_data.places import Places, places
 from fco_cli.federated_data.source import Wanted
-from fco_cli.federated_data.tables import NO_DATES, Places, Table, places
+from fco_cli.federated_data.tables import RawTable, Table, label_column, owners
 from fco_cli.problem.layout import Array
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # pandas' own column for an index without a name
@@ -27,23 +29,31 @@ class Parquet(Table):
             _check_types(path, file.schema_arrow, header, found)
             return 8 * file.metadata.num_rows * (2 * len(found.features) + 3)  # as Arrow's columns, and as ours
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def raw(self, path: Path, wanted: Wanted) -> RawTable:
         with _opened(path, wanted) as (file, header, found):
-            special = [place for place in (found.label, found.client, found.split) if place is not None]
-            table = file.read([header[place] for place in (*special, *found.features)], use_pandas_metadata=False)
-        x = np.empty((table.num_rows, len(found.features)))
-        for k, place in enumerate(found.features):
-            x[:, k] = _numbers(path, header[place], table)
-        client = np.full(len(x), path.stem) if found.client is None else _text(path, header[found.client], table)
-        label = header[found.label]
-        words = _is_text(table.schema.field(label).type)
-        arrays = {
-            "x": x,
-            "y": _text(path, label, table) if words else _numbers(path, label, table),
-            "client": client,
-            "features": as_names(path, "feature", [header[place] for place in found.features]),
-        }
-        return arrays | ({} if found.split is None else {"split": _text(path, header[found.split], table)})
+            table = file.read([header[place] for place in (*found.others, *found.features)], use_pandas_metadata=False)
+        cells, features = Cells.where(wanted.columns.missing, header), [header[place] for place in found.features]
+        numbers, texts = np.empty((table.num_rows, len(features))), {}
+        for k, name in enumerate(features):
+            numbers[:, k], rows, words = _cells(path, table.column(name), cells)
+            if len(rows):
+                texts[k] = (rows, words)
+        cells.forget(numbers, features)
+        clients = None if found.client is None else _text(path, header[found.client], table)
+        raw = RawTable(
+            path, wanted.columns, features, numbers, texts, np.arange(table.num_rows),
+            owners(path, clients, table.num_rows, wanted),
+            found.meaning,
+            None if found.label is None else _label(path, table.column(header[found.label]), cells),
+            unit="row",
+        )  # fmt: skip
+        if found.split is not None:
+            raw.split = as_names(path, "split", _text(path, header[found.split], table))
+        if found.weights is not None:
+            raw.weights, rows, words = _cells(path, table.column(header[found.weights]), cells)
+            if len(rows):
+                raw.fail(int(rows[0]), wanted.columns.weights, words[0], "a row's weight is a number >= 0")
+        return raw
 
 
 @contextmanager
@@ -53,26 +63,25 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[Any, list[str], Places
     except ImportError:
         raise UserError(f"{path}: Parquet files need pyarrow: pip install 'fco-cli[parquet]'") from None
     with ParquetFile(path) as file:
-        header = [name for name in file.schema_arrow.names if not ROW_NUMBERS.fullmatch(name)]
+        schema = file.schema_arrow
+    header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]
     found = places(path, header, wanted)
     # As dictionaries, texts take the room that they take in the file, however often they are repeated.
-    texts = [header[place] for place in (found.label, found.client, found.split) if place is not None]
-    with ParquetFile(path, read_dictionary=texts) as file:
+    used = [header[place] for place in (*found.others, *found.features)]
+    with ParquetFile(path, read_dictionary=[name for name in used if _is_text(schema.field(name).type)]) as file:
         yield file, header, found
 
 
 def _check_types(path: Path, schema: Any, header: list[str], found: Places) -> None:
     from pyarrow import types
 
-    names = [place for place in (found.label, found.client, found.split) if place is not None]
-    for place, may_be_text in (*((k, False) for k in found.features), *((k, True) for k in names)):
+    for place in (*found.others, *found.features):
         kind, column = schema.field(header[place]).type, f"{path}: column {shown(header[place])!r}"
         if types.is_temporal(kind):
             raise UserError(f"{column} holds {shown(kind, 40)}; {NO_DATES}")
         number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-        if not number and not (may_be_text and _is_text(kind)):
-            allowed = "must be text or numbers" if may_be_text else "every feature must be a number"
-            raise UserError(f"{column} holds {shown(kind, 40)}; {allowed}")
+        if not number and not _is_text(kind):
+            raise UserError(f"{column} holds {shown(kind, 40)}; must be numbers or text")
 
 
 def _is_text(kind: Any) -> bool:
@@ -82,30 +91,49 @@ def _is_text(kind: Any) -> bool:
     return types.is_string(kind) or types.is_large_string(kind)
 
 
-def _whole(path: Path, name: str, table: Any) -> Any:
-    """A column in which no cell is missing."""
-    column = table.column(name)
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy()))
-        raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; it must be given in every row")
-    return column
+def _cells(path: Path, column: Any, cells: Cells) -> tuple[Array, Array, Array]:
+    """A column as numbers, NaN where there is none; and the rows that hold texts, and these."""
+    if not _is_text(column.type):
+        return _numbers(column), np.array([], dtype=np.int64), np.array([], dtype=np.str_)
+    places, names = _words(path, column)
+    meanings = [cells.meaning(name) for name in names.tolist()]
+    is_text = np.array([isinstance(meaning, str) for meaning in meanings] + [False])  # the last one: null
+    numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings] + [np.nan])
+    rows = np.flatnonzero(is_text[places])
+    return numbers[places], rows, as_names(path, "category", [str(meanings[k]) for k in places[rows]])
 
 
-def _numbers(path: Path, name: str, table: Any) -> Array:
+def _numbers(column: Any) -> Array:
     from pyarrow import float64, types
 
-    column = _whole(path, name, table)
-    if types.is_decimal(column.type):
+    if types.is_decimal(column.type) or types.is_boolean(column.type):
         column = column.cast(float64())
     return column.to_numpy().astype(float)
 
 
-def _text(path: Path, name: str, table: Any) -> Array:
-    column = _whole(path, name, table)
-    if not _is_text(column.type):
-        return as_names(path, "name", [str(value) for value in column.to_pylist()])
-    parts = [np.array([], dtype=np.str_)]
+def _words(path: Path, column: Any) -> tuple[Array, Array]:
+    """A column of text as places [N] in a list of names; -1 where there is null."""
+    places, known = [np.array([], dtype=np.int64)], np.array([], dtype=np.str_)
     for chunk in column.unify_dictionaries().chunks:
-        names = as_names(path, "name", chunk.dictionary.to_pylist())
-        parts.append(names[chunk.indices.to_numpy()])
-    return np.concatenate(parts)
+        known = as_names(path, "name", ["" if name is None else name for name in chunk.dictionary.to_pylist()])
+        places.append(chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
+    return np.concatenate(places), known
+
+
+def _label(path: Path, column: Any, cells: Cells) -> Array:
+    if not _is_text(column.type):
+        return _numbers(column)
+    places, names = _words(path, column)
+    return label_column(path, cells, np.append(names, "")[places].tolist())
+
+
+def _text(path: Path, name: str, table: Any) -> list[str]:
+    """A column of names; none may be missing."""
+    column = table.column(name)
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; it must be given in every row")
+    if not _is_text(column.type):
+        return [str(value) for value in column.to_pylist()]
+    places, names = _words(path, column)
+    return names[places].tolist() if len(places) else []

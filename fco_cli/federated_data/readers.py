@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federated_data.csv_files import Csv
-from fco_cli.federated_data.format import FederatedData, from_arrays
+from fco_cli.errors import UserError
+from fco_cli.federated_data.csv_files import Csv, Tsv
+from fco_cli.federated_data.format import Features, FederatedData, from_arrays
 from fco_cli.federated_data.leaf import Leaf
 from fco_cli.federated_data.numpy_files import Npy, Npz
 from fco_cli.federated_data.parquet import Parquet
 from fco_cli.federated_data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays, understood
+from fco_cli.federated_data.tables import RawTable, Table
 from fco_cli.federated_data.tff import Tff
 
-FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Parquet())
+FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet())
 
 Choice = Callable[[list[str]], list[str]]  # of some clients, from the sorted names of all
 
@@ -26,31 +28,71 @@ def everyone(clients: list[str]) -> list[str]:
     return clients
 
 
-def read(path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone) -> FederatedData:
+def read(
+    path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone, min_clients: int = 2
+) -> FederatedData:
     """Read and check data of any known kind; of the chosen clients only, and of those with enough samples."""
     source = examine(path, FORMATS)
     arrays = read_arrays(source, _wanted(source, columns, choose))
-    data = from_arrays(str(path), arrays, min_samples)
+    data = from_arrays(str(path), arrays, min_samples, min_clients)
     if choose is everyone or source.format.chooses:
         return data
     return data.take(np.isin(data.client, choose(data.clients.tolist())))
 
 
-def fingerprint(path: Path, choose: Choice = everyone) -> str:
+def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
+    """The rows of one client, all that a site has; its name is the site's, whatever the file says."""
+    source = examine(path, FORMATS)
+    arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
+    return from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
+
+
+def read_features(path: Path, columns: Columns | None = None) -> Features:
+    """The rows of a table that are to be predicted: it need not have labels, and clients and splits do not matter."""
+    source = examine(path, FORMATS)
+    if not isinstance(source.format, Table):
+        raise UserError(
+            f"{path}: must be a table: {', '.join(kind.ending for kind in FORMATS if isinstance(kind, Table))}"
+        )
+    wanted = Wanted(columns or Columns(), everyone, source.in_folder, labelled=False)
+    arrays = read_arrays(source, wanted)
+    rows = len(arrays["x"])
+    return from_arrays(str(path), arrays | {"y": np.zeros(rows)}, min_clients=0).raw
+
+
+def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
+    """The files of a table before anything is refused that a description can show; none for another kind of file."""
+    source = examine(path, FORMATS)
+    if not isinstance(source.format, Table):
+        return None
+    wanted = _wanted(source, columns, everyone)
+    admit(source, wanted)
+    tables = []
+    for file in source.files:
+        with understood(file, source.format.name):
+            tables.append(source.format.raw(file, wanted))
+    return tables
+
+
+def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = everyone) -> str:
     """A hash of all that a result depends on: the kind of the files, their content and, in a folder, their names.
 
     Only what would be read is hashed, and only after it has been let in: no other file, however long, is opened.
     """
-    source = examine(path, FORMATS)
-    with understood(path, source.format.name):
+    return content_of(examine(path, FORMATS), columns, choose)
+
+
+def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
+    """The fingerprint of files that have been looked at."""
+    with understood(source.path, source.format.name):
         stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
-    return _fingerprint(source, stamps, choose)
+    return _fingerprint(source, stamps, columns, choose)
 
 
 @lru_cache(maxsize=16)
-def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], choose: Choice) -> str:
+def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: Columns | None, choose: Choice) -> str:
     """Once for all runs of a sweep, as long as size and time of change stay as they are."""
-    admit(source, _wanted(source, None, choose))
+    admit(source, _wanted(source, columns, choose))
     total = hashlib.sha256(source.format.name.encode())
     for path in source.files:
         with understood(path, source.format.name), path.open("rb") as file:

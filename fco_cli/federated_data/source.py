@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Arrays, shown
+from fco_cli.federated_data.format import BY_ROW, Arrays, shown
 from fco_cli.memory_limit import in_units, require_memory
 
 MAX_RATIO = 200  # of the memory that reading takes to the size on disk, for what takes more than...
@@ -29,12 +29,17 @@ SMALL_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table mean what; all others are features."""
+    """What the columns and cells of a table mean; all columns that are not named here are features."""
 
-    label: str = "y"
-    client: str = "client"
-    split: str = "split"
-    drop: tuple[str, ...] = ()
+    label: str = "y"  # a column, or a condition on one: num>0
+    client: str = "client"  # of a single table
+    split: str = "split"  # if there is one
+    weights: str | None = None  # how much a row counts
+    drop: tuple[str, ...] = ()  # no features
+    categorical: tuple[str, ...] = ()  # categories, although they are written as numbers
+    missing: tuple[str, ...] = ()  # what stands for a missing value beside the usual: a word, a number, age:0
+    names: tuple[str, ...] = ()  # of the columns of a table without a header
+    dealt: bool = False  # the rows will be dealt to clients: a client column is left out
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Wanted:
     columns: Columns
     clients: Callable[[list[str]], list[str]]  # the chosen ones, from the sorted names of all
     in_folder: bool  # the files of a folder, not one alone
+    labelled: bool = True  # False: the features alone, to be predicted from
 
 
 class Format(ABC):
@@ -86,7 +92,7 @@ class Format(ABC):
             if arrays["x"].shape[1] != first["x"].shape[1]:
                 counts = f"{arrays['x'].shape[1]} features, those of {first_path.name} have {first['x'].shape[1]}"
                 raise UserError(f"{path}: its samples have {counts}")
-        by_row = first.keys() & {"x", "y", "client", "split"}
+        by_row = first.keys() & {"x", *BY_ROW}
         return first | {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in by_row}
 
 
@@ -172,7 +178,7 @@ def read_arrays(source: Source, wanted: Wanted) -> Arrays:
     for file, split in zip(source.files, splits, strict=True):
         with understood(file, source.format.name):
             arrays = source.format.read(file, wanted)
-            parts.append((file, arrays | {"split": np.full(len(arrays["y"]), split)} if split else arrays))
+            parts.append((file, arrays | {"split": np.full(len(arrays["x"]), split)} if split else arrays))
     with understood(source.path, source.format.name):
         return source.format.join(parts)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Model
+from fco_cli.problem.site_bias import bias_finder, with_site_bias
 
 
-def forward(w, x, rows, widths):  # these names are bound by `specialize` to a model and a loss
+def forward(w, x, rows, widths):  # these names are bound by `specialize` to a model, a loss and the kind of the data
     raise NotImplementedError
 
 
@@ -19,24 +23,78 @@ def slope(scores, y):
     raise NotImplementedError
 
 
-def see(scores, y, j, i, seen):
+def label_of(y, row):
+    raise NotImplementedError
+
+
+def weight_of(y, row):
+    raise NotImplementedError
+
+
+def see(scores, y, weight, j, i, seen):
     raise NotImplementedError
 
 
 @kernel
-def nothing(scores, y, j, i, seen):
+def nothing(scores, y, weight, j, i, seen):
     """A step along the gradient looks at nothing on its way."""
 
 
 @kernel
+def only_label(y, row):
+    return y[row]
+
+
+@kernel
+def always_one(y, row):
+    return 1.0
+
+
+@kernel
+def label_beside_weight(y, row):
+    return y[row, 0]
+
+
+@kernel
+def weight_beside_label(y, row):
+    return y[row, 1]
+
+
+@kernel
 def each_row(scores, y, rows, seen, slopes):
-    """For every job and row: see its scores, then, if slopes are wanted, replace them in scores [J, C, B] by those."""
+    """For every job and row: see its scores, then, if slopes are wanted, replace them in scores [J, C, B] by those.
+
+    A row's loss, and so its slope, counts as often as its weight says.
+    """
     for j in range(scores.shape[0]):
         for i in range(scores.shape[2]):
-            row, label = scores[j, :, i], y[rows[i]]
-            see(row, label, j, i, seen)
+            row, label, weight = scores[j, :, i], label_of(y, rows[i]), weight_of(y, rows[i])
+            see(row, label, weight, j, i, seen)
             if slopes:
                 slope(row, label)
+                for c in range(scores.shape[1]):
+                    row[c] *= weight
+
+
+def of_a_row(data: ClientData, loss: Loss) -> dict[str, Any]:
+    """What a loop over rows calls."""
+    weighted = data.row_weights is not None
+    return {
+        "slope": loss.bound("slope"),
+        "label_of": label_beside_weight if weighted else only_label,
+        "weight_of": weight_beside_label if weighted else always_one,
+    }
+
+
+def over_rows(data: ClientData, model: Model, loss: Loss, seeing: Kernel = nothing) -> Kernel:
+    """The loop over jobs and rows for a loss: row by row, or the loss's own where rows depend on each other."""
+    if loss.together is not None:
+        return specialize(loss.together, see=seeing)
+    parts = of_a_row(data, loss)
+    rows = specialize(each_row, see=seeing, **parts)
+    if not model.site_bias:
+        return rows
+    return specialize(with_site_bias, each_row=rows, best_bias=bias_finder(parts))
 
 
 @kernel
@@ -56,7 +114,6 @@ def descend(state, query, batches, k, rate):
     backward(state, query, batches.x, rows, batches.widths, scores)
 
 
-def descent(model: Model, loss: Loss) -> Kernel:
-    """`descend` for a model and a loss."""
-    rows = specialize(each_row, see=nothing, slope=loss.bound("slope"))
-    return specialize(descend, forward=model.forward, backward=model.backward, each_row=rows)
+def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:
+    """`descend` for a model and a loss, and for such data."""
+    return specialize(descend, forward=model.forward, backward=model.backward, each_row=over_rows(data, model, loss))

@@ -33,6 +33,8 @@ class Loss:
     name: ClassVar[str]
     value: ClassVar[Kernel]  # value(scores, y) -> number
     slope: ClassVar[Kernel]  # slope(scores, y): the derivatives take the scores' place
+    together: ClassVar[Kernel | None] = None  # in place of slope: the whole loop (descent.each_row), where rows of a
+    # client depend on each other; only all of them then make a batch
     hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
     most_curved_at_zero: ClassVar[bool] = False  # it is smooth, and scores of 0, where runs start, say how much
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
@@ -60,8 +62,11 @@ class Loss:
         """How many scores a row needs."""
         return 1
 
-    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
-        """What else to know of data that were held out, from one score per row: scores [N], y [N], both float64."""
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
+        """What else to know of data that were held out, from one score per row: scores [N], y [N], both float64.
+
+        `offsets` say which rows are whose, as in ClientData.
+        """
         return {}
 
 
@@ -83,7 +88,7 @@ class Squared(Loss):
     def slope(scores, y):
         scores[0] = 2 * (scores[0] - y)
 
-    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         squared = float(((scores - y) ** 2).mean())
         return {"rmse": squared**0.5, "r2": 1 - squared / max(float(y.var()), TINY)}
 
@@ -120,7 +125,7 @@ class Huber(Loss):
             error = -delta
         scores[0] = 2 * error
 
-    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         return {"mae": float(np.abs(scores - y).mean())}
 
 
@@ -140,7 +145,7 @@ class Poisson(Loss):
     def slope(scores, y):
         scores[0] = np.exp(scores[0]) - y
 
-    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         """D^2, the share of the deviance that is explained: what R^2 is to squares."""
         from scipy.special import xlogy
 
@@ -180,7 +185,7 @@ class Logistic(Loss):
     def hit(scores, y):
         return (scores[0] > 0) == (y > 0.5)
 
-    def metrics(self, scores: Array, y: Array) -> dict[str, float]:
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         return {"auc": area_under_curve(scores, y > 0.5)}
 
     def allowed(self, classes: int | None = None) -> str:
@@ -259,4 +264,6 @@ class Softmax(Loss):
 
 def all_losses() -> dict[str, type[Loss]]:
     """Every loss that has a name, by name."""
+    import fco_cli.problem.survival  # noqa: F401 - which has one more
+
     return members(Loss)

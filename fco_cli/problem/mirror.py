@@ -16,6 +16,7 @@ class Geometry(NamedTuple):
     psi: Numbers  # [J], the numbers of the regularizer for every job
     h: Numbers  # [1], those of the mirror map
     table: Array  # [blocks, 6], Regularizer.table of the layout
+    each: Array  # [P], Regularizer.each of the layout
 
 
 def dual(w, h, out):  # bound by `specialize`, as is `primal`
@@ -45,7 +46,7 @@ def to_primal(z, t, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = OneBlock(piece, rows, columns)
+                block = OneBlock(piece, rows, columns, geometry.each[start:stop])
                 primal(z[j, start:stop], t[j], geometry.psi[j], geometry.h[0], block, out[j, start:stop])
             else:
                 copy(z[j, start:stop], out[j, start:stop])
@@ -63,7 +64,13 @@ def prox_of_each(z, t, geometry, out):
             start, stop, _rows, _columns, regularized, piece = geometry.table[b]
             if regularized:
                 for i in range(start, stop):
-                    prox(z[j, i : i + 1], t[j, i], geometry.psi[j], OneBlock(piece, 1, 1), out[j, i : i + 1])
+                    prox(
+                        z[j, i : i + 1],
+                        t[j, i],
+                        geometry.psi[j],
+                        OneBlock(piece, 1, 1, geometry.each[i : i + 1]),
+                        out[j, i : i + 1],
+                    )
             else:
                 copy(z[j, start:stop], out[j, start:stop])
 
@@ -87,7 +94,9 @@ def psi_value(w, geometry, total):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                total[j] += value(w[j, start:stop], geometry.psi[j], OneBlock(piece, rows, columns))
+                total[j] += value(
+                    w[j, start:stop], geometry.psi[j], OneBlock(piece, rows, columns, geometry.each[start:stop])
+                )
 
 
 @kernel
@@ -97,7 +106,7 @@ def psi_subgradient(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = OneBlock(piece, rows, columns)
+                block = OneBlock(piece, rows, columns, geometry.each[start:stop])
                 subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
 
 
@@ -108,4 +117,9 @@ def farthest(g, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                lmo(g[j, start:stop], geometry.psi[j], OneBlock(piece, rows, columns), out[j, start:stop])
+                lmo(
+                    g[j, start:stop],
+                    geometry.psi[j],
+                    OneBlock(piece, rows, columns, geometry.each[start:stop]),
+                    out[j, start:stop],
+                )

@@ -17,7 +17,7 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import clip
-from fco_cli.problem.regularizers.penalties import soft_threshold
+from fco_cli.problem.regularizers.penalties import soft_threshold_each
 
 
 def prox(z, t, psi, block, out):  # bound by `specialize` to a regularizer's
@@ -108,9 +108,9 @@ def exponential(z, t, psi, h, block, out):
 
 @kernel
 def exponential_with_l1(z, t, psi, h, block, out):
-    """On the positive orthant strength * |w|_1 is linear: exp(z - t strength)."""
+    """On the positive orthant psi is linear: exp(z_i - t strength factor_i)."""
     for i in range(z.shape[0]):
-        out[i] = np.exp(z[i] - t * psi.strength)
+        out[i] = np.exp(z[i] - t * psi.strength * block.each[i])
 
 
 @kernel
@@ -205,7 +205,7 @@ def inverse_power(z, t, psi, h, block, out):
 def inverse_power_with_l1(z, t, psi, h, block, out):
     """grad h* of the soft-thresholded z: grad h has the signs of w, as the subgradient of |w|_1 does."""
     kept = np.empty_like(z)
-    soft_threshold(z, z.dtype.type(t * psi.strength), z.dtype.type(1), kept)
+    soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, kept)
     inverse_power(kept, t, psi, h, block, out)
 
 

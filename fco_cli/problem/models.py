@@ -157,12 +157,47 @@ def linear_backward(gradient, w, x, rows, widths, slopes):
                 add_rows(target, x, rows, low, high, slope)
 
 
+@kernel
+def sparse_forward(w, x, rows, widths):
+    """The same from the entries that are stored."""
+    features, outputs = widths[0], widths[-1]
+    scores = np.empty((w.shape[0], outputs, rows.shape[0]), w.dtype)
+    for j in range(w.shape[0]):
+        for c in range(outputs):
+            weights = w[j, c * features : (c + 1) * features]
+            for i in range(rows.shape[0]):
+                total = w[j, outputs * features + c]
+                for e in range(x.starts[rows[i]], x.starts[rows[i] + 1]):
+                    total += x.values[e] * weights[x.columns[e]]
+                scores[j, c, i] = total
+    return scores
+
+
+@kernel
+def sparse_backward(gradient, w, x, rows, widths, slopes):
+    """The same, to the weights of the stored entries alone."""
+    features, outputs = widths[0], widths[-1]
+    for j in range(gradient.shape[0]):
+        for c in range(outputs):
+            target = gradient[j, c * features : (c + 1) * features]
+            for i in range(rows.shape[0]):
+                slope = slopes[j, c, i]
+                gradient[j, outputs * features + c] += slope
+                for e in range(x.starts[rows[i]], x.starts[rows[i] + 1]):
+                    target[x.columns[e]] += slope * x.values[e]
+
+
 class Model(Protocol):
     """What a problem asks of a model; its kernels loop over the jobs."""
 
     forward: ClassVar[Kernel]  # forward(w, x, rows, widths) -> scores [J, C, B]
     backward: ClassVar[Kernel]  # backward(gradient, w, x, rows, widths, slopes [J, C, B]): adds to gradient [J, P]
     convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
+
+    @property
+    def site_bias(self) -> bool:
+        """Whether every client has a bias of its own, which it keeps: always the best for its rows (descent.py)."""
+        ...
 
     @property
     def widths(self) -> Array:
@@ -191,6 +226,7 @@ class Linear:
     outputs: int = 1
     weights_shape: tuple[int, ...] | None = None  # how the regularizer sees the weights, e.g. (32, 32)
     seed: int | None = None  # of a Glorot-uniform start; none: zeros
+    site_bias: bool = False  # that of the model then stays 0
 
     forward: ClassVar[Kernel] = linear_forward
     backward: ClassVar[Kernel] = linear_backward
@@ -212,3 +248,11 @@ class Linear:
             random = generator(self.seed, MODEL)
             w[self.layout.slices["weights"]] = glorot_uniform(random, self.features, self.outputs)
         return w
+
+
+@dataclass(frozen=True)
+class SparseLinear(Linear):
+    """The same for rows of which only stored entries are looked at."""
+
+    forward: ClassVar[Kernel] = sparse_forward
+    backward: ClassVar[Kernel] = sparse_backward

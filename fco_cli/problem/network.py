@@ -139,6 +139,7 @@ class Network:
     forward: ClassVar[Kernel] = network_forward
     backward: ClassVar[Kernel] = network_backward
     convex: ClassVar[bool] = False
+    site_bias: ClassVar[bool] = False
 
     @property
     def widths(self) -> Array:

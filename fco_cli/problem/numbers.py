@@ -22,8 +22,9 @@ def record(values: dict[str, Any]) -> Numbers:
 
 
 def numbers_of(owner: Any) -> Numbers:
-    """The fields of a dataclass, all but its name: [1]."""
-    return record({field.name: getattr(owner, field.name) for field in fields(owner) if field.name != "name"})
+    """The numbers among the fields of a dataclass: [1]."""
+    values = {field.name: getattr(owner, field.name) for field in fields(owner)}
+    return record({name: value for name, value in values.items() if isinstance(value, int | float)})
 
 
 class HasNumbers(Protocol):

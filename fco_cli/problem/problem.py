@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import descent
@@ -18,7 +20,7 @@ from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.risk import Risk, risk_of
+from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,23 @@ class TaskData:
     held_out: ClientData | None = None
     truth: Array | None = None
     description: Any = None
-    held_out_of: Array | None = None  # whose rows are held out: for each of their clients the one that trains, or -1
+    features: tuple[str, ...] | None = None  # their names, where they have any
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
+    clients: list[str] | None = None  # the names of those that train
+
+    def divided(self, held_out: Array) -> TaskData:
+        """With the training rows of a mask [N] held out, in the place of all others that are."""
+        training, apart = self.training.take(~held_out), self.training.take(held_out)
+        owners, everyone = self.training.owners, np.arange(self.training.clients)
+        trains = np.isin(everyone, owners[~held_out])
+        place = np.where(trains, np.cumsum(trains) - 1, -1)[np.isin(everyone, owners[held_out])]
+        return replace(self, training=training, held_out=replace(apart, trained_as=place), test=None, clients=None)
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.held_out_of,
+            self.held_out, self.truth, self.description, self.features, self.test,
         )  # fmt: skip
 
 
@@ -57,11 +69,14 @@ class Problem:
     held_out: ClientData | None = None  # rows that validate
     truth: Array | None = None  # [P], where the task knows it
     description: Any = None  # what else the task wants to know when it writes a model
-    held_out_of: Array | None = None  # [clients of held_out], the training client that each is, or -1
+    features: tuple[str, ...] | None = None  # the names by which a regularizer may speak of weights
+    test: ClientData | None = None  # rows that are looked at once, when the run is done
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
         self.mirror.primal(self.regularizer)  # refuses a pair without a closed form
+        if self.loss.together is not None and self.data.row_weights is not None:
+            raise UserError(f"task.weights: the {self.loss.name} loss counts every row once")
 
     @cached_property
     def layout(self) -> Layout:
@@ -83,20 +98,48 @@ class Problem:
     @cached_property
     def validation(self) -> Risk | None:
         """The same on the rows held out."""
-        if self.held_out is None:
-            return None
-        return risk_of(self.held_out, self.held_out.weights(self.weighting), self.model, self.loss)
+        return None if self.held_out is None else self.risk_on(self.held_out)
+
+    def risk_on(self, data: ClientData) -> Risk:
+        """The same on any rows."""
+        if self.model.site_bias:
+            return functools.partial(_with_site_biases, self, data)
+        return risk_of(data, data.weights(self.weighting), self.model, self.loss)
+
+    def site_biases(self, w: Array) -> Array:
+        """What every training client adds to the scores of w [J, P]: [M, J]."""
+        return biases_of(self.data, self.model, self.loss, np.ascontiguousarray(w, dtype=self.dtype))
+
+    def site_biases_on(self, data: ClientData, w: Array) -> Array:
+        """The same for the clients of rows held out: [M, J]; one that did not train has the mean of those who did."""
+        biases = self.site_biases(w)
+        mean = ordered_sum((self.weights[:, None] * biases)[:, :, None])[:, 0]
+        strangers = np.full(data.clients, -1)
+        return np.vstack([biases, mean])[strangers if data.trained_as is None else data.trained_as]  # -1 is the last
+
+    def scores_on(self, data: ClientData, w: Array) -> Array:
+        """The scores [J, C, N] of rows held out."""
+        scores = scores_of(self.model, data, w)
+        if self.model.site_bias:
+            scores += np.repeat(self.site_biases_on(data, w), data.sizes, axis=0).T[:, None]
+        return scores
 
     def geometry(self, numbers: Numbers) -> Geometry:
-        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout))
+        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout), self._each)
 
-    def initial_models(self, numbers: Numbers) -> Array:
-        """w_0 of every job [J, P]: the model's, moved to where h and psi are finite."""
-        w = self.model.initial().astype(self.dtype)
-        for block in self.layout.blocks:
-            if block.regularized:
-                w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
-        models, dual = np.tile(w, (len(numbers), 1)), np.empty((len(numbers), len(w)), self.dtype)
+    @cached_property
+    def _each(self) -> Array:
+        return self.regularizer.each(self.layout, self.features).astype(self.dtype)
+
+    def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:
+        """w_0 of every job [J, P]: the model's, or another [J, P], moved to where h and psi are finite."""
+        models = np.tile(self.model.initial(), (len(numbers), 1)) if start is None else start
+        models = models.astype(self.dtype)
+        for w in models:
+            for block in self.layout.blocks:
+                if block.regularized:
+                    w[self.layout.slices[block.name]] = self.mirror.inside(w[self.layout.slices[block.name]])
+        dual = np.empty_like(models)
         self.to_dual(models, self.geometry(numbers), dual)
         self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
@@ -105,7 +148,7 @@ class Problem:
 
     @cached_property
     def descend(self) -> Kernel:
-        return descent(self.model, self.loss)
+        return descent(self.data, self.model, self.loss)
 
     @cached_property
     def to_dual(self) -> Kernel:
@@ -152,6 +195,17 @@ class Problem:
         w = np.asarray(w, dtype=float)
         return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
 
+    @cached_property
+    def gradient_at_start(self) -> float:
+        """|grad F(w_0)|, at the model's own start."""
+        return float(np.linalg.norm(self.risk(self.model.initial()[None]).gradient))
+
+    def kkt_scale(self, numbers: Numbers) -> Array:
+        """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start."""
+        strength = numbers["strength"] if "strength" in (numbers.dtype.names or ()) else np.zeros(len(numbers))
+        start = self.gradient_at_start if self.gradient_at_start > 0 else 1.0
+        return np.where(strength > 0, strength, start)
+
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
         """How far the weights are outside of a constraint, relative to their length or their projection's; 0 inside.
 
@@ -162,3 +216,20 @@ class Problem:
         weights, inside = (np.where(self.layout.regularized, vectors, 0) for vectors in (w, projected))
         length = np.maximum(np.linalg.norm(weights, axis=1), np.linalg.norm(inside, axis=1))
         return np.linalg.norm(weights - inside, axis=1) / np.maximum(length, np.finfo(float).tiny)
+
+
+def _with_site_biases(problem: Problem, held_out: ClientData, w: Array, gradient: bool = False) -> Evaluation:
+    """F on rows held out, where every client's scores have its own bias; without a gradient."""
+    assert not gradient
+    plain = replace(problem.model, site_bias=False)  # type: ignore[type-var]
+    biases, losses, right = problem.site_biases_on(held_out, w), [], np.zeros(len(w))
+    for m in range(held_out.clients):
+        model = w.astype(problem.dtype)
+        model[:, problem.layout.slices["bias"]] += biases[m][:, None]
+        loss, accuracy = own_losses(held_out, plain, problem.loss, model[None], np.array([m]))
+        losses.append(loss[0])
+        right += 0 if accuracy is None else accuracy[0] * held_out.sizes[m]
+    weights = held_out.weights(problem.weighting)[:, None]
+    value = ordered_sum((weights * np.array(losses))[:, :, None])[:, 0]
+    accuracy = right / len(held_out.y) if problem.loss.classification else None
+    return Evaluation(value, np.empty((0, w.shape[1])), accuracy)

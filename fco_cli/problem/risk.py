@@ -15,11 +15,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order, specialize
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.descent import backward, each_row, forward
+from fco_cli.problem.data import ClientData, Elsewhere
+from fco_cli.problem.descent import backward, each_row, forward, of_a_row, over_rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
+from fco_cli.problem.site_bias import bias_finder, client_biases
 
 prange = range  # Numba's parallel range in the compiled kernel
 
@@ -93,16 +94,20 @@ class QuadraticRisk:
     @classmethod
     def of(cls, data: ClientData, weights: Array, rows_at_once: int = 1024) -> QuadraticRisk:
         """Gather the statistics; `weights` are the clients'."""
-        features = data.x.shape[1]
+        x = data.x
+        assert isinstance(x, np.ndarray)
+        features = x.shape[1]
         moments = np.zeros((features + 2, features + 2))  # of (x, 1, y): the bias sees a constant feature
         row_weights = np.repeat(weights / data.sizes, data.sizes)
+        if data.relative_weights is not None:
+            row_weights *= data.relative_weights
         # One thread: the bits of a product depend on how many make it, and a worker process has fewer than its parent.
         with threadpool_limits(1, user_api="blas"):
             for low in range(0, len(data.y), rows_at_once):
                 chunk = slice(low, low + rows_at_once)
                 scale = np.sqrt(row_weights[chunk])[:, None]
                 rows = np.empty((len(scale), features + 2))
-                rows[:, :features], rows[:, features], rows[:, -1] = data.x[chunk], 1, data.y[chunk]
+                rows[:, :features], rows[:, features], rows[:, -1] = x[chunk], 1, data.y[chunk]
                 rows *= scale
                 moments += rows.T @ rows
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
@@ -129,10 +134,10 @@ def hit(scores, y):
 
 
 @kernel
-def record(scores, y, j, i, seen):
-    """What a pass over the data sees of a row: its loss, and whether its scores are right."""
+def record(scores, y, weight, j, i, seen):
+    """What a pass over the data sees of a row: its loss, as often as it counts, and whether its scores are right."""
     losses, hits = seen
-    losses[j, i] = value(scores, y)
+    losses[j, i] = weight * value(scores, y)
     hits[j] += hit(scores, y)
 
 
@@ -197,21 +202,21 @@ class DataRisk:
 
     @cached_property
     def _pass(self) -> Kernel:
-        return specialize(pass_over, parallel=True, add_client=_one_client(self.model, self.loss))
+        return specialize(pass_over, parallel=True, add_client=_one_client(self.data, self.model, self.loss))
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
         parts = min(PARTS, data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
         gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
-        self._pass(w, data.x, data.y, self.model.widths, data.offsets, self.weights, values, hits, gradients)
+        self._pass(w, data.x, data.targets, self.model.widths, data.offsets, self.weights, values, hits, gradients)
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
         return Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
 
 
-def _one_client(model: Model, loss: Loss) -> Kernel:
+def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
     seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
-    rows = specialize(each_row, see=seeing, slope=loss.bound("slope"))
+    rows = over_rows(data, model, loss, seeing)
     return specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
 
 
@@ -219,8 +224,8 @@ def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, client
     """The mean loss of models [n, J, P] on the rows of clients [n], each on its own: [n, J]; accuracy likewise."""
     models = np.ascontiguousarray(models, dtype=data.x.dtype)
     losses, hits = np.zeros(models.shape[:2]), np.zeros(models.shape[:2])
-    visit_own = specialize(pass_over_own, parallel=True, add_client=_one_client(model, loss))
-    visit_own(models, data.x, data.y, model.widths, data.offsets, clients, losses, hits)
+    visit_own = specialize(pass_over_own, parallel=True, add_client=_one_client(data, model, loss))
+    visit_own(models, data.x, data.targets, model.widths, data.offsets, clients, losses, hits)
     return losses, hits / data.sizes[clients][:, None] if loss.classification else None
 
 
@@ -251,8 +256,20 @@ def ordered_sum(parts: Array) -> Array:
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
-    """The cheaper of the two ways to compute the same F."""
+    """The cheaper of the two ways to compute the same F; rows that are elsewhere are summed up there."""
+    if isinstance(data, Elsewhere):
+        return data.risk(weights)
     size = model.layout.size
-    if loss.quadratic and isinstance(model, Linear) and size <= GRAM_LIMIT and size <= len(data.y):
+    plain = isinstance(model, Linear) and not model.site_bias and isinstance(data.x, np.ndarray)
+    if loss.quadratic and plain and size <= GRAM_LIMIT and size <= len(data.y):
         return QuadraticRisk.of(data, weights)
     return DataRisk(data, weights, model, loss)
+
+
+def biases_of(data: ClientData, model: Model, loss: Loss, w: Array) -> Array:
+    """Every client's own bias, the best for its rows: [M, J]."""
+    finder = bias_finder(of_a_row(data, loss))
+    find = specialize(client_biases, parallel=True, forward=model.forward, best_bias=finder)
+    biases = np.empty((data.clients, len(w)), w.dtype)
+    find(w, data.x, data.targets, model.widths, data.offsets, biases)
+    return biases

@@ -7,7 +7,7 @@ import numpy as np
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN = range(9)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS = range(12)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
@@ -21,7 +21,7 @@ def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-B27, B30, B31, B32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+B11, B27, B30, B31, B32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
 
 
 @kernel
@@ -36,6 +36,12 @@ def mixed(bits):
 def subkey(key, index):
     """The key of the index-th child of a key."""
     return mixed(mixed(key) + GOLDEN * (np.uint64(index) + np.uint64(1)))
+
+
+@kernel
+def uniform(key, index):
+    """The index-th number of a key: from 0 to below 1."""
+    return (mixed(key + GOLDEN * (np.uint64(index) + np.uint64(1))) >> B11) * 2.0**-53
 
 
 @kernel
@@ -91,6 +97,13 @@ def local_steps_of(sizes: Array, batch_size: int, epochs: int, last_batch: str =
     return -(-used_rows(sizes, batch_size, last_batch) // batch_size) * epochs
 
 
+@kernel
+def draw_keys(seed, round_index, clients, keys):
+    round_key = subkey(subkey(np.uint64(seed), MESSAGES), round_index)
+    for i in range(clients.shape[0]):
+        keys[i] = subkey(round_key, clients[i])
+
+
 def batches_of(
     seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, epochs: int, last_batch: str = "keep",
     steps: int | None = None,
@@ -112,3 +125,10 @@ def batches_of(
     edges, first = np.empty(int(each.sum()) + 1, dtype=np.int64), np.empty(len(clients) + 1, dtype=np.int64)
     draw_batches(seed, round_index, clients, sizes, used, uncut, batch_size, each, order, edges, first)
     return order[: edges[-1]], edges, first
+
+
+def message_keys(seed: int, round_index: int, clients: Array) -> Array:
+    """What is random in the messages of a round is drawn from these, one for every client: [S]."""
+    keys = np.empty(len(clients), dtype=np.uint64)
+    draw_keys(seed, round_index, clients, keys)
+    return keys

@@ -56,7 +56,7 @@ def why_undecided(study: Study) -> str:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "hparams")}
+    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "transform", "hparams")}
     parts["experiment.select"] = config["experiment"]["select"]
     flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
@@ -74,8 +74,8 @@ def design_of(experiment: str) -> Design:
     for algo in params["algo"].split(","):
         grid = {**params, **(sweeper["grid_of"] or {}).get(algo, {})}
         pairs |= {(algo, *rates) for rates in _rates(experiment, algo, grid)}
-    own = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("task", "regularizer", "mirror")}
-    own |= {key: OmegaConf.to_container(config[key], resolve=True) for key in ("hparams", "experiment")}
+    parts = ("task", "regularizer", "mirror", "transform", "hparams", "experiment")
+    own = {key: OmegaConf.to_container(config[key], resolve=True) for key in parts}
     return Design(frozenset(pairs), frozenset(range(config.seeds or 1)), _settings(own))
 
 

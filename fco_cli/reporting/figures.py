@@ -96,6 +96,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     for suffix, options in ((".png", {"dpi": DPI}), (".pdf", {"metadata": {"CreationDate": None}})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], **options)
+        figure.set_layout_engine("none")  # it has its layout now, and the second need not find it again
         written.append(path.with_name(path.name + suffix))
         write_atomically(written[-1], buffer.getvalue())
     return written

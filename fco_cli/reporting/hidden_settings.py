@@ -24,8 +24,8 @@ from fco_cli.reporting.claims import NOT_RUN, Claim, Entry, evaluate, read_claim
 from fco_cli.reporting.design import design_of
 from fco_cli.reporting.figures import new_figure, styled
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.studies import SEARCH, Results, Rule, Study
-from fco_cli.reporting.style import OPTIMUM, metric_style
+from fco_cli.reporting.studies import Results, Rule, Study
+from fco_cli.reporting.style import OPTIMUM, SEARCH, metric_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

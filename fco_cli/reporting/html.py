@@ -18,6 +18,8 @@ import yaml
 from fco_cli import __version__
 from fco_cli.reporting import captions
 from fco_cli.reporting.claims import NOT_RUN, REPRODUCED, VERDICTS, Entry
+from fco_cli.reporting.path_figures import caption_of
+from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.player import player_of
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import window_mean
@@ -28,6 +30,8 @@ from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from fco_cli.reporting.leaderboard import Leaderboard
     from fco_cli.reporting.report import Drawn, Report
     from fco_cli.reporting.sweeps import SweptKey
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
 MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
 PIXELS, COLOURS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
+BROAD_PIXELS = 1200  # of one that is as wide as a journal's page
 FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 
 
@@ -61,6 +66,7 @@ def render(results: Results, report: Report) -> str:
         sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
         search=_search_context(report.search),
         leaderboard=_leaderboard_context(report.leaderboard),
+        paths=[_path_context(path, drawn) for path, drawn in report.paths],
         theory=_theory_context(results.theory, report.damaged),
         first_figures=_first_figures(contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
@@ -170,22 +176,58 @@ def _search_context(file: Path | None) -> dict[str, Any] | None:
 def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
     if board is None:
         return None
-    drawn = [
-        {
-            **_picture(png.read_bytes()),
-            "id": f"figure-{png.stem}",
-            "alt": heading,
-            "number": "",
-            "caption": heading,
-            "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
-        }
-        for heading, png in board.figures.items()
-    ]
-    tables = {
-        heading: {"columns": list(mine.columns), "rows": mine.to_numpy().tolist()}
-        for heading, mine in board.by_problem.items()
+    return {
+        "summary": _table_context(board.summary),
+        "overviews": [_broad_context(png, heading) for heading, png in board.overviews.items()],
+        "problems": [
+            {
+                "finding": one.finding,
+                "table": _table_context(one.table),
+                "figure": _broad_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
+            }
+            for one in board.boards
+        ],
     }
-    return {"figures": drawn, "tables": tables, "findings": board.findings}
+
+
+def _table_context(table: DataFrame) -> dict[str, Any]:
+    return {"columns": list(table.columns), "rows": table.to_numpy().tolist()}
+
+
+def _broad_context(png: Path, heading: str) -> dict[str, Any]:
+    return {
+        **_picture(png.read_bytes(), BROAD_PIXELS),
+        "id": f"figure-{png.stem}",
+        "alt": heading,
+        "caption": f"{heading}.",
+        "links": [("PDF", _link(png.with_suffix(".pdf"), 2)), ("PNG", _link(png, 2))],
+    }
+
+
+def _path_context(path: RecordedPath, drawn: dict[str, Path]) -> dict[str, Any]:
+    tables = {"how the chosen models do out of fold": path.clients.dropna(axis=1, how="all")}
+    tables |= {f"the weights of {choice}": model for choice, model in path.models.items()}
+    return {
+        "slug": path.slug,
+        "short": f"Path: {path.result['task']}",
+        "heading": path.heading,
+        "folder": printable(str(path.folder), longest=4096),
+        "figures": [
+            {
+                **_picture(file.read_bytes()),
+                "id": f"figure-{file.stem}",
+                "alt": caption_of(path, kind),
+                "number": "",
+                "caption": caption_of(path, kind),
+                "links": _links(file),
+            }
+            for kind, file in drawn.items()
+        ],
+        "tables": {
+            heading: {"columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
+            for heading, table in tables.items()
+        },
+    }
 
 
 def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) -> dict[str, Any] | None:
@@ -272,19 +314,19 @@ def _links(png: Path) -> list[tuple[str, str]]:
     return [(name, _link(png.with_suffix(suffix), 2)) for name, suffix in files]
 
 
-def _picture(png: bytes) -> dict[str, Any]:
+def _picture(png: bytes, pixels: int = PIXELS) -> dict[str, Any]:
     """Small enough for a page of many: fewer pixels, and no more colours than a figure has."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
-        height = round(image.height * PIXELS / image.width)
-        small = image.convert("RGB").resize((PIXELS, height), Image.Resampling.LANCZOS)
+        height = round(image.height * pixels / image.width)
+        small = image.convert("RGB").resize((pixels, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
     # Octrees keep the colours of small marks, where a median cut looks at the area alone.
     plain = small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
     plain.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
-    return {"uri": uri, "width": PIXELS, "height": height}
+    return {"uri": uri, "width": pixels, "height": height}
 
 
 def _styles(studies: list[Study]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ CONFIG = {
     "regularizer": gate.GROUP,
     "regularizer.name": gate.NAME,
     "mirror": gate.GROUP,
+    "transform": gate.GROUP,
     "hparams": gate.GROUP,
     "seed": gate.SEED,
     "profile.name": gate.NAME,
@@ -163,7 +164,14 @@ class RecordedRun:
 def records_below(folder: Path) -> Iterator[Path]:
     """The folders of records, finished or not, in order."""
     for place, names in _folders_below(folder):
-        if names & {"config.yaml", "result.json"} and "theory.md" not in names:
+        if names & {"config.yaml", "result.json"} and not names & {"theory.md", "path.csv"}:
+            yield place
+
+
+def paths_below(folder: Path) -> Iterator[Path]:
+    """The folders that experiment=path has finished: a choice among many models."""
+    for place, names in _folders_below(folder):
+        if {"path.csv", "result.json"} <= names:
             yield place
 
 
@@ -189,7 +197,7 @@ def read_record(folder: Path) -> RecordedRun:
     if "identity" not in result and "config_hash" in result:
         raise BadRecord("made by an older version; run it again")
     check("result.json", result, RESULT)
-    config = gate.read_yaml(folder / "config.yaml")
+    config = {"transform": {"name": "none"}} | gate.read_yaml(folder / "config.yaml")  # once there were none
     check("config.yaml", config, CONFIG | (EXPERIMENT if config.get("experiment") is not None else {}))
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     check("config.yaml", config, {f"hparams.{name}": RATES[name] for name in rates})

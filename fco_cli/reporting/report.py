@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING
 
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
-from fco_cli.reporting import claims, figures, hidden_settings, leaderboard, rates, robustness, sweeps, tables
+from fco_cli.reporting import (
+    claims,
+    figures,
+    hidden_settings,
+    leaderboard,
+    path_figures,
+    rates,
+    robustness,
+    sweeps,
+    tables,
+)
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse, supports_of, supports_table
 from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
 from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.html import render
+from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.select import Choice, choose
 from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style
@@ -47,6 +58,7 @@ class Report:
     figures: list[Drawn] = field(default_factory=list)
     swept: list[tuple[sweeps.SweptKey, Path]] = field(default_factory=list)
     leaderboard: leaderboard.Leaderboard | None = None
+    paths: list[tuple[RecordedPath, dict[str, Path]]] = field(default_factory=list)  # with their figures by kind
     search: Path | None = None  # the map of experiment=hidden_settings
     skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures that would show nothing, and why
     ledger: list[Entry] = field(default_factory=list)
@@ -76,6 +88,7 @@ def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
         numbers = sweeps.sweep_table(swept, report.choices)
         file = _save(sweeps.draw_sweep(swept, numbers), numbers, folder / "figures" / swept.slug)
         report.swept.append((swept, file))
+    report.paths = [(path, path_figures.save_figures(path, folder / "figures")) for path in results.paths]
     report.leaderboard = leaderboard.save(results.leaderboard, folder)
     report.search = hidden_settings.save_search(results.search, folder)
     report.ledger = claims.evaluate(claims.read_claims(), results)

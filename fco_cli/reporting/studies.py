@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -9,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord, is_number
-from fco_cli.reporting.records import RecordedRun, read_record, records_below, theories_below
-from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
+from fco_cli.reporting.paths import RecordedPath
+from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
+from fco_cli.reporting.style import LEADERBOARD, OPTIMUM, SEARCH, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-SEARCH = "hidden_settings"  # the experiment whose studies are no figures but the settings that it tried
-LEADERBOARD = "successors"  # those that begin so compare all methods, with figures and tables of their own
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,7 @@ class Results:
     search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
     leaderboard: list[Study] = field(default_factory=list)  # of experiment=successors and those that begin so
     theory: Theorems | None = None
+    paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
 
     def study(self, name: str) -> Study | None:
         """The experiment's study at the largest scale, with the most runs."""
@@ -108,6 +107,11 @@ def collect(folders: Iterable[Path]) -> Results:
                 results.theory = Theorems.read(place)
             except BadRecord as problem:
                 results.left_out.append((place, str(problem)))
+        for place in paths_below(folder):
+            try:
+                results.paths.append(_told_apart(RecordedPath.read(place), results.paths))
+            except BadRecord as problem:
+                results.left_out.append((place, str(problem)))
         for place in records_below(folder):
             if place.resolve() in read:
                 continue
@@ -126,11 +130,21 @@ def collect(folders: Iterable[Path]) -> Results:
     return results
 
 
+def _told_apart(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:
+    """With a name for its files that no other path has."""
+    slug, taken = path.slug, {one.slug for one in others}
+    number = next(i for i in itertools.count(1) if (slug if i == 1 else f"{slug}_{i}") not in taken)
+    return path if number == 1 else replace(path, slug=f"{slug}_{number}")
+
+
 def _newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:
     """Of runs with equal configurations only the newest counts: since the others, data or code have changed."""
     newest: dict[str, RecordedRun] = {}
     older = []
-    parts = ("task", "algo", "regularizer", "mirror", "hparams", "seed", "experiment", "profile", "record_clients")
+    parts = (
+        "task", "algo", "regularizer", "mirror", "transform", "hparams",
+        "seed", "experiment", "profile", "record_clients",
+    )  # fmt: skip
     for run in sorted(runs, key=lambda run: (run.finished_at, str(run.folder))):
         key = json.dumps([run.config.get(part) for part in parts], sort_keys=True)
         if key in newest:
@@ -216,12 +230,13 @@ def _experiment(run: RecordedRun) -> dict[str, Any]:
 
 
 def _work(run: RecordedRun) -> str:
-    """The hyper-parameters that all runs of a study share.
+    """The hyper-parameters and the transform that all runs of a study share.
 
     No identity of the record says this: a stack has one algorithm, one seed and several numbers of the regularizer,
     a study the reverse.
     """
-    return json.dumps({k: v for k, v in run.config["hparams"].items() if not k.endswith("_lr")}, sort_keys=True)
+    hparams = {key: value for key, value in run.config["hparams"].items() if not key.endswith("_lr")}
+    return json.dumps([hparams, run.config["transform"]], sort_keys=True)
 
 
 def _tell_apart(studies: list[Study]) -> None:
@@ -247,7 +262,7 @@ def _tell_apart(studies: list[Study]) -> None:
 
 def settings_of(study: Study) -> dict[str, Any]:
     config = study.runs[0].config
-    sections = ("task", "regularizer", "mirror", "hparams")
+    sections = ("task", "regularizer", "mirror", "transform", "hparams")
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
 

@@ -1,8 +1,12 @@
-"""How algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
+"""How experiments, algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# Experiments that begin so:
+SEARCH = "hidden_settings"  # its studies are no figures but the settings that it tried
+LEADERBOARD = "successors"  # compare all methods, with figures and tables of their own
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ ALGORITHMS = {
     "feddualavg_cv": AlgorithmStyle("FedDualAvg-CV", "#332288", "^", (4, 1, 1, 1)),
     "scaffold_osp": AlgorithmStyle("SCAFFOLD-OSP", "#332288", "v", (1.5, 1)),
     "scaffnew": AlgorithmStyle("Scaffnew", "#AA4499", "*"),
+    "fista": AlgorithmStyle("FISTA", "#AA4499", "o", (5, 1)),
     "feddr": AlgorithmStyle("FedDR", "#117733", "o"),
     "fedadmm": AlgorithmStyle("FedADMM", "#117733", "s", (5, 1)),
     "fedsplit": AlgorithmStyle("FedSplit", "#117733", "^", (4, 1, 1, 1)),
@@ -41,8 +46,8 @@ ALGORITHMS = {
     "fedadam": AlgorithmStyle("FedAdam", "#999933", "o"),
     "fedyogi": AlgorithmStyle("FedYogi", "#999933", "s", (5, 1)),
     "fedadagrad": AlgorithmStyle("FedAdagrad", "#999933", "^", (4, 1, 1, 1)),
-    "fedmid_osp_m": AlgorithmStyle("FedMiD-OSP with momentum", "#E69F00", "p"),
-    "feddualavg_m": AlgorithmStyle("FedDualAvg with momentum", "#0072B2", "p", (5, 1)),
+    "fedmid_osp_m": AlgorithmStyle("FedMiD-OSP-M", "#E69F00", "p"),
+    "feddualavg_m": AlgorithmStyle("FedDualAvg-M", "#0072B2", "p", (5, 1)),
     "fedavgm": AlgorithmStyle("FedAvgM", "#009E73", "p", (1.5, 1)),
     "fedprox": AlgorithmStyle("FedProx", "#88CCEE", "d"),
     "fedfw": AlgorithmStyle("FedFW", "#661100", "h"),
@@ -51,12 +56,24 @@ ALGORITHMS = {
     "local": AlgorithmStyle("local", "#7F7F7F", "X", (2, 2)),
     "optimum": AlgorithmStyle("optimum", "#000000", "", (4, 2)),
 }
+FAMILIES = {  # the methods that the leaderboard shows together; of one that is in none: others
+    "mirror descent and dual averaging": ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "fedavg_subgrad"),
+    "control variates": ("scaffold_prox", "zhj", "feddualavg_cv", "scaffold_osp", "scaffnew"),
+    "splitting": ("feddr", "fedadmm", "fedsplit"),
+    "strong convexity": ("fast_fedda", "c_fedda", "mc_fedda"),
+    "server steps and FedProx": ("fedadam", "fedyogi", "fedadagrad", "fedmid_osp_m", "feddualavg_m", "fedprox"),
+}
+OTHERS = "others"
 OPTIMUM = "optimum"  # the certified solution, which others are measured by
 
 
 def algorithm_style(algo: str) -> AlgorithmStyle:
     """The style of an algorithm; one that is not in the list keeps its own name."""
     return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h", (4, 1, 1, 1, 1, 1)))
+
+
+def family_of(algo: str) -> str:
+    return next((family for family, members in FAMILIES.items() if algo in members), OTHERS)
 
 
 def algorithm_order(algo: str) -> tuple[int, str]:

@@ -6,6 +6,7 @@ numbers do not depend on the stack it runs in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,15 +17,16 @@ from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.evaluate import Metrics, OwnMetrics, evaluate, evaluate_own, summarized
+from fco_cli.simulation.clients import Clients, Here
+from fco_cli.simulation.convergence import residual_enough
+from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.memory import Saved
 from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
 from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
-MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
 EXPLOSION = 1e12  # times the objective at the start: beyond it no digit means anything, and a constraint may hide why
 
 
@@ -60,33 +62,39 @@ class Setup:
     algorithm: Algorithm
     record_clients: bool = False  # keep the client models of the last round
     record_path: bool = False  # keep the model at a few rounds
+    clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = Here  # who holds them
 
 
 class Simulation:
     """A stack of jobs, all at the same round, on its way to the end.
 
-    `folders`, one for every job, is where client memory too large for this process may live.
+    `folders`, one for every job, is where client memory too large for this process may live; `start` [J, P] is where
+    jobs begin that do not at the model's own start.
     """
 
-    def __init__(self, setup: Setup, jobs: list[Job], varying: Varying, folders: list[Path] | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        jobs: list[Job],
+        varying: Varying,
+        folders: list[Path] | None = None,
+        start: Array | None = None,
+    ) -> None:
         self.setup = setup
         self.running = list(jobs)
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
         self._adopt(varying)
-        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.rounds
+        self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
         self.sampler = self._sampler()
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
-        w = setup.problem.initial_models(varying.psi)
-        self.memory = None
-        if self.algorithm.remembered:
-            self.memory = client_memory(self.algorithm.initial_memory(w), setup.problem.data.clients, folders)
+        w = setup.problem.initial_models(varying.psi, start)
+        self.clients = setup.clients(setup.problem, self.algorithm, w, folders)
         if jobs[0].round:
             self.state = {name: np.stack([job.state[name] for job in jobs]) for name in jobs[0].state}
-            if self.memory is not None:
-                for j, job in enumerate(jobs):
-                    self.memory.load(j, job.memory)
+            for j, job in enumerate(jobs):
+                self.clients.load(j, job.memory)
         else:
             self.state = self.algorithm.initial_state(w)
             self._start()
@@ -97,13 +105,14 @@ class Simulation:
 
     def _sampler(self) -> Sampler | None:
         """Who draws clients and batches; none for a baseline that takes all rows at a time."""
-        setup, sizes = self.setup, self.setup.problem.data.sizes
+        setup, data = self.setup, self.setup.problem.data
         if self.algorithm.federated:
-            return Sampler(sizes, setup.hparams, setup.seed, self.algorithm.pace)
+            shares = data.shares(setup.hparams.weighting)
+            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.pace, shares)
         if not (batch := self.algorithm.pooled_batch):
             return None
         one = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
-        return Sampler(sizes.sum(keepdims=True), one, setup.seed)
+        return Sampler(data.sizes.sum(keepdims=True), one, setup.seed)
 
     @property
     def round(self) -> int:
@@ -120,26 +129,38 @@ class Simulation:
 
     def _advance(self) -> None:
         cohort = None if self.sampler is None else self.sampler.cohort(self.round)
-        remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)
-        made = self.algorithm.round(self.state, cohort, remembered)
+        made = self.clients.round(self.algorithm, self.state, cohort)
         finite = _finite_jobs(made.state)
         if self.setup.record_clients and self.round + 1 == self.rounds:
             self._keep_clients(made, cohort)
-        if self.memory is not None and cohort is not None:  # only now: a job that diverges leaves with what it had
-            assert made.memory is not None
-            assert made.arrived is not None
-            self.memory.write(cohort.clients, made.memory, made.arrived & finite)
+        self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
+        counts = np.column_stack(np.broadcast_arrays(*self.algorithm.costs(cohort), made.dropped))[finite]
         before = self._drop(finite, before)
-        costs = self.algorithm.costs(cohort)
-        counts = np.array([(*costs, clients) for clients in made.dropped[finite]])
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate()
+            metrics = self._evaluate() | self._spent(done, counts)
             sound = self._sound(metrics)
             self._drop(sound, before)
             counts = counts[sound]
-            self._record(done, {name: values[sound] for name, values in metrics.items()}, counts)
-        self._count(done, counts)
+            metrics = {name: values[sound] for name, values in metrics.items()}
+            self._record(done, metrics, counts)
+            self._count(done, counts)
+            if self.setup.hparams.until_converged and self.running:
+                self._leave(metrics["kkt_residual"] <= self._enough())
+        else:
+            self._count(done, counts)
+
+    def _enough(self) -> Array:
+        """The KKT residual at which each running job has converged: [J]."""
+        return residual_enough(self.setup.problem, self.varying.psi, self.setup.hparams.tolerance)
+
+    def _leave(self, converged: Array) -> None:
+        """Jobs that have converged leave the stack, with their models."""
+        if converged.any():
+            models = self.algorithm.output(self.state)
+            for j in np.flatnonzero(converged):
+                self.running[j].model = models[j].copy()
+            self._keep(~converged)
 
     def _count(self, done: int, counts: Array) -> None:
         for job, count in zip(self.running, counts, strict=True):
@@ -148,35 +169,17 @@ class Simulation:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
             if self.algorithm.personal:
-                own = self._evaluate_own()
+                with np.errstate(all="ignore"):
+                    own = self.clients.own_metrics(self.algorithm, self.state)
                 for j, job in enumerate(self.running):
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
+            self.clients.ended()
 
     def personal_models(self, job: Job) -> Array | None:
         """[M, P], what the clients of a finished job remember as their own models, unless it is more than is kept."""
-        name, problem = self.algorithm.personal, self.setup.problem
-        shape = (problem.data.clients, problem.layout.size)
-        if self.memory is None or name not in self.algorithm.remembered or np.prod(shape) > MOST_PERSONAL:
-            return None
-        for j, one in enumerate(self.finished):
-            if one is job:
-                rows = self.memory.of_job(j, np.arange(problem.data.clients))
-                return rows[:, self.algorithm.remembered.index(name)]
-        return None  # it has diverged
-
-    def _own_models(self, clients: Array) -> Array:
-        """The models [n, J, P] that are the clients' own."""
-        name, algorithm = self.algorithm.personal, self.algorithm
-        if name in algorithm.remembered:
-            assert self.memory is not None
-            return self.memory.read(clients)[:, algorithm.remembered.index(name)]
-        assert name is not None
-        return self.state[name][:, clients].swapaxes(0, 1)
-
-    def _evaluate_own(self) -> OwnMetrics:
-        with np.errstate(all="ignore"):
-            return evaluate_own(self.setup.problem, len(self.running), self._own_models)
+        places = [j for j, one in enumerate(self.finished) if one is job]
+        return self.clients.own_models(self.algorithm, places[0]) if places else None  # it may have diverged
 
     def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
         if made.messages is not None and cohort is not None:
@@ -191,32 +194,48 @@ class Simulation:
         models = self.algorithm.output(before)
         for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
+        self._keep(kept)
+        return {name: values[kept] for name, values in before.items()}
+
+    def _keep(self, kept: Array) -> None:
+        """The stack without the jobs that have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
-        if self.memory is not None:
-            self.memory.keep(kept)
+        self.clients.keep(kept)
         if self.running:
             self._adopt(self.varying.take(kept))
-        return {name: values[kept] for name, values in before.items()}
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
-        metrics = self._evaluate()
+        counts = np.zeros((len(self.running), len(COUNTERS)), np.int64)
+        metrics = self._evaluate() | self._spent(0, counts)
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        self._record(0, metrics, np.zeros((len(self.running), len(COUNTERS)), np.int64))
+        self._record(0, metrics, counts)
 
     def _evaluate(self) -> Metrics:
         with np.errstate(all="ignore"):
             models = self.algorithm.output(self.state)
             metrics = evaluate(self.setup.task, self.setup.problem, models, self.varying.psi)
-            return metrics | (summarized(self._evaluate_own()) if self.algorithm.personal else {})
+            if self.algorithm.personal:
+                metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
+            return metrics
+
+    def _spent(self, done: int, counts: Array) -> Metrics:
+        """What the messages so far have given away, where the algorithm's transform bounds it."""
+        dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
+        return self.algorithm.spent(done, self.setup.hparams.sampled(self.setup.problem.data.clients), dropped)
 
     def _sound(self, metrics: Metrics) -> Array:
-        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
-        first = np.array([abs(job.history["objective"][0]) for job in self.running])
-        limit = np.where(first > 0, EXPLOSION * first, np.inf)
-        return np.isfinite(metrics["objective"]) & (metrics["objective"] <= limit)
+        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may
+        be sound where clients' own are not."""
+        sound = np.ones(len(self.running), dtype=bool)
+        for name in ("objective", "own_train_loss_worst_decile"):
+            if name in metrics:
+                first = np.array([abs(job.history[name][0]) for job in self.running])
+                limit = np.where(first > 0, EXPLOSION * first, np.inf)
+                sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
+        return sound
 
     def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
         """Append an evaluation to the running jobs' histories."""
@@ -257,15 +276,12 @@ class Simulation:
         """The running jobs with their states filled in, for a checkpoint."""
         for j, job in enumerate(self.running):
             job.state = {name: values[j] for name, values in self.state.items()}
-            if self.memory is not None:
-                job.memory = self.memory.save(j)
+            job.memory = self.clients.save(j)
         return self.running
 
     def saved(self) -> None:
         """The checkpoints of the last snapshot are on disk."""
-        if self.memory is not None:
-            for j in range(len(self.running)):
-                self.memory.saved(j)
+        self.clients.saved()
 
 
 def _finite_jobs(state: State) -> Array:

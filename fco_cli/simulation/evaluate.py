@@ -42,13 +42,26 @@ def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metri
         metrics["constraint_violation"] = problem.constraint_violation(w, numbers)
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
-    if problem.validation is not None:
+    if problem.validation is not None and problem.held_out is not None:
         held_out = problem.validation(w, gradient=False)
         metrics["validation_loss"] = held_out.value
         metrics["validation_objective"] = held_out.value + psi
         if held_out.accuracy is not None:
             metrics["validation_accuracy"] = held_out.accuracy
+        own = task.held_out_metrics(problem, problem.held_out, w)
+        metrics |= {f"validation_{name}": values for name, values in own.items()}
     return metrics | task.metrics(problem, w)
+
+
+def evaluate_test(task: Task, problem: Problem, model: Array) -> dict[str, float]:
+    """The final model [P] on the rows kept for the end; of the local baseline's [M, P] the median."""
+    if problem.test is None:
+        return {}
+    w = model.reshape(-1, problem.layout.size)
+    found = problem.risk_on(problem.test)(w, gradient=False)
+    metrics = {"loss": found.value} | ({} if found.accuracy is None else {"accuracy": found.accuracy})
+    metrics |= task.held_out_metrics(problem, problem.test, w)
+    return {f"test_{name}": float(np.median(values)) for name, values in metrics.items()}
 
 
 # Personal models: every client's own, on its own rows.
@@ -58,10 +71,10 @@ def evaluate_own(problem: Problem, jobs: int, models_of: Callable[[Array], Array
     """How the clients' models do on the rows that are theirs; models_of(clients [n]) are [n, J, P]."""
     everyone = np.arange(problem.data.clients)
     metrics = _evaluate_own("own_train", problem, problem.data, everyone, everyone, jobs, models_of)
-    if problem.held_out is not None and problem.held_out_of is not None:
-        known = np.flatnonzero(problem.held_out_of >= 0)
+    if problem.held_out is not None and problem.held_out.trained_as is not None:
+        known = np.flatnonzero(problem.held_out.trained_as >= 0)
         if len(known):
-            owners = problem.held_out_of[known]
+            owners = problem.held_out.trained_as[known]
             metrics |= _evaluate_own("own_validation", problem, problem.held_out, known, owners, jobs, models_of)
     return metrics
 
@@ -87,9 +100,13 @@ def _evaluate_own(
 
 
 def summarized(own: OwnMetrics) -> Metrics:
-    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach."""
+    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach.
+
+    NaN where a client's number is none: its model has diverged.
+    """
     metrics: Metrics = {}
     for name, (_, values) in own.items():
+        values = np.where(np.isfinite(values), values, np.nan)
         worst = 0.1 if name.endswith("accuracy") else 0.9
         low, median, high, decile = np.quantile(values, [0.25, 0.5, 0.75, worst], axis=0)
         metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high, f"{name}_worst_decile": decile}

@@ -8,6 +8,8 @@ from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
 from fco_cli.problem.streams import LAST_BATCHES
 
+AUTO, ALL = "auto", "all"
+
 
 @dataclass
 class Hparams:
@@ -15,8 +17,8 @@ class Hparams:
 
     client_lr: int | float | str  # eta_c; auto is 1/L, what the data's curvature allows (simulation/smoothness.py)
     server_lr: float  # eta_s
-    rounds: int
-    clients_per_round: int
+    rounds: int | str  # auto: until the KKT residual is at most `tolerance` (simulation/convergence.py)
+    clients_per_round: int | str  # a number, or all
     batch_size: int
     local_epochs: int
     eval_every: int = 1
@@ -25,14 +27,33 @@ class Hparams:
     # which with unequal clients solves the problem that weighs client m by p_m K_m
     last_batch: str = "keep"  # the rows left of an epoch: a smaller batch; drop them; straddle into the next epoch's
     dtype: str = "float64"
+    tolerance: float = 1e-8  # on the relative KKT residual: below it a run has converged
+    most_rounds: int = 20_000  # of rounds=auto
 
     def __post_init__(self) -> None:
         if relative(self.client_lr) is None:
             allowed = "a number > 0, auto or a multiple of 1/L such as 0.3/L"
             self.client_lr = positive("hparams.client_lr", self.client_lr, allowed)
         self.server_lr = positive("hparams.server_lr", self.server_lr, "a number > 0")
-        for key in ("rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every"):
-            require(getattr(self, key) >= 1, f"hparams.{key}", getattr(self, key), "a whole number >= 1")
+        words = {"rounds": AUTO, "clients_per_round": ALL}
+        for key in ("rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every", "most_rounds"):
+            value, word = getattr(self, key), words.get(key)
+            allowed = "a whole number >= 1" if word is None else f"a whole number >= 1 or {word}"
+            require(value == word or (isinstance(value, int) and value >= 1), f"hparams.{key}", value, allowed)
+        require(0 < self.tolerance < 1, "hparams.tolerance", self.tolerance, "above 0, below 1")
         require(self.weighting in ("uniform", "examples"), "hparams.weighting", self.weighting, "uniform or examples")
         require(self.last_batch in LAST_BATCHES, "hparams.last_batch", self.last_batch, "keep, drop or straddle")
         require(self.dtype in ("float32", "float64"), "hparams.dtype", self.dtype, "float32 or float64")
+
+    @property
+    def until_converged(self) -> bool:
+        return self.rounds == AUTO
+
+    @property
+    def last_round(self) -> int:
+        """How many rounds there are at most."""
+        return self.most_rounds if isinstance(self.rounds, str) else self.rounds
+
+    def sampled(self, clients: int) -> int:
+        """How many of so many clients take part in a round."""
+        return clients if isinstance(self.clients_per_round, str) else self.clients_per_round

@@ -105,12 +105,13 @@ class ProcessMemory(ClientMemory):
         return {"clients": np.array(list(self.rows), dtype=np.int64), "rows": np.array(rows)}
 
     def load(self, j: int, saved: Saved) -> None:
-        try:
-            clients, rows = saved["clients"].tolist(), saved["rows"]
-            for m, row in zip(clients, rows, strict=True):
-                self.rows.setdefault(m, self.initial.copy())[:, j] = row
-        except (KeyError, ValueError, TypeError) as problem:
-            raise DamagedMemory(str(problem)) from problem
+        clients, rows = saved.get("clients"), saved.get("rows")
+        if clients is None or rows is None or clients.ndim != 1 or clients.dtype.kind != "i":
+            raise DamagedMemory("the checkpoint does not say what its clients remember")
+        if rows.shape != (len(clients), *self.initial[:, j].shape) or rows.dtype != self.initial.dtype:
+            raise DamagedMemory("the checkpoint's clients remember arrays of another shape or precision")
+        for m, row in zip(clients.tolist(), rows, strict=True):
+            self.rows.setdefault(m, self.initial.copy())[:, j] = row
 
 
 class FileMemory(ClientMemory):
@@ -177,12 +178,19 @@ class FileMemory(ClientMemory):
         if (self.place[j] >= 0).any():
             with self._open(j) as file:
                 os.fsync(file.fileno())
-        return {"place": self.place[j].copy()}
+        return {"place": self.place[j].copy(), "row": self._kind_of_row()}
+
+    def _kind_of_row(self) -> Array:
+        """How many arrays of how many numbers of how many bytes."""
+        remembered, _, size = self.initial.shape
+        return np.array([remembered, size, self.initial.itemsize])
 
     def load(self, j: int, saved: Saved) -> None:
         place = saved.get("place")
         if place is None or place.shape != self.place[j].shape or not np.isin(place, (-1, 0, 1)).all():
             raise DamagedMemory("the checkpoint does not say where the clients' rows are")
+        if not np.array_equal(saved.get("row", ()), self._kind_of_row()):
+            raise DamagedMemory("the checkpoint's clients remember arrays of another shape or precision")
         used = np.flatnonzero(place >= 0)
         end = max((self._offset(int(m), place[m]) + self.row_bytes for m in used), default=0)
         if len(used) and not (self.paths[j].exists() and self.paths[j].stat().st_size >= end):

@@ -158,8 +158,8 @@ class Record:
             "diverged_round": job.diverged,
             "rounds": job.round,
             "seconds": round(job.seconds, 3),
-            "final": _finite({name: values[-1] for name, values in job.history.items() if name != "round"}),
-            "summary": _finite(_means_of_last_rounds(job)),
+            "final": finite({name: values[-1] for name, values in job.history.items() if name != "round"}),
+            "summary": finite(_means_of_last_rounds(job)),
             **result,
         }
         write_atomically(self.folder / "result.json", (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
@@ -219,7 +219,7 @@ def _means_of_last_rounds(job: Job) -> dict[str, float]:
     return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
 
 
-def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+def finite(numbers: dict[str, float]) -> dict[str, float | None]:
     """JSON has no infinity and no NaN: null."""
     return {name: value if np.isfinite(value) else None for name, value in numbers.items()}
 

@@ -13,11 +13,16 @@ from fco_cli.simulation.hparams import Hparams
 class Sampler:
     """Draws the cohorts of a run. It knows how many rows each client has, not the rows."""
 
-    def __init__(self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs") -> None:
+    def __init__(
+        self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs", shares: Array | None = None
+    ) -> None:
+        """`shares` are what the clients weigh, in proportion to p_m, where their rows do not count alike."""
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
         self.cut = hparams.batch_size, hparams.local_epochs, hparams.last_batch
         self.steps = local_steps_of(sizes, *self.cut)  # K of every client: [M]
-        self.weights = (sizes if hparams.weighting == "examples" else np.ones(len(sizes))).astype(float)
+        if shares is None:
+            shares = sizes if hparams.weighting == "examples" else np.ones(len(sizes))
+        self.weights = shares.astype(float)
         self.mean_steps = float((self.weights * self.steps).sum() / self.weights.sum())
         if pace != "epochs":
             self.mean_steps = float(round(self.mean_steps))
@@ -26,7 +31,7 @@ class Sampler:
         """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
         hparams = self.hparams
         random = generator(self.seed, COHORTS, round_index)
-        clients = random.choice(len(self.sizes), hparams.clients_per_round, replace=False)
+        clients = random.choice(len(self.sizes), hparams.sampled(len(self.sizes)), replace=False)
         steps = self._common_steps(round_index)
         batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)
         return Cohort(
@@ -36,6 +41,9 @@ class Sampler:
             all_weights=float(self.weights.sum()),
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
+            least_steps=float(self.steps.min()),
+            seed=self.seed,
+            round=round_index,
         )
 
     def _common_steps(self, round_index: int) -> int | None:

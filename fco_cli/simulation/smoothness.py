@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
-from fco_cli.problem.data import Batches
+from fco_cli.problem.data import Batches, Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
 BATCHES = 16
 MOST_CLIENTS = 256  # that `auto` looks at
+MARGIN = 1.02  # power iteration comes from below
+UNKNOWN = "a number > 0 here: L, of which it is the inverse, is not known"
 
 
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
     """The largest eigenvalue over batches of some clients: enough for a warning."""
+    if isinstance(problem.data, Elsewhere):
+        return problem.data.smoothness(seed, batch_size)
     random = generator(seed, PROBES)
-    return _largest(problem, random.integers(problem.data.clients, size=BATCHES), batch_size, random, iterations)
+    return largest_curvature(
+        problem, random.integers(problem.data.clients, size=BATCHES), batch_size, random, iterations
+    )
 
 
 def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
@@ -28,22 +35,45 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
 
     That is half of 2/L, beyond which a step overshoots: the room is for batches that were not looked at.
     """
-    model, mirror, loss = problem.model, problem.mirror, problem.loss
-    number = "a number > 0 here: L, of which it is the inverse, is not known"
-    require(model.convex, "hparams.client_lr", AUTO, f"{number} for a network from where it starts")
-    require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{number} in the norm of mirror={mirror.name}")
-    curved = loss.most_curved_at_zero
-    require(curved, "hparams.client_lr", AUTO, f"{number} for the {loss.name} loss from where it starts")
+    _check_automatic(problem)
     random = generator(seed, PROBES, 2)
     clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
-    smoothness = _largest(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
+    if isinstance(problem.data, Elsewhere):
+        return _inverse(problem.data.smoothness(seed, batch_size))
+    return _inverse(largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random))
+
+
+@np.errstate(all="ignore")
+def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) -> float:
+    """The same for steps along grad F, with the L of F itself: by power iteration, clients send gradients."""
+    _check_automatic(problem)
+    start = problem.model.initial()[None]
+    vector = generator(seed, PROBES, 3).standard_normal(start.shape)
+    smoothness = 0.0
+    for _ in range(iterations):
+        vector *= 1e-2 / np.linalg.norm(vector)
+        product = (problem.risk(start + vector).gradient - problem.risk(start - vector).gradient) / 2
+        smoothness = float((vector * product).sum() / (vector * vector).sum())
+        vector = product
+    return _inverse(MARGIN * smoothness)
+
+
+def _check_automatic(problem: Problem) -> None:
+    model, mirror, loss = problem.model, problem.mirror, problem.loss
+    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network from where it starts")
+    require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{UNKNOWN} in the norm of mirror={mirror.name}")
+    curved = loss.most_curved_at_zero
+    require(curved, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {loss.name} loss from where it starts")
+
+
+def _inverse(smoothness: float) -> float:
     known = 0 < smoothness < float(np.finfo(float).max)
-    require(known, "hparams.client_lr", AUTO, f"{number} on these data")
+    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} on these data")
     return float(f"{1 / smoothness:.3g}")
 
 
 @np.errstate(all="ignore")  # data beyond all numbers are refused where the objective is first computed
-def _largest(
+def largest_curvature(
     problem: Problem, clients: Array, batch_size: int, random: np.random.Generator, iterations: int = 20
 ) -> float:
     """The largest eigenvalue met by power iteration at w_0, on a batch of each of the clients.
@@ -71,7 +101,7 @@ def _largest(
 def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
     gradient, data = np.zeros_like(w), problem.data
-    one = Batches(data.x, data.y, rows, np.array([0, len(rows)]), problem.model.widths)
+    one = Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths)
     problem.descend(gradient, w, one, 0, -np.ones(len(w)))
     return gradient
 
@@ -84,6 +114,16 @@ def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | 
         f"hparams.client_lr={client_lr:g} is above 2/L = {2 / smoothness:.2g} "
         f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
     )
+
+
+def larger_server_lr(server_lr: float, local_way: float, smoothness: float | None) -> str | None:
+    """A setting that hastens a run, if a round, eta_s times the way eta_c K of its clients, is well below 1/L."""
+    room = 1 / (server_lr * local_way * smoothness) if smoothness else 1.0
+    if room < 2:
+        return None
+    rate = server_lr * min(room, 10.0)
+    digit = 10.0 ** math.floor(math.log10(rate))
+    return f"hparams.server_lr={math.floor(rate / digit) * digit:g}"
 
 
 def why_diverged(result: dict[str, Any]) -> str:

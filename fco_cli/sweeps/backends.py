@@ -44,12 +44,18 @@ def cores() -> int:
 def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Working:
     """A process per stack, at most `n_jobs` at a time; the cores are shared out between them."""
     workers = max(1, min(options.n_jobs or cores(), len(stacks)))
+    if _between_sites(stacks):
+        workers = 1  # they have one connection to the sites
     stacks = [_with_threads(stack, max(1, cores() // workers)) for stack in stacks]
     if workers > 1:
         yield from run_in_processes(stacks, workers, options.memory_mb, stop, post)
         return
     for stack in stacks:
         yield run_stack(stack, options.memory_mb, stop, post)
+
+
+def _between_sites(stacks: list[Stack]) -> bool:
+    return any(run.federation.apart for stack in stacks for run in stack.runs)
 
 
 def _with_threads(stack: Stack, threads: int) -> Stack:
@@ -62,6 +68,7 @@ def _with_threads(stack: Stack, threads: int) -> Stack:
 def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Working:
     """Stacks as tasks of an existing Dask cluster."""
     assert options.address is not None
+    require(not _between_sites(stacks), "hydra.launcher.backend", "dask", "local: the sites have one connection")
     yield from run_on_cluster(stacks, options.address, options.memory_mb, stop, post)
 
 

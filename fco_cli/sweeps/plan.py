@@ -6,9 +6,9 @@ import time
 
 from fco_cli.config import Run
 from fco_cli.problem.compiled import set_threads
-from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.engine import Job, Simulation
 from fco_cli.sweeps.backends import Options, cores
-from fco_cli.sweeps.problems import problem_of, varying_of
+from fco_cli.sweeps.problems import problem_of, setup_of, varying_of
 from fco_cli.sweeps.runner import bytes_per_job, check_experiment
 from fco_cli.sweeps.stacks import stacks_of
 
@@ -40,7 +40,7 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
 def _seconds(runs: list[Run]) -> float:
     """How long a stack takes: its rounds times the time of one, compilation left out."""
     first = runs[0]
-    setup = Setup(first.task, problem_of(first), first.hparams, first.seed, first.algo)
+    setup = setup_of(first, problem_of(first))
     jobs = [Job() for _ in runs]
     simulation = Simulation(setup, jobs, varying_of(runs))
     check_experiment(runs, jobs[0].history)

@@ -9,9 +9,12 @@ import numpy as np
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.federation.clients import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.smoothness import automatic_rate
+from fco_cli.simulation.clients import Here
+from fco_cli.simulation.engine import Setup
+from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 
 
 class _Keyed:
@@ -46,7 +49,13 @@ def problem_of(run: Run) -> Problem:
 
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
-    run, problem = keyed.run, problem_of(keyed.run)
+    return automatic_rate_for(keyed.run, problem_of(keyed.run))
+
+
+def automatic_rate_for(run: Run, problem: Problem) -> float:
+    """1/L of a problem, as the run's algorithm needs it."""
+    if run.algo.steps_on_mean:
+        return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
 
 
@@ -62,8 +71,15 @@ def client_lr_of(run: Run) -> float:
         return float(given)
     if "client_lr" not in run.algo.uses:
         return 1.0
-    kind = (run.mirror.name, _batch_size(run))
+    kind = (run.mirror.name, run.algo.steps_on_mean, run.hparams.weighting, _batch_size(run))
     return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
+
+
+def setup_of(run: Run, problem: Problem) -> Setup:
+    """What the simulation of a stack has in common with that run's."""
+    rows = problem.data
+    clients = rows.clients_at_work(run.hparams, run.seed) if isinstance(rows, SiteRows) else Here
+    return Setup(run.task, problem, run.hparams, run.seed, run.method, run.record_clients, run.record_path, clients)
 
 
 def varying_of(runs: list[Run]) -> Varying:
@@ -74,4 +90,5 @@ def varying_of(runs: list[Run]) -> Varying:
         np.array([run.hparams.server_lr for run in runs], dtype),
         stack_numbers(run.regularizer for run in runs),
         stack_numbers(run.algo for run in runs),
+        stack_numbers(run.method.transform for run in runs),
     )

@@ -69,6 +69,11 @@ class Sweep:
     def diverged(self) -> int:
         return sum(result["status"] == "diverged" for result in self.ended.results.values())
 
+    @property
+    def not_converged(self) -> int:
+        verdicts = [result.get("convergence") for result in self.ended.results.values()]
+        return sum(verdict is not None and not verdict["converged"] for verdict in verdicts)
+
     def values(self) -> list[float | Exception]:
         """The final objective of each job, in order, or what it failed with."""
         results, failure = self.ended.results, _failure(self.unique, self.ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -16,20 +17,25 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.errors import UserError
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.clients import ClientsLost
+from fco_cli.simulation.convergence import Verdict, judge
 from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
-from fco_cli.simulation.record import Record, replace_folder
-from fco_cli.simulation.smoothness import estimate_smoothness, warning_of_large_steps, why_diverged
+from fco_cli.simulation.record import Record, finite, replace_folder
+from fco_cli.simulation.smoothness import estimate_smoothness, larger_server_lr, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import client_lr_of, problem_of, varying_of
+from fco_cli.sweeps.problems import client_lr_of, problem_of, setup_of, varying_of
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
 WAIT_SECONDS = 0.2
+MOST_LOSSES = 20  # of clients at sites, in one stack
 
 
 @dataclass
@@ -71,8 +77,18 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             else:
                 waiting.append((run, record))
-        if waiting:
-            outcomes |= {outcome.run.run_id: outcome for outcome in _execute(waiting, observer, stop, memory_mb)}
+        losses = 0
+        while waiting:
+            try:
+                for outcome in _execute(waiting, observer, stop, memory_mb):
+                    outcomes[outcome.run.run_id] = outcome
+            except ClientsLost as problem:
+                losses += 1
+                stop.check()
+                if losses > MOST_LOSSES:
+                    raise UserError(f"federation: {problem}, {losses} times") from problem
+                log.warning("%s; continuing from what is saved", problem)
+            waiting = [pair for pair in waiting if pair[0].run_id not in outcomes]
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
         _wait_for(record_of(run), stop)
@@ -105,7 +121,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
         set_threads(run.threads or os.cpu_count() or 1)
         problem = building.result()
         run.check_clients(problem.data.clients)
-        run.check_batches(problem.data.sizes)
+        run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
         beside.submit(lambda: (problem.risk, problem.validation))
         smoothness = None
         if run.algo.federated:
@@ -116,14 +132,14 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
     problem, smoothness = _prepare(first)
-    setup = Setup(first.task, problem, first.hparams, first.seed, first.algo, first.record_clients, first.record_path)
+    setup = setup_of(first, problem)
     jobs = _resumed(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:
             _announce(run, record, smoothness, alone=len(waiting) == 1)
         else:
             record.note(f"continued from round {job.round}")
-    observer.on_start([run for run, _ in waiting], first.hparams.rounds)
+    observer.on_start([run for run, _ in waiting], first.hparams.last_round)
     size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
     # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
     for done in sorted({job.round for job in jobs}):
@@ -164,8 +180,8 @@ def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -
 def bytes_per_job(run: Run, problem: Problem) -> int:
     """What a job adds to its stack: states and temporaries, messages, and what clients remember."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.algo.vectors_at_work(run.hparams.clients_per_round, clients) * size * itemsize + bytes_of_job(
-        clients, len(run.algo.remembered), size, itemsize
+    return run.method.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
+        clients, len(run.method.kept), size, itemsize
     )
 
 
@@ -214,27 +230,44 @@ def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Jo
         return Simulation(setup, jobs, varying_of(runs), folders), jobs
 
 
+def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | None) -> Verdict | None:
+    """Whether a run of one model has converged; none of one that has diverged."""
+    if job.diverged is not None or job.model is None or job.model.ndim > 1:
+        return None
+    faster = None
+    if simulation.sampler is not None and "server_lr" in run.algo.uses and not run.algo.varying_options():
+        steps = simulation.sampler.mean_steps
+        faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
+    tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
+    return judge(simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster)
+
+
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
+    assert job.model is not None
+    problem, verdict = simulation.setup.problem, _verdict(run, job, simulation, smoothness)
     details = {
         "run_id": run.run_id,
         "identity": asdict(run.identity),
         "task": run.task.name,
         "algo": run.algo.name,
+        "transform": run.method.transform.name,
         "federated": run.algo.federated,
         "uses": sorted(run.algo.uses),
         "main_metric": run.task.main_metric,
         "seed": run.seed,
+        "test": finite(evaluate_test(run.task, problem, job.model)),
         "client_lr": client_lr_of(run) if "client_lr" in run.algo.uses else None,
         "smoothness": smoothness,
+        "convergence": None if verdict is None else verdict.as_json(),
         **software(),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-    assert job.model is not None
-    problem = simulation.setup.problem
     run.task.export(problem, job.model, record.folder)
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
         record.note(why_diverged(result))
+    if verdict is not None:
+        record.note(verdict.line)
     if run.force:
         replace_folder(run.folder, record.folder)
     return Outcome(run, result)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from fco_cli.config import Run
@@ -109,12 +110,20 @@ def _collecting_warnings(ended: Ended) -> Iterator[None]:
 
 
 def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack's identity, in the order in which it appears; very large groups are divided."""
+    """Group runs by their stack's identity; very large groups are divided.
+
+    One stack of every algorithm comes before the second of any: processes that begin together then compile different
+    kernels, and find each other's later.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.identity.stack, []).append(run)
-    parts = [members[low : low + LARGEST] for members in groups.values() for low in range(0, len(members), LARGEST)]
-    return [Stack(number, members) for number, members in enumerate(parts)]
+    turns: dict[str, list[list[Run]]] = {}
+    for members in groups.values():
+        parts = [members[low : low + LARGEST] for low in range(0, len(members), LARGEST)]
+        turns.setdefault(members[0].algo.name, []).extend(parts)
+    in_turn = [part for turn in zip_longest(*turns.values()) for part in turn if part is not None]
+    return [Stack(number, members) for number, members in enumerate(in_turn)]
 
 
 class Reporter:

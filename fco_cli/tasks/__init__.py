@@ -8,6 +8,7 @@ from fco_cli.tasks.fmri import Fmri
 from fco_cli.tasks.fmri_sim import FmriSim
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
+from fco_cli.tasks.published import Published
 from fco_cli.tasks.shapes import GroupSparse, Mixture, MonotoneRegression, Piecewise
 
 TASKS: dict[str, type[Task]] = {
@@ -20,6 +21,7 @@ TASKS: dict[str, type[Task]] = {
     "femnist": Femnist,
     "digits": Digits,
     "custom": Custom,
+    "published": Published,
     "fmri": Fmri,
     "fmri_sim": FmriSim,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from fco_cli.errors import require
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
@@ -66,8 +68,23 @@ class Task(ABC):
     def build(self, seed: int, dtype: str) -> TaskData:
         """The data, the model and the loss, from the seed alone."""
 
+    def cross_validated(self) -> Self:
+        """This task for a cross-validation, which needs no rows that only validate."""
+        return self
+
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[Array]) -> Iterator[TaskData]:
+        """For cross-validation: `data`, once for every mask over its training rows, with these rows held out.
+
+        What a task learns from rows, such as how to standardize them, it learns anew from those that are left.
+        """
+        return (data.divided(rows) for rows in held_out)
+
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """The task's own metrics of models [J, P]."""
+        return {}
+
+    def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
+        """What else to know of models [J, P] on rows that they have not learnt from."""
         return {}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:  # noqa: B027 - most tasks have nothing to add

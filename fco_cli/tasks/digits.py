@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.errors import UserError, require
+from fco_cli.errors import require
+from fco_cli.federated_data.partition import by_labels
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import TaskData
-from fco_cli.problem.streams import TRAINING, VALIDATION, generator
+from fco_cli.problem.streams import VALIDATION, generator
 from fco_cli.tasks.images import ImageClassification
 
 CLASSES = 10
-SMALLEST_CLIENT = 2
-ATTEMPTS = 1000
 
 
 @dataclass(kw_only=True)
@@ -44,24 +42,8 @@ class Digits(ImageClassification):
         order = generator(seed, VALIDATION).permutation(len(y))
         held_out = round(self.test_fraction * len(y))
         test, rows = order[:held_out], order[held_out:]
-        owner = self._deal(y[rows], seed)
+        owner = by_labels(y[rows], self.clients, self.concentration, seed)
         rows = rows[np.argsort(owner, kind="stable")]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=self.clients))])
         training = ClientData(x[rows], y[rows], offsets)
         return self.with_model(training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed)
-
-    def _deal(self, y: Array, seed: int) -> Array:
-        """The owner of every row; drawn again until every client has something to learn from."""
-        for attempt in range(ATTEMPTS):
-            random = generator(seed, TRAINING, attempt)
-            owner = np.empty(len(y), dtype=np.int64)
-            for label in range(CLASSES):
-                mine = np.flatnonzero(y == label)
-                shares = random.dirichlet(np.full(self.clients, self.concentration))
-                owner[mine] = np.searchsorted(np.cumsum(shares), random.random(len(mine))).clip(0, self.clients - 1)
-            if np.bincount(owner, minlength=self.clients).min() >= SMALLEST_CLIENT:
-                return owner
-        raise UserError(
-            f"task.concentration: got {self.concentration:g}, which leaves some of {self.clients} clients without "
-            "images; must be larger, or task.clients smaller"
-        )

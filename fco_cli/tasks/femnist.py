@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.download import ARCHIVES, fetch
-from fco_cli.federated_data.format import FederatedData, check_labels
+from fco_cli.federated_data.format import FederatedData, check_complete, check_labels
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
@@ -44,7 +44,8 @@ class Femnist(ImageClassification):
     def contents(self) -> dict[str, str]:
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
-        return {"data_dir": fingerprint(Path(self.data_dir), self._chosen(seed=0))}  # as much memory as with any seed
+        some = self._chosen(seed=0)  # as many as with any seed, and so as much memory
+        return {"data_dir": fingerprint(Path(self.data_dir), choose=some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
@@ -52,6 +53,7 @@ class Femnist(ImageClassification):
             raise UserError(f"{data.source}: needs rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
+        check_complete(data, "every pixel must be given")
         check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
@@ -60,7 +62,7 @@ class Femnist(ImageClassification):
         training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, test, self.classes, seed, data.owners(*splits))
+        return self.with_model(training, replace(test, trained_as=data.owners(*splits)), self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
         """The chosen writers' rows; from HDF5 no others are read."""

@@ -29,14 +29,12 @@ class ImageClassification(Task):
         require(not self.hidden or self.start != "zeros", "task.start", self.start, network)
         require(all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or none")
 
-    def with_model(
-        self, training: ClientData, test: ClientData, classes: int, seed: int, held_out_of: Array | None = None
-    ) -> TaskData:
+    def with_model(self, training: ClientData, held_out: ClientData, classes: int, seed: int) -> TaskData:
         features = training.x.shape[1]
         model: Model = Linear(features, classes)
         if self.hidden:
             model = Network(features, tuple(self.hidden), classes, seed)
-        return TaskData(training, model, Softmax(), test, held_out_of=held_out_of)
+        return TaskData(training, model, Softmax(), held_out)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         return {"density": density(w[:, problem.layout.regularized] != 0)}

@@ -29,6 +29,7 @@ def rank(matrices: Array, threshold: float) -> Array:
     """How many singular values of each matrix [J, r, c] exceed the threshold; all of one that has blown up."""
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
-        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), OneBlock(0, *shape))
+        block = OneBlock(0, shape[0], shape[1], np.ones(0))
+        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), block)
         ranks.append((~(norm * np.sqrt(orthogonal_rows(a, a, 0.0)) <= threshold)).sum())  # NaN counts
     return np.array(ranks)

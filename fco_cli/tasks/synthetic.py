@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class SyntheticRegression(Task):
         model = Linear(weights.size, weights_shape=weights.shape)
         held_out = self._draw(seed, VALIDATION, truth, dtype)
         training = self._draw(seed, TRAINING, truth, dtype)
-        return TaskData(training, model, Squared(), held_out, truth, held_out_of=np.arange(self.clients))
+        return TaskData(training, model, Squared(), replace(held_out, trained_as=np.arange(self.clients)), truth)
 
     def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
         """Both streams share the clients' means: validation is new data of the same clients."""

@@ -70,6 +70,7 @@ class Distance:
     forward: ClassVar[Kernel] = distances
     backward: ClassVar[Kernel] = distances_back
     convex: ClassVar[bool] = True
+    site_bias: ClassVar[bool] = False
 
     @property
     def widths(self) -> Array:

@@ -175,10 +175,12 @@ class Composer:
         return self.parsed[text]
 
     def _is_value(self, text: str) -> bool:
-        """Whether the override sets a number, and so can be applied to a finished composition."""
+        """Whether the override sets a number or a word, and so can be applied to a finished composition."""
         override = self._parse(text)
-        number = override.type == OverrideType.CHANGE and isinstance(override.value(), int | float)
-        return number and not override.key_or_group.startswith("hydra.")
+        key, kinds = override.key_or_group, int | float
+        if "." in key:  # a key within a group: its word chooses no other group
+            kinds |= str
+        return override.type == OverrideType.CHANGE and isinstance(override.value(), kinds) and key[:6] != "hydra."
 
 
 class FusedLauncher(Launcher):

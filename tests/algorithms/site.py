@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.problem.streams import batches_of
+from fco_cli.problem.streams import batches_of, message_keys
 
 
 def send(stream, arrays: dict[str, np.ndarray]) -> None:
@@ -37,15 +38,16 @@ def main() -> None:
     own = dict(np.load(Path(sys.argv[1])))
     name, strength, rates, batch_size = str(own["name"]), float(own["strength"]), own["rates"], int(own["batch_size"])
     rows = ClientData(own["x"], own["y"], np.array([0, len(own["y"])]))
-    algorithm = all_algorithms()[name]()
+    algorithm = all_algorithms()[name]().through(all_transforms()[str(own["transform"])]())
     psi = all_regularizers()["l1"](strength=strength) if strength else all_regularizers()["none"]()
     problem = TaskData(rows, Linear(rows.x.shape[1]), Squared()).joined(psi)
     client = algorithm.bind(problem, Varying.in_rates(algorithm, psi, rates[:1], rates[1:]))
-    memory = dict(zip(client.remembered, client.initial_memory(np.zeros((1, problem.layout.size))), strict=True))
+    memory = dict(zip(client.kept, client.initial_kept(np.zeros((1, problem.layout.size))), strict=True))
     while (received := receive(sys.stdin.buffer)) is not None:
         round_index = int(received.pop("round"))
         order, edges, _ = batches_of(0, round_index, own["number"], np.array([len(rows.y)]), batch_size, 1)
-        message, memory = client.client_update(received, memory, rows, order, edges)
+        keys = message_keys(0, round_index, own["number"])
+        message, memory = client.client_update(received, memory, rows, order, edges, keys)
         send(sys.stdout.buffer, message)
 
 

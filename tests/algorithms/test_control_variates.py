@@ -127,39 +127,6 @@ def test_at_the_optimum_nothing_moves(
         np.testing.assert_allclose(state["c"][0], problem.weights @ gradients, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-@pytest.mark.parametrize("name", WITH_PSI)
-def test_who_is_exact_and_who_is_not(
-    name, loss, make_problem, regularizer, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, solution,
-    l1_prox,
-):  # fmt: skip
-    """Unequal clients, K_m = 3, 2 and 3, full gradients, everybody."""
-    strength, sizes = (0.3, 0.05)[loss == "logistic"], (7, 4, 9)
-    problem = make_problem(regularizer("l1", strength=strength), loss=loss, sizes=sizes, features=2)
-    _, largest = solution(problem, l1_prox(strength))
-    cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3), 60), sizes)
-    assert cohorts[0].steps[np.argsort(cohorts[0].clients)].tolist() == [3, 2, 3]
-
-    def residual(name):
-        w = drive(make_algorithm(name, problem, 1 / largest), cohorts)[0][-1]
-        return problem.kkt_residual(w, problem.risk(w).gradient, problem.regularizer.numbers)[0]
-
-    assert residual(name) < 1e-10 if name in EXACT else residual(name) > 1e-2
-    if name == "zhj":
-        assert residual("fedmid_osp") > 1e-2  # which drifts
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_sampling_clients_is_exact(
-    name, make_problem, regularizer, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, solution, l1_prox
-):
-    problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=(7, 4, 9), features=2)
-    optimum, largest = solution(problem, l1_prox(STRENGTH))
-    cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=2), 60), (7, 4, 9))
-    models, _, _ = drive(make_algorithm(name, problem, 0.5 / largest), cohorts)
-    np.testing.assert_allclose(models[-1][0], optimum, rtol=0, atol=1e-10)
-
-
 def test_the_bias_of_only_server_proximal_is_in_proportion_to_client_lr(
     make, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, solution, l1_prox
 ):
@@ -342,6 +309,17 @@ def test_the_model_of_an_only_client_is_the_server_s(name, make, make_algorithm,
     made = algorithm.round(state, cohort, np.zeros((1, 1, 1, 5)))
     models = algorithm.client_models(state, made, cohort)
     np.testing.assert_allclose(models[0], algorithm.output(made.state), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_an_only_client_is_never_corrected(name, make, make_algorithm, make_hparams, cohorts_of, drive):
+    """c - c_m stays 0."""
+    problem = make(name, sizes=(9,))
+    cohorts = cohorts_of(problem, make_hparams(clients_per_round=1), 6)
+    _, state, memory = drive(make_algorithm(name, problem, 0.05), cohorts)
+    own = memory.read(np.array([0]))[0, 0]
+    np.testing.assert_allclose(state["c"], own, rtol=0, atol=1e-13)
+    assert np.abs(own).max() > 0.1
 
 
 def test_costs(make, make_algorithm, make_hparams, cohorts_of):

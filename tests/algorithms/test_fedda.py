@@ -8,11 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Varying
-from fco_cli.algorithms.mc_fedda import McFedDa, shrink_near
+from fco_cli.algorithms.mc_fedda import shrink_near
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
-from fco_cli.problem.numbers import stack_numbers
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 SIZES = (6, 3, 8, 2)  # K differs
@@ -243,17 +241,6 @@ def test_every_stage_stays_in_its_ball(make_problem, regularizer, make_algorithm
         reached.append(np.abs(every - state["start"])[:, :3].sum(axis=1).max())
         state = made.state
     np.testing.assert_allclose(reached, [0.06] * 3 + [0.03] * 3, rtol=1e-9)  # and the ball is felt
-
-
-def test_options_vary_along_the_job_axis(problem, make_algorithm, drive, whole_batches):
-    cohorts = whole_batches(problem, 2, 4)
-    several = [McFedDa(mu=mu, rho=rho, stages=2, stage_rounds=2) for mu, rho in ((0.1, 0.3), (0.7, 50.0))]
-    psi, rates = stack_numbers([problem.regularizer] * 2), np.array([0.05, 0.02])
-    together = drive(several[0].bind(problem, Varying(rates, np.ones(2), psi, stack_numbers(several))), cohorts)[0][-1]
-    for j, one in enumerate(several):
-        options = {"mu": one.mu, "rho": one.rho, "stages": 2, "stage_rounds": 2}
-        alone = drive(make_algorithm("mc_fedda", problem, rates[j], **options), cohorts)[0][-1]
-        np.testing.assert_array_equal(together[j], alone[0])
 
 
 # What the rest of the house relies on.

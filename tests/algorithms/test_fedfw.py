@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Varying
-from fco_cli.algorithms.fedfw import FedFw
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.mirror_maps import Entropy
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.memory import ProcessMemory
 
@@ -161,20 +158,17 @@ def test_the_bias_goes_to_its_place(make_problem, make_algorithm, regularizer, o
     assert abs(models[-1][0, -1] - optimum_of(problem)[-1]) < 0.1
 
 
-def test_options_vary_along_the_job_axis(apart, make_algorithm, drive, whole_batches):
-    cohorts, several = whole_batches(apart, 2, 4), [FedFw(penalty=0.1), FedFw(penalty=10.0)]
-    psi, rates = stack_numbers([apart.regularizer] * 2), np.array([0.05, 0.02])
-    together = drive(FedFw().bind(apart, Varying(rates, np.ones(2), psi, stack_numbers(several))), cohorts)[0][-1]
-    for j, one in enumerate(several):
-        alone = drive(make_algorithm("fedfw", apart, rates[j], penalty=one.penalty), cohorts)[0][-1]
-        np.testing.assert_array_equal(together[j], alone[0])
-
-
 def test_a_clients_model_is_its_own_and_nothing_is_projected(apart, make_algorithm, whole_batches):
     algorithm, (cohort,), w = make_algorithm("fedfw", apart), whole_batches(apart, 2, 1), np.zeros((1, 4))
     made = algorithm.round(state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_memory(w)] * 2))
     np.testing.assert_array_equal(algorithm.client_models(state, made, cohort)[:2], made.memory[:, 0])
     assert algorithm.costs(cohort).prox_calls == 0
+
+
+def test_a_round_takes_a_gradient_at_every_row_once(apart, make_algorithm, make_hparams, cohorts_of):
+    """However many epochs the others would take."""
+    (cohort,) = cohorts_of(apart, make_hparams(clients_per_round=2, local_epochs=3), 1)
+    assert make_algorithm("fedfw", apart).costs(cohort).gradients == apart.data.sizes[cohort.clients].sum()
 
 
 @pytest.mark.parametrize("psi", ["l1", "non_negative", "l0_ball", "none"])

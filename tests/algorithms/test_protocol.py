@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.momentum import FedAvgM
+from fco_cli.algorithms.transforms import all_transforms
+from fco_cli.errors import UserError
+from fco_cli.problem.mirror_maps import Entropy, PNorm
 from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.problem import TaskData
+from fco_cli.simulation.memory import ProcessMemory
 from fco_cli.simulation.sampling import Sampler
 
 _specification = importlib.util.spec_from_file_location("site_of_a_client", Path(__file__).with_name("site.py"))
@@ -93,17 +97,24 @@ def sites(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("name", ["scaffold", pytest.param("feddualavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        ("scaffold", "quantize"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("feddualavg", "none"), ("fedmid", "topk"))),
+    ],
+)
 def test_clients_in_processes_of_their_own_give_the_same_bits(
-    name, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
+    name, transform, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
 ):
     problem = suited(name)
     hparams, rounds = make_hparams(clients_per_round=2), 5
-    expected = drive(make_algorithm(name, problem, 0.05, 0.7), cohorts_of(problem, hparams, rounds))[0]
+    server = make_algorithm(name, problem, 0.05, 0.7, all_transforms()[transform]())
+    expected = drive(server, cohorts_of(problem, hparams, rounds))[0]
 
     strength = getattr(problem.regularizer, "strength", 0.0)
-    clients = sites(problem, name=name, strength=strength, rates=np.array([0.05, 0.7]), batch_size=hparams.batch_size)
-    server = make_algorithm(name, problem, 0.05, 0.7)
+    settings = {"rates": np.array([0.05, 0.7]), "batch_size": hparams.batch_size, "transform": transform}
+    clients = sites(problem, name=name, strength=strength, **settings)
     sampler = Sampler(np.array(SIZES), hparams, 0)  # sizes are all that the server knows of the rows
     state = server.initial_state(np.zeros((1, problem.layout.size)))
     for r in range(rounds):
@@ -122,19 +133,34 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_an_option_varies_along_the_job_axis(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
-    """A stack of momenta gives what each gives alone, bit for bit; momentum 0 is FedAvg."""
-    problem = make_problem(sizes=SIZES)
-    cohorts, momenta = cohorts_of(problem, make_hparams(), 5), (0.0, 0.5, 0.9)
-    options = stack_numbers(FedAvgM(momentum=momentum) for momentum in momenta)
-    psi = stack_numbers([problem.regularizer] * 3)
-    stacked = FedAvgM().bind(problem, Varying(np.full(3, 0.05), np.full(3, 0.7), psi, options))
-    models = drive(stacked, cohorts)[0]
-    for j, momentum in enumerate(momenta):
-        alone = drive(make_algorithm("fedavgm", problem, 0.05, 0.7, momentum=momentum), cohorts)[0]
-        np.testing.assert_array_equal(models[-1][j], alone[-1][0])
-    plain = drive(make_algorithm("fedavg", problem, 0.05, 0.7), cohorts)[0]
-    np.testing.assert_array_equal(models[-1][0], plain[-1][0])
+@pytest.mark.parametrize("name", FEDERATED)
+def test_jobs_of_a_stack_do_not_know_each_other(name, suited, make_hparams, cohorts_of, drive):
+    """Rates, psi's strength and every option of the method differ from job to job, and each gives what it gives alone:
+    models and memories, bit for bit."""
+    problem, kind = suited(name), all_algorithms()[name]
+    given, psi = kind(), [problem.regularizer] * 3
+    several = [
+        kind(**{option: factor * getattr(given, option) + shift for option in kind.varying_options()})
+        for factor, shift in ((1, 0), (0.5, 0.01), (0.9, 0.02))
+    ]
+    assert len({one.numbers.tobytes() for one in several}) == (3 if kind.varying_options() else 1)
+    if hasattr(psi[0], "strength"):
+        psi = [replace(psi[0], strength=strength) for strength in (0.3, 0.1, 0.5)]
+    rates, server = np.array([0.05, 0.02, 0.03]), np.array([0.7, 1.0, 0.4])
+
+    def run(jobs):
+        own, numbers = stack_numbers(several[j] for j in jobs), stack_numbers(psi[j] for j in jobs)
+        algorithm = several[0].bind(problem, Varying(rates[jobs], server[jobs], numbers, own))
+        cohorts = cohorts_of(problem, make_hparams(clients_per_round=3), 4, algorithm.pace)
+        models, _, memory = drive(algorithm, cohorts)
+        return np.array(models), memory.read(np.arange(3))
+
+    together, remembered = run([0, 1, 2])
+    assert np.ptp(together[-1], axis=0).max() > 1e-6
+    for j in range(3):
+        alone, own = run([j])
+        np.testing.assert_array_equal(together[:, j], alone[:, 0])
+        np.testing.assert_array_equal(remembered[:, :, j], own[:, :, 0])
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -149,6 +175,37 @@ def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm
     second = plain.round({"w": models[0]}, cohorts[1]).state["w"] - models[0]
     np.testing.assert_allclose(models[1] - models[0], 0.7 * (0.5 * first + second), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(state["v"], 0.5 * first + second, rtol=1e-12, atol=1e-14)
+
+
+# Mirror maps.
+
+EUCLIDEAN = (
+    "scaffold", "scaffnew", "feddr", "fedadmm", "fedsplit", "fast_fedda", "c_fedda", "mc_fedda", "fedadam", "fedyogi",
+    "fedadagrad", "fedfw", "fista",
+)  # fmt: skip
+PLAIN = ("fedavg", "fedavg_subgrad", "fedavgm")  # their steps know neither psi's prox nor a map
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("mirror", [Entropy(), PNorm(power=1.5)], ids=lambda mirror: mirror.name)
+@pytest.mark.parametrize("name", [name for name in FEDERATED if name not in PLAIN])
+def test_a_method_takes_a_map_or_refuses_it(name, mirror, suited, make_algorithm, make_hparams, cohorts_of, drive):
+    """Those that are Euclidean say so; the others stay within the map's domain."""
+    plain = suited(name)
+    if name in EUCLIDEAN:
+        with pytest.raises(UserError, match=rf"^mirror: got '{mirror.name}', must be euclidean: [^\n]*$"):
+            all_algorithms()[name]().check_pair(plain.regularizer, mirror)
+        return
+    problem = TaskData(plain.data, plain.model, plain.loss).joined(plain.regularizer, mirror)
+    algorithm = make_algorithm(name, problem, 0.01, 0.9)
+    start = problem.initial_models(problem.regularizer.numbers)
+    memory = ProcessMemory(algorithm.initial_memory(start))
+    cohorts = cohorts_of(problem, make_hparams(clients_per_round=2), 4)
+    models = np.array(drive(algorithm, cohorts, algorithm.initial_state(start), memory)[0])
+    assert np.isfinite(models).all()
+    assert np.abs(models[-1] - start).max() > 1e-3
+    if mirror.name == "entropy":
+        assert models[..., :-1].min() > 0
 
 
 @pytest.mark.parametrize("name", all_algorithms())

@@ -124,21 +124,6 @@ def test_at_the_optimum_nothing_moves(
     np.testing.assert_allclose(models, np.tile(optimum, (4, 1, 1)), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-@pytest.mark.parametrize("coin", [False, True])
-def test_it_is_exact(
-    coin, loss, make_problem, regularizer, make_hparams, cohorts_of, make_algorithm, drive, full_gradients, solution,
-    l1_prox,
-):  # fmt: skip
-    strength = (0.3, 0.05)[loss == "logistic"]
-    problem = make_problem(regularizer("l1", strength=strength), loss=loss, sizes=SIZES, features=2)
-    _, largest = solution(problem, l1_prox(strength))
-    algorithm = make_algorithm("scaffnew", problem, 1 / largest, coin=coin)
-    cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3), 60, algorithm.pace), SIZES)
-    w = drive(algorithm, cohorts)[0][-1]
-    assert problem.kkt_residual(w, problem.risk(w).gradient, problem.regularizer.numbers)[0] < 1e-10
-
-
 def test_the_message_that_does_not_arrive(problem, draw, make_algorithm, drive):
     """Its client's u_m stays, in its memory and in the server's mean."""
     algorithm, cohorts = make_algorithm("scaffnew", problem, 0.05), draw(4)

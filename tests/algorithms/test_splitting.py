@@ -8,11 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms import Varying
-from fco_cli.algorithms.splitting import FedDr
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.simulation.memory import ProcessMemory
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -168,19 +165,6 @@ def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of,
     np.testing.assert_allclose(memory.read(np.arange(4))[:, 1, 0], np.tile(optimum, (4, 1)), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(("loss", "sampled"), [("squared", 4), ("squared", 2), ("logistic", 4)])
-@pytest.mark.parametrize("name", FAMILY)
-def test_it_is_exact(name, loss, sampled, make_problem, make_algorithm, regularizer, drive, whole_batches, kkt):
-    """A few warm local steps, unequal clients and K_m, all clients or half of them; 110 rounds are enough for all."""
-    strength, rate = (0.1, 0.1) if loss == "squared" else (0.03, 0.9)  # about 1 / L
-    psi = regularizer("l1", strength=strength)
-    problem = make_problem(psi, loss, sizes=SIZES, features=3, weighting="examples", seed=1)
-    cohorts = whole_batches(problem, sampled, 180 if sampled == 4 else 360)
-    models, _, _ = drive(make_algorithm(name, problem, rate), cohorts)
-    assert kkt(problem, models[-1]) < 1e-10
-    assert (models[-1][0] == 0).sum() == 1
-
-
 def test_a_cold_start_stops_short(make_problem, regularizer, whole_batches, kkt):
     """What a local solve that starts at y_m ends with: the test above would see it."""
     problem = make_problem(regularizer("l1", strength=0.1), sizes=SIZES, features=3, weighting="examples", seed=1)
@@ -217,18 +201,6 @@ def test_it_stays_so_where_a_client_is_not_finite(problem, make_algorithm, drive
 
 
 # What the rest of the house relies on.
-
-
-def test_options_vary_along_the_job_axis(problem, make_algorithm, drive, whole_batches):
-    cohorts, several = whole_batches(problem, 2, 4), [FedDr(eta_in_steps=e, alpha=a) for e, a in ((1, 1), (3, 1.9))]
-    psi = stack_numbers([problem.regularizer] * 2)
-    rates = np.array([0.05, 0.02])
-    stacked = FedDr().bind(problem, Varying(rates, np.ones(2), psi, stack_numbers(several)))
-    together = drive(stacked, cohorts)[0][-1]
-    for j, one in enumerate(several):
-        options = {"eta_in_steps": one.eta_in_steps, "alpha": one.alpha}
-        alone = drive(make_algorithm("feddr", problem, rates[j], **options), cohorts)[0][-1]
-        np.testing.assert_array_equal(together[j], alone[0])
 
 
 def test_a_clients_model_is_its_own_x(problem, make_algorithm, whole_batches):

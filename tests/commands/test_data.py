@@ -8,7 +8,9 @@ import pytest
 from fco_cli.commands.data import main
 from fco_cli.federated_data import FederatedData, read, save
 from fco_cli.federated_data.describe import Description
+from fco_cli.federated_data.source import Columns
 
+ADVICE = "a column holds numbers or categories: name the word as missing, or the column as categorical"
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
 
 
@@ -36,8 +38,47 @@ def test_list_names_what_can_be_used(table, tmp_path, capsys):
     main(["convert", str(table), str(tmp_path / "mine.npz"), "--min-samples", "2"])
     main(["list", str(tmp_path)])
     out = capsys.readouterr().out
-    for name in ("digits", "femnist10", "femnist62", "mine"):
+    for name in ("digits", "femnist10", "femnist62", "heart", "crime", "eicu", "mine"):
         assert name in out
+
+
+def test_every_column_is_shown_before_anything_is_refused(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_text("hospital,age,ward,num\nn,63,red,0\nn,?,blue,2\ns,old,red,1\ns,41,,\n")
+    options = ["--client", "hospital", "--positive", "num>0", "--table", str(tmp_path / "columns.csv")]
+    with pytest.raises(SystemExit) as end:
+        main(["describe", str(path), *options])
+    out, error = capsys.readouterr()
+    assert end.value.code == 2
+    assert (
+        error
+        == f"fco-data: {path}: client 's', line 4: column 'age' is 'old'; 2 of 4 rows have a number there; {ADVICE}\n"
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][:5] == ["column", "type", "missing", "at", "n"]
+    assert lines[1] == ["age", "mixed", "25.0%", "50.0%", "0.0%", "41", "to", "63", "old", "1"]
+    assert lines[2] == ["ward", "category", "25.0%", "0.0%", "50.0%", "red", "2,", "blue", "1"]
+    assert lines[3] == ["num", "(label)", "number", "25.0%", "0.0%", "50.0%", "0", "to", "2"]
+    assert (tmp_path / "columns.csv").read_text().splitlines()[1] == "n,age,mixed,2,1,63.0,63.0,"
+
+
+def test_a_refused_table_leaves_no_file(tmp_path):
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\na,2,1\nb,3,\nb,4,1\n")
+    with pytest.raises(SystemExit):
+        main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "t.npz")])
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_what_is_converted_is_the_same_table(tmp_path):
+    path, target = tmp_path / "t.csv", tmp_path / "t.npz"
+    path.write_text("site;age;ward;w;num\nn;63;red;1;0\nn;?;blue;2;2\ns;-9;red;1;1\ns;41;;.5;0\n")
+    columns = Columns(label="num>0", client="site", weights="w", missing=("-9",))
+    options = ["--client", "site", "--positive", "num>0", "--weights", "w", "--missing=-9"]
+    main(["convert", str(path), str(target), *options])
+    ours, theirs = read(path, columns), read(target)
+    assert ours.levels == theirs.levels == {1: ["blue", "red"]}
+    for name in ("x", "y", "client", "weights", "features", "classes"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
 
 
 @pytest.mark.parametrize(

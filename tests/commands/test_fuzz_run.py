@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -29,10 +30,12 @@ EXTREMES = [
     "", "null", "-1", "0", "1", "1e23", str(2**63 - 1), str(2**63), "1" + 400 * "0", "1e308", "-1e308", "1e-320",
     "nan", "inf", "-inf", "true", "[]", "{}", "[1,2]", "{a: 1}", "[[1]]", "../../x", "a[/b]", "${x}", "${seed}",
     "${oc.env:HOME}", "???", "'a b'", "'\"'", "0x10", "1_000", "x,y", "\\", "/dev/null",
-    "/proc/x", "range(3)", "glob(*)",
+    "/proc/x", "range(3)", "glob(*)", "auto", "0.3/L", "0/L", "-1/L", "nan/L", "1e400/L", "1e-320/L", "1/L/L", "/L",
 ]  # fmt: skip
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-values = st.sampled_from(EXTREMES) | texts | st.integers().map(str) | st.floats().map(str)
+# A hundred thousand rounds or epochs are no mistake but work: numbers are small, or more than any machine can hold.
+numbers = st.integers(-100, 100) | st.integers(min_value=10**12) | st.integers(max_value=-(10**12))
+values = st.sampled_from(EXTREMES) | texts | numbers.map(str) | st.floats().map(str)
 
 
 def leaves(node: object, key: str = "") -> Iterator[str]:
@@ -43,21 +46,28 @@ def leaves(node: object, key: str = "") -> Iterator[str]:
         yield key
 
 
-def keys_of(task: str) -> list[str]:
+@functools.cache
+def keys_of(*chosen: str) -> list[str]:
+    """What can be set in a run of these groups; the options of an algorithm and of a regularizer are among them."""
     register()
+    GlobalHydra.instance().clear()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
-        config = OmegaConf.to_container(compose("config", overrides=[f"task={task}"]))
+        config = OmegaConf.to_container(compose("config", overrides=list(chosen)))
     hydra = ["hydra.run.dir", "hydra.output_subdir", "hydra.verbose", "hydra.job.name"]
     return [*leaves(config), *GROUPS, "theory", *hydra]
-
-
-KEYS = {task: keys_of(task) for task in TASKS}
 
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     task = draw(st.sampled_from(sorted(TASKS)))
-    key = draw(st.sampled_from(KEYS[task]))
+    group = draw(st.sampled_from(["algo", "regularizer", None]))
+    chosen = [f"task={task}"]
+    if group:
+        chosen.append(f"{group}={draw(st.sampled_from(options_of(group)))}")
+    everybody = ["hparams.clients_per_round=6"] if draw(st.booleans()) else []  # which some algorithms ask for
+    keys = keys_of(*chosen)
+    own = [key for key in keys if group and key.startswith(f"{group}.")]
+    key = draw(st.sampled_from(own if own and draw(st.booleans()) else keys))
     options = st.sampled_from([option for group in GROUPS for option in options_of(group) if option != "theory"])
     value = draw(options if key in GROUPS and draw(st.booleans()) else values)
     word = draw(
@@ -66,12 +76,15 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         )
         | texts
     )
-    return [f"task={task}", *TASKS[task], *TINY, word]
+    return [*chosen, *TASKS[task], *TINY, *everybody, word]
 
 
 @pytest.fixture
-def fco_run(tmp_path, monkeypatch):
-    """The command in this process: its exit code and what it said to stderr."""
+def fco_run(tmp_path, monkeypatch, interpreted):
+    """The command in this process: its exit code and what it said to stderr.
+
+    Kernels run as Python: an index beyond an array or a number that cannot be divided by is then an exception.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     get_mode = Hydra.get_mode

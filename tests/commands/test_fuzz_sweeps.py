@@ -8,18 +8,20 @@ import logging
 import os
 import sys
 import tempfile
+from dataclasses import fields
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fco_cli.algorithms import all_algorithms
 from fco_cli.commands import run
 
 BASE = [
     "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15",
     "hparams.clients_per_round=3", "hparams.batch_size=3", "hparams.rounds=2",
-    "algo=feddualavg", "hparams.client_lr=0.001", "hparams.server_lr=1", "hydra.launcher.n_jobs=1",
+    "hparams.client_lr=0.001", "hparams.server_lr=1", "hydra.launcher.n_jobs=1",
 ]  # fmt: skip
 
 # What a sweep is made of. Sizes and numbers of rounds are a single run's affair: a large one takes long, and rightly.
@@ -39,12 +41,13 @@ EXTREMES = [
     "0", "-1", "1", "2", "1.5", "-0.0", "1e-320", "1e308", "nan", "inf", "-inf", "9223372036854775807", "1" + "0" * 30,
     "true", "false", "null", "", "''", "[]", "{}", "[1,2]", "[a,[b]]", "{a:1}", "{seed:1}", "{seed:'1,2'}", "{a:{b:2}}",
     "{feddualavg:{seed:1}}", "{feddualavg:5}", "???", "${seed}", "${nosuch}", "${hydra:job.num}", "${oc.env:HOME}",
-    "max", "f1", "rank", "[f1]", "lasso", "feddualavg", "lasso_i", "smoke", "paper", "basic", "fused", "grid", "dask",
+    "max", "f1", "rank", "[f1]", "lasso", "feddualavg", "scaffold", "fedfw", "auto", "0.3/L", "0/L", "nan/L", "/L",
+    "lasso_i", "smoke", "paper", "basic", "fused", "grid", "dask",
     "tcp://127.0.0.1:1", "tls://127.0.0.1:1", "ucx://x:1", "tcp://[::1", "examples", "MULTIRUN",
     "/dev/null", "/proc/x", "../x", "a/b", "'a[/b]'", "'[red]x'", "a" * 300, "'a b'", "ü", "'名前'", "'\\u202e'", "é,ü",
 ]  # fmt: skip
 
-small = st.sampled_from(["0", "1", "2", "-1", "0.001", "a", "null", "1e300", "lasso"])
+small = st.sampled_from(["0", "1", "2", "-1", "0.001", "a", "null", "1e300", "lasso", "auto", "0.3/L"])
 SWEEPS = st.one_of(
     st.lists(small, min_size=2, max_size=3).map(",".join),
     st.lists(small, max_size=3).map(lambda values: f"choice({','.join(values)})"),
@@ -69,6 +72,21 @@ WORDS = st.one_of(
     TEXT.filter(lambda text: not text.startswith("-")),
 )
 LINES = st.lists(WORDS, min_size=1, max_size=3)
+OPTIONS = {  # of algorithms that have some
+    name: [f"algo.{option.name}" for option in fields(kind)] for name, kind in all_algorithms().items()
+    if kind.federated and not kind.everybody and len(fields(kind)) > 1
+}  # fmt: skip
+
+
+@st.composite
+def of_an_algorithm(draw: st.DrawFn) -> list[str]:
+    """Often the paper's, else one of those with options, and then a value for one of them."""
+    name = draw(st.sampled_from(["feddualavg", *OPTIONS]))
+    keys = OPTIONS.get(name, ["algo.nosuch"])
+    value = draw(st.one_of(st.sampled_from(EXTREMES), SWEEPS))
+    return [f"algo={name}", *[f"{draw(st.sampled_from(keys))}={value}"] * draw(st.booleans())]
+
+
 EXPERIMENT = ["experiment=lasso_i"]
 
 
@@ -112,16 +130,18 @@ def check(words):
 quiet = {"suppress_health_check": list(HealthCheck), "deadline": None, "print_blob": False}
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=8, derandomize=True, **quiet)
-@given(LINES)
-def test_a_few_command_lines(words):
-    check(words)
+@given(of_an_algorithm(), LINES)
+def test_a_few_command_lines(algorithm, words):
+    check([*algorithm, *words])
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=1500, **quiet)
-@given(LINES, st.booleans())
-def test_thousands_of_command_lines(words, experiment):
-    check([*EXPERIMENT * experiment, *words])
+@given(of_an_algorithm(), LINES, st.booleans())
+def test_thousands_of_command_lines(algorithm, words, experiment):
+    check([*EXPERIMENT * experiment, *algorithm, *words])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -46,7 +47,7 @@ def test_every_option_of_every_group_composes(composed, choices):
 RUNS = [  # those of one family differ in a few numbers: the first of each usually stands for all
     pytest.param(name, marks=pytest.mark.slow if re.search("_(ii|iii|iv|l2)$|_extended$|^successors_", name) else ())
     for name in EXPERIMENTS
-    if name != "theory"
+    if name not in ("theory", "path")
 ]
 OFTEN = ("lasso_i", "theory")  # a profile treats them all alike: one experiment usually meets them all
 
@@ -57,14 +58,16 @@ OFTEN = ("lasso_i", "theory")  # a profile treats them all alike: one experiment
         pytest.param(name, profile, marks=() if profile == "paper" or name in OFTEN else pytest.mark.slow)
         for name in EXPERIMENTS
         for profile in PROFILES
+        if name != "path" or profile == "paper"  # a path has one scale
     ],
 )
 def test_every_experiment_composes_at_every_profile(composed, experiment, profile):
-    config = composed(f"experiment={experiment}", f"profile={profile}")
+    needed = NEEDED["task=custom"] if experiment == "path" else []
+    config = composed(f"experiment={experiment}", f"profile={profile}", *needed)
     resolved(config)
     assert config.output_dir == f"{config.profile.outputs}/{experiment}"
     assert config.hydra.launcher._target_.endswith("FusedLauncher")
-    if config.theory is None:
+    if config.theory is None and config.path is None:
         assert config.experiment.name == experiment
         assert set(config.hydra.sweeper.params.algo.split(",")) <= set(options_of("algo"))
         assert set(config.hydra.sweeper.grid_of or {}) <= set(options_of("algo"))
@@ -127,6 +130,16 @@ def test_a_task_goes_by_its_experiments_name_too(composed, family):
     short, long = (own_part(composed(f"task={name}")) for name in (family, f"{family}_i"))
     assert short == long
     assert Run.of(short).run_id == Run.of(long).run_id
+
+
+def test_every_algorithm_is_listed_and_explained():
+    """In README's table of groups, and with its formula in docs/."""
+    house = Path(__file__).parents[2]
+    (row,) = re.findall(r"^\| `algo` \|(.*)$", (house / "README.md").read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", row)) == sorted(options_of("algo"))
+    explained = "".join((house / "docs" / name).read_text() for name in ("method.md", "methods.md"))
+    for name in options_of("algo"):
+        assert f"`{name}`" in explained
 
 
 def _leaves(node, path=""):

@@ -30,6 +30,10 @@ SMALLEST = {  # experiment -> overrides
     "hidden_settings": [*LASSO, ONE, "task=lasso_i,lasso_ii", "task.start=glorot", "regularizer.strength=0.2,0.5"],
     "subgradient": [*LASSO, ONE],
     "successors": ["algo=feddualavg,zhj", "task.dimension=12", "task.ones=3", "task.clients=4", "task.samples=10"],
+    "path": [
+        "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=4", "task.samples=10",
+        "path.strengths=3", "path.folds=2", "path.tolerance=1e-2", "hparams.tolerance=1e-2",
+    ],
     "theory": ["theory.rounds=[4]", "theory.steps=[2]", "theory.clients=[2]", "theory.rates=[0.25]"],
 }  # fmt: skip
 NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nilearn's layout
@@ -67,10 +71,15 @@ SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their 
 @pytest.mark.usefixtures("interpreted")
 def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
-    fco_run("-m", f"experiment={experiment}", "profile=smoke", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])
-    folder = tmp_path / "outputs" / "smoke" / experiment
+    profile = "paper" if experiment == "path" else "smoke"  # a path has one scale
+    fco_run("-m", f"experiment={experiment}", f"profile={profile}", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])
+    folder = tmp_path / "outputs" / ("" if profile == "paper" else profile) / experiment
     if experiment == "theory":
         assert (folder / "theory.png").exists()
+        return
+    if experiment == "path":
+        (done,) = folder.glob("*/*/*/path.csv")
+        assert json.loads((done.parent / "result.json").read_text())["chosen"].keys() == {"min", "1se"}
         return
     results = [json.loads(path.read_text()) for path in folder.glob("*/*/*/result.json")]
     assert results

@@ -41,6 +41,8 @@ def identity():
         ("record_clients=true", {"stack", "run"}),
         ("record_path=true", {"stack", "run"}),
         ("algo=fedmid", {"stack", "run"}),
+        ("transform=none", set()),
+        ("transform=topk", {"stack", "run"}),
         ("hparams.weighting=examples", {"problem", "family", "stack", "run"}),
         ("seed=1", {"data", "problem", "stack", "run"}),
         ("task.samples=16", {"data", "problem", "family", "stack", "run"}),
@@ -61,6 +63,16 @@ def test_an_option_varies_within_a_stack(identity):
     usual, other = identity("algo=fedavgm"), identity("algo=fedavgm", "algo.momentum=0.5")
     assert usual.stack == other.stack
     assert usual.run != other.run
+
+
+def test_a_transforms_numbers_vary_within_a_stack(identity):
+    usual, other = identity("transform=quantize"), identity("transform=quantize", "transform.bits=4")
+    assert usual.stack == other.stack
+    assert usual.run != other.run
+
+
+def test_a_baseline_sends_no_messages(identity):
+    assert identity("algo=centralized") == identity("algo=centralized", "transform=topk")
 
 
 def test_auto_is_a_word_of_its_own(identity):

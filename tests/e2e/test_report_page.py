@@ -51,6 +51,8 @@ def url(tmp_path_factory) -> str:
     records.add("optimum", f1=(0, 1), objective=(9, 1), task={"ones": 2})
     # a second study, for the menu, with a number that is longer than a phone is wide
     records.add("fedavg", experiment="curse", paper="In the place of figures 4, 5 and 12", task={"samples": 3})
+    for algo, end in (("zhj", 1), ("fedmid", 2), ("optimum", 1)):  # a third, the leaderboard's
+        records.add(algo, experiment="successors", paper="", objective=(9, 3, 2, end))
     (records.add("fedmid_osp") / "metrics.csv").write_text("<script>alert(1)</script>")
     return make_report(collect([records.root]), folder / "page").page.as_uri()
 
@@ -150,9 +152,10 @@ def test_a_click_shows_a_runs_curves_and_another_hides_them(page):
 
 def test_figures_ledger_and_left_out_records_are_on_the_page(page):
     images = find(page, "figure img")
-    assert [image.get_attribute("alt") for image in images] == [
+    assert [image.get_attribute("alt") for image in images][:3] == [
         "The lasso_i: curves", "The lasso_i: learning rates", "The curse: curves",
     ]  # fmt: skip
+    assert len(find(page, "#leaderboard figure img")) == len(images) - 3 == 4
     assert all(image.get_attribute("loading") == "lazy" for image in images)
     page.execute_script("for (const image of document.images) image.loading = 'eager'")
     wait(page, "return [...document.images].every((image) => image.naturalWidth > 500)")
@@ -197,7 +200,7 @@ def test_claims_are_filtered_and_lead_to_their_figures(page):
 def test_the_menu_is_in_the_papers_order_and_stays_in_sight(page):
     links = [link.text for link in find(page, "#menu a")]
     studies = ["Figure 3 The lasso_i", "In the place of figures 4, 5 and 12 The curse"]
-    assert links == ["Summary", "Claims", *studies, "All runs", "Left out"]
+    assert links == ["Summary", "Claims", *studies, "Leaderboard", "All runs", "Left out"]
     find(page, "#menu a[href='#curse']")[0].click()
     wait(page, "return document.querySelector('#menu a[aria-current]')?.hash === '#curse'")
     assert 0 <= page.execute_script("return document.querySelector('#menu').getBoundingClientRect().top") < 100
@@ -221,6 +224,10 @@ def test_the_player_steps_through_the_rounds(page):
     assert page.execute_script(picture) == end
 
 
+def _scrolls(image):
+    return "broad" in image.find_element("xpath", "..").get_attribute("class")
+
+
 def test_it_fits_a_phone(page):
     page.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
@@ -234,7 +241,10 @@ def test_it_fits_a_phone(page):
         assert not find(page, "#menu a")[0].is_displayed()  # folded
         find(page, "#menu summary")[0].click()
         assert find(page, "#menu a")[0].is_displayed()
-        assert all(image.size["width"] <= 390 for image in find(page, "img"))
+        assert all(image.size["width"] <= 390 for image in find(page, "img") if not _scrolls(image))
+        page.execute_script("document.querySelector('details.problem').open = true")
+        assert [image for image in find(page, "details.problem img") if _scrolls(image) and image.size["width"] > 640]
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 390
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -15,16 +15,14 @@ def reproduce(*arguments, cwd):
     return subprocess.run([REPRODUCE, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
-def test_figures_and_page_are_made_and_nothing_is_done_twice(tmp_path):
-    first = reproduce("--profile", "smoke", "lasso_iii", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+def test_figures_and_page_are_made(tmp_path):
+    """That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
+    done = reproduce("--profile", "smoke", "lasso_iii", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     for name in ("lasso_iii_smoke.png", "lasso_iii_smoke.pdf", "lasso_iii_smoke_learning_rates.png"):
         assert (tmp_path / "outputs" / "figures" / name).stat().st_size > 1000
     assert "<html" in (tmp_path / "outputs" / "report" / "index.html").read_text()
-    assert "lasso_iii_smoke: curves, learning_rates" in first.stdout
-    records = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
-    assert reproduce("--profile", "smoke", "lasso_iii", cwd=tmp_path).returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == records
+    assert "lasso_iii_smoke: curves, learning_rates" in done.stdout
 
 
 def test_a_wrong_name_is_one_line(tmp_path):
@@ -45,8 +43,8 @@ def without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
     started, ends = [], {}
 
-    def run_experiment(name, profile):
-        started.append(name)
+    def run_experiment(name, profile, algo):
+        started.append(f"{name} {algo}".strip())
         return ends.get(name, (0, ""))
 
     monkeypatch.setattr(command, "run_experiment", run_experiment)
@@ -59,21 +57,40 @@ def end_of(*arguments):
     return end.value.code
 
 
-def test_experiments_whose_data_are_not_here_are_skipped_before_anything_starts(without_data, capsys):
+def test_what_is_skipped_before_anything_starts(without_data, capsys):
+    """Experiments whose data are not here, and, silently, those that run only when they are named."""
     started, _ = without_data
     assert end_of("--profile", "smoke") == 0
     skipped = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("skipped ")]
     assert skipped == ["skipped femnist10_l1", "skipped femnist10_l2", "skipped femnist62_mlp", "skipped fmri"]
     assert "fmri_sim" in started
     assert not {"femnist10_l1", "femnist10_l2", "femnist62_mlp", "fmri"} & set(started)
+    assert not [name for name in started if name.startswith(command.ON_DEMAND)]
 
 
-def test_quick_runs_a_few_and_the_search_runs_only_when_it_is_named(without_data):
+def test_quick_runs_a_few(without_data):
     started, _ = without_data
     assert end_of("--profile", "quick") == 0
     assert started == list(command.QUICK)
-    assert end_of("--profile", "smoke") == 0
-    assert not set(command.ON_DEMAND) & set(started)
+
+
+def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, tmp_path, capsys):
+    started, _ = without_data
+    assert end_of("--leaderboard") == 0
+    assert "successors" in started
+    assert all(name.startswith("successors") for name in started)
+    assert "skipped successors_heart: task.path: there is no heart.npz" in capsys.readouterr().out
+    (tmp_path / "heart.npz").touch()
+    assert end_of("--leaderboard") == 0
+    assert "successors_heart" in started
+
+
+def test_one_method_alone_joins_what_is_there(without_data, capsys):
+    started, _ = without_data
+    assert end_of("--algo", "zhj", "successors", "successors_digits") == 0
+    assert started == ["successors zhj", "successors_digits zhj"]
+    assert end_of("--algo", "jhz", "successors") == 2
+    assert "fco-reproduce: --algo: got jhz, must be one of c_fedda, " in capsys.readouterr().err
 
 
 def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):

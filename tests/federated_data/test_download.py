@@ -14,7 +14,7 @@ pytest.importorskip("pooch")
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data import download
-from fco_cli.federated_data.download import Archive, fetch
+from fco_cli.federated_data.download import Archive, RemoteFile, fetch, fetch_files
 
 
 def packed() -> bytes:
@@ -113,3 +113,18 @@ def test_no_network_is_said_in_one_line_with_a_way_out(site, archive, monkeypatc
     monkeypatch.setattr(download, "SITE", "http://127.0.0.1:9/")
     with pytest.raises(UserError, match=r"task.data_dir: not given, and the download failed.*pass task.data_dir="):
         fetch(archive)
+
+
+def test_plain_files_are_downloaded_once_and_verified(site, archive):
+    def remote(name: str, digest: str = archive.sha256) -> RemoteFile:
+        return RemoteFile(name, digest, f"{download.SITE}{name}")
+
+    files = [remote("a.data"), remote("b.data")]
+    folder = fetch_files("tables", files)
+    assert [(folder / file.name).read_bytes() for file in files] == [CONTENT, CONTENT]
+    assert len(Handler.ranges) == 2
+    assert fetch_files("tables", files) == folder
+    assert len(Handler.ranges) == 2
+    with pytest.raises(UserError, match="wrong checksum"):
+        fetch_files("tables", [*files, remote("c.data", "0" * 64)])
+    assert not (folder / "c.data").exists()

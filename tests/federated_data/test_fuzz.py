@@ -17,7 +17,10 @@ from hypothesis.extra import numpy as arrays_of
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.describe import Description
-from fco_cli.federated_data.readers import FORMATS, fingerprint, read
+from fco_cli.federated_data.format import NEEDED, OPTIONAL
+from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
+from fco_cli.federated_data.profile import as_csv, of_tables
+from fco_cli.federated_data.readers import FORMATS, fingerprint, read, read_raw
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file
 FEW, MANY = 20, 3000
@@ -27,7 +30,13 @@ CLIENT, SPLIT = np.array(["a", "a", "b", "b", "c", "c"]), np.array(["train", "te
 
 def _npz() -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, x=X, y=Y, client=CLIENT, split=SPLIT, features=np.array(["height", "weight"]))
+    names = {
+        "features": np.array(["height", "ward"]),
+        "categories": np.array(["a", "b"]),
+        "category_of": np.array([1, 1]),
+    }
+    x = np.column_stack([np.where(X[:, 0] == 4, np.nan, X[:, 0]), Y])
+    np.savez_compressed(file, x=x, y=Y, client=CLIENT, split=SPLIT, weights=X[:, 0], **names)
     return file.getvalue()
 
 
@@ -68,8 +77,12 @@ def _parquet() -> bytes:
     return file.getvalue()
 
 
+def _tsv() -> bytes:
+    return b"\xef\xbb\xbfclient\theight\tward\ty\na\t1.5\tred\t0\na\t?\tblue\t1\nb\tNA\t\t0\nb\t7\tred\t1\n"
+
+
 SAMPLES: dict[str, Callable[[], bytes]] = {
-    ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".parquet": _parquet,
+    ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet,
 }  # fmt: skip
 TOKENS = [
     b"[", b"]", b"{", b"}", b'"', b",", b"\n", b"_", b"(", b"'", b"1e999", b"-", b"NaN", b"null", b"true", b"9" * 400,
@@ -98,7 +111,13 @@ def read_or_refuse(path: Path) -> None:
     said = ""
     try:
         fingerprint(path)
-        Description(read(path)).rows()
+        if tables := read_raw(path):
+            as_csv(of_tables(tables))
+        data = read(path)
+        Description(data).rows()
+        preparation = prepared(data, Recipe(flag_missing=True, fill="median"))
+        assert np.isfinite(preparation.apply(data.raw)).all()
+        assert Preparation.of_json(preparation.as_json(), "here") == preparation
     except UserError as problem:
         said = str(problem)
     assert said.isprintable()
@@ -156,9 +175,7 @@ ROWS = arrays_of.arrays(np.float64, (4, 2), elements=st.floats(width=64))
 def test_arrays_of_any_type_and_shape(cases, tmp_path):
     good = {"x": X, "y": Y, "client": CLIENT, "split": SPLIT}
 
-    @given(
-        st.dictionaries(st.sampled_from(["x", "y", "client", "split", "features", "classes", "z"]), ANY_ARRAY | ROWS)
-    )
+    @given(st.dictionaries(st.sampled_from([*NEEDED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
     def test(changes):
         np.savez(tmp_path / "d.npz", **(good | changes))
         read_or_refuse(tmp_path / "d.npz")
@@ -188,7 +205,9 @@ def test_shards_of_any_shape(cases, tmp_path):
     fuzz(cases, test)
 
 
-CELL = st.sampled_from(["", "1", "-2.5", "1e400", "a", "train", "true", "NA", "nan", "1_0", "2024-01-31", '"', '"",'])
+CELL = st.sampled_from(
+    ["", "?", "red", "1,5", "1", "-2.5", "1e400", "a", "train", "true", "NA", "nan", "1_0", "2024-01-31", '"', '"",']
+)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 
 

@@ -48,10 +48,10 @@ class TestParquet:
         [
             (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are no numbers"),
             (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are no numbers"),
-            (["1", "2", "3", "4"], "column 'x' holds string; every feature must be a number"),
-            ([[1], [2], [3], [4]], "column 'x' holds list<element: int64>; every feature must be a number"),
-            ([b"1", b"2", b"3", b"4"], "column 'x' holds binary; every feature must be a number"),
-            ([1, 2, None, 4], "row 2: column 'x' is empty"),
+            (["1", "2", "tall", "4"], "client 'b', row 2: column 'x' is 'tall'; 3 of 4 rows have a number there"),
+            (["a", "b", "2024-01-31", "c"], "client 'b', row 2: column 'x' is '2024-01-31'; dates are no numbers"),
+            ([[1], [2], [3], [4]], "column 'x' holds list<element: int64>; must be numbers or text"),
+            ([b"1", b"2", b"3", b"4"], "column 'x' holds binary; must be numbers or text"),
         ],
     )
     def test_types(self, write, column, says, refusal):

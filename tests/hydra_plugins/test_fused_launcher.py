@@ -61,6 +61,7 @@ JOBS = [
     ["task=lasso", "algo=optimum", "regularizer.strength=0.25"],
     ["experiment=lasso_i_extended", "profile=smoke", "hparams.server_lr=10", "task.clients=12"],
     ["regularizer=l1_ball", "regularizer.radius=3", "hparams.weighting=examples"],
+    ["algo=scaffnew", "hparams.client_lr=0.3/L", "algo.coin=true", "task.name='${hparams.weighting}'"],
 ]
 
 
@@ -71,7 +72,7 @@ def test_a_shared_composition_equals_hydras_own(job):
         loader = GlobalHydra.instance().hydra.config_loader
         master = compose("config", return_hydra_config=True)
         composer = Composer(loader, master)
-        for warm_up in JOBS[:4]:
+        for warm_up in JOBS:
             composer.job(warm_up)
         ours, _ = composer.job(job)
         assert ours == compose("config", overrides=job)

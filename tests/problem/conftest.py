@@ -24,7 +24,9 @@ def _call(
     """The template with w [J, n] and a bias; what it writes beside the weights must be the bias, or 0."""
     layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularized=False)))
     numbers = np.repeat(regularizer.numbers, len(w)) if numbers is None else numbers
-    geometry = Geometry(numbers, Euclidean().numbers, regularizer.table(layout))
+    geometry = Geometry(
+        numbers, Euclidean().numbers, regularizer.table(layout), regularizer.each(layout).astype(w.dtype)
+    )
     padded = np.hstack([w, np.full((len(w), 1), BIAS, w.dtype)])
 
     def call(*between: np.ndarray, out: np.ndarray | None = None, bias: float = BIAS) -> np.ndarray:

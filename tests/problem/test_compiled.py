@@ -146,7 +146,7 @@ digest = hashlib.sha256()
 for psi in (L1(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
-    geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]))
+    geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]), np.ones(56))
     specialize(to_primal, primal=Euclidean().primal(psi))(z, np.ones(3), geometry, out)
     digest.update(out.tobytes())
 print(digest.hexdigest())

@@ -24,7 +24,7 @@ def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
     psi, one_block = kind(radius=1.0), np.array([[0, z.shape[1], z.shape[1], 1, 1, 0]])
     numbers = np.repeat(psi.numbers, len(z))
     numbers.radius = radius
-    geometry = Geometry(numbers, Euclidean().numbers, one_block)
+    geometry = Geometry(numbers, Euclidean().numbers, one_block, np.ones(z.shape[1]))
     specialize(to_primal, primal=Euclidean().primal(psi))(z, np.zeros(len(z)), geometry, out)
     return out
 

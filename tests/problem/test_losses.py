@@ -50,7 +50,9 @@ CASES = {
 
 
 def test_every_loss_has_its_case():
-    assert set(CASES) == {name for name, kind in all_losses().items() if kind.__module__.startswith("fco_cli.")}
+    """But for those whose rows depend on each other: test_survival.py."""
+    ours = {name: kind for name, kind in all_losses().items() if kind.__module__.startswith("fco_cli.")}
+    assert set(CASES) == {name for name, kind in ours.items() if kind.together is None}
 
 
 @pytest.fixture(params=sorted(CASES))
@@ -155,7 +157,7 @@ def test_metrics_are_scikit_learns(loss):
         "logistic": lambda: {"auc": metrics.roc_auc_score(y, scores)},
         "softmax": dict,
     }[loss.name]
-    assert loss.metrics(scores, y) == pytest.approx(expected(), rel=1e-10)
+    assert loss.metrics(scores, y, np.array([0, len(y)])) == pytest.approx(expected(), rel=1e-10)
 
 
 def test_named_classes_bound_the_labels_of_softmax():

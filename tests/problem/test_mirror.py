@@ -18,7 +18,7 @@ TWO_JOBS = [L1(strength=0.5), L1(strength=2.0)]
 
 @pytest.fixture
 def geometry():
-    return Geometry(stack_numbers(TWO_JOBS), Euclidean().numbers, TWO_JOBS[0].table(LAYOUT))
+    return Geometry(stack_numbers(TWO_JOBS), Euclidean().numbers, TWO_JOBS[0].table(LAYOUT), TWO_JOBS[0].each(LAYOUT))
 
 
 def test_euclidean_dual_is_the_primal(make_problem):

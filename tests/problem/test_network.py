@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.data import Batches
+from fco_cli.problem.data import Batches, ClientData
 from fco_cli.problem.descent import descent
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear
@@ -44,7 +44,7 @@ def test_scores(data, models):
 
 def gradient(w, x, y) -> np.ndarray:
     """Of the mean loss: what `descend` adds with rate -1."""
-    step = descent(MODEL, Softmax())
+    step = descent(ClientData(x, y, np.array([0, len(y)])), MODEL, Softmax())
     out = np.zeros_like(w)
     step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, -np.ones(len(w)))
     return out
@@ -73,7 +73,7 @@ def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
 
 def test_the_state_may_be_the_query(data, models):
     """As in FedAvg: every layer must see the weights from before the step."""
-    step = descent(MODEL, Softmax())
+    step = descent(ClientData(*data, np.array([0, len(data[1])])), MODEL, Softmax())
     w = models.copy()
     step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)

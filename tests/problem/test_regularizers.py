@@ -33,6 +33,7 @@ from fco_cli.problem.regularizers.variation import FusedLasso, TotalVariation
 
 SHAPE, SIZE, JOBS = (3, 4), 12, 24
 COUNTS = {"group_size": 0, "nonzeros": 0}
+BY_FEATURE = ("factors", "groups")  # keys that no YAML needs to mention
 
 
 @dataclass
@@ -47,6 +48,12 @@ class Case:
     psi: Callable[[Any], tuple[Any, list[Any]]] | None = None
     conjugate: Callable[[np.ndarray], float] | None = None
     powers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its own, and whether it has numbers for the features."""
+        given = any(getattr(self.regularizer, key, None) for key in BY_FEATURE)
+        return f"{self.regularizer.name} by feature" if given else self.regularizer.name
 
 
 def indicator(inside: bool) -> float:
@@ -76,6 +83,8 @@ def largest_singular_value(g: np.ndarray) -> float:
 
 
 TIGHT = 1e-7
+NAMES = [f"x{k}" for k in range(SIZE)]
+FACTORS = np.array([0, 1, 1, 1, 1, 2.5] + [1] * 6)
 SLOPE = Slope(strength=0.3, ramp=1.5)
 CASES = [
     Case(NoRegularizer(), lambda w: (0, []), lambda g: indicator(not g.any())),
@@ -85,6 +94,21 @@ CASES = [
         lambda w: (0.7 * cp.norm1(w) + 0.2 * cp.sum_squares(w), []),
         lambda g: (np.maximum(abs(g) - 0.7, 0) ** 2).sum() / 0.8,
         powers={"l2_strength": 0},
+    ),
+    Case(
+        L1(strength=0.7, factors={"x0": 0, "x5": 2.5}),
+        lambda w: (0.7 * FACTORS @ cp.abs(w), []),
+        lambda g: indicator((abs(g) <= 0.7 * FACTORS + TIGHT).all()),
+    ),
+    Case(
+        ElasticNet(strength=0.7, l2_strength=0.4, factors={"x0": 0, "x5": 2.5}),
+        lambda w: (0.7 * FACTORS @ cp.abs(w) + 0.2 * FACTORS @ cp.square(w), []),
+        powers={"l2_strength": 0},
+    ),
+    Case(
+        L2Squared(strength=0.7, factors={"x0": 0, "x5": 2.5}),
+        lambda w: (0.35 * FACTORS @ cp.square(w), []),
+        powers={"strength": 0},
     ),
     Case(
         L2Squared(strength=0.7),
@@ -104,6 +128,18 @@ CASES = [
         GroupLasso(strength=0.6, group_size=4),
         lambda w: (0.6 * sum(cp.norm2(part) for part in groups(w)), []),
         lambda g: indicator(max(np.linalg.norm(part) for part in groups(g)) <= 0.6 + TIGHT),
+        powers=COUNTS,
+    ),
+    Case(
+        GroupLasso(
+            strength=0.6,
+            group_size=1,
+            groups=dict.fromkeys(NAMES[::2], "even") | dict.fromkeys(NAMES[1::2], "odd") | {"x0": "alone"},
+        ),
+        lambda w: (0.6 * (cp.abs(w[0]) + 5**0.5 * cp.norm2(w[2::2]) + 6**0.5 * cp.norm2(w[1::2])), []),
+        lambda g: indicator(
+            max(abs(g[0]), np.linalg.norm(g[2::2]) / 5**0.5, np.linalg.norm(g[1::2]) / 6**0.5) <= 0.6 + TIGHT
+        ),
         powers=COUNTS,
     ),
     Case(
@@ -145,8 +181,8 @@ CASES = [
     Case(L0(strength=0.4), powers={"strength": 2}),
     Case(L0Ball(nonzeros=3), powers=COUNTS),
 ]
-BY_NAME = {case.regularizer.name: case for case in CASES}
-every = pytest.mark.parametrize("name", all_regularizers())
+BY_NAME = {case.name: case for case in CASES}
+every = pytest.mark.parametrize("name", {**dict.fromkeys(all_regularizers()), **BY_NAME})
 every_convex = pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.convex])
 every_penalty = pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.subgradient])
 
@@ -165,10 +201,13 @@ def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
 
     files = {path.stem: path for path in Path(conf.__path__[0]).glob("regularizer/*.yaml")}
     kinds = all_regularizers()
-    assert set(kinds) == set(files) == set(BY_NAME)
+    assert set(kinds) == set(files) == {case.regularizer.name for case in CASES}
     assert len(BY_NAME) == len(CASES)
     for name, kind in kinds.items():
-        assert set(OmegaConf.load(files[name])) - {"defaults"} == {one.name for one in fields(kind)} - {"name"}
+        assert set(OmegaConf.load(files[name])) - {"defaults"} == {one.name for one in fields(kind)} - {
+            "name",
+            *BY_FEATURE,
+        }
 
 
 @every
@@ -182,9 +221,9 @@ def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
 def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(name):
     """The prox of the weights one by one is that of all."""
     regularizer, z, whole, each = case_of(name).regularizer, points()[14], np.empty(SIZE), np.empty(SIZE)
-    regularizer.prox(z, 0.6, regularizer.numbers[0], OneBlock(0, *SHAPE), whole)
+    regularizer.prox(z, 0.6, regularizer.numbers[0], OneBlock(0, *SHAPE, np.ones(SIZE)), whole)
     for i in range(SIZE):
-        regularizer.prox(z[i : i + 1], 0.6, regularizer.numbers[0], OneBlock(0, 1, 1), each[i : i + 1])
+        regularizer.prox(z[i : i + 1], 0.6, regularizer.numbers[0], OneBlock(0, 1, 1, np.ones(1)), each[i : i + 1])
     assert np.array_equal(each, whole) == regularizer.separable
 
 
@@ -395,7 +434,7 @@ def test_the_linear_oracle_in_machine_code(stacked, name, dtype):
     assert together.dtype == dtype
     for j in range(JOBS):
         np.testing.assert_array_equal(stacked.lmo(regularizer, g[[j]], SHAPE, numbers[[j]])[0], together[j])
-        text, block = np.empty_like(g[j]), OneBlock(0, *SHAPE)
+        text, block = np.empty_like(g[j]), OneBlock(0, *SHAPE, np.ones(SIZE))
         with np.errstate(all="ignore"):
             regularizer.lmo.as_python(g[j], numbers[j], block, text)
         np.testing.assert_allclose(together[j], text, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)

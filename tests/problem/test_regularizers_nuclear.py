@@ -54,7 +54,7 @@ def test_nuclear_against_lapack(matrix, dtype):
     """Thresholds from 0 to beyond all singular values: the smaller ones demand more of the decomposition."""
     z, psi = matrix.astype(dtype).ravel(), Nuclear(strength=0.5).numbers[0]
     block, matrix, out, scale = (
-        OneBlock(0, *matrix.shape),
+        OneBlock(0, *matrix.shape, np.ones(0)),
         z.astype(float).reshape(matrix.shape),
         np.empty_like(z),
         max(1.0, np.linalg.norm(matrix)),
@@ -74,7 +74,9 @@ def test_nuclear_whatever_the_unit(unit):
     psi, out = Nuclear(strength=0.5).numbers[0], np.empty(32 * 32)
     for matrix in harder_matrices():
         for t in (1e-3, 1.0):
-            Nuclear.prox(unit * matrix.ravel(), unit * t, psi, OneBlock(0, *matrix.shape), out[: matrix.size])
+            Nuclear.prox(
+                unit * matrix.ravel(), unit * t, psi, OneBlock(0, *matrix.shape, np.ones(0)), out[: matrix.size]
+            )
             expected = singular_value_thresholding(matrix, t / 2).ravel()
             np.testing.assert_allclose(out[: matrix.size] / unit, expected, rtol=0, atol=1e-9)
 
@@ -82,7 +84,7 @@ def test_nuclear_whatever_the_unit(unit):
 @pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
 def test_rows_become_orthogonal_by_rotation(matrix):
     """Those of tiny singular values too, which the eigenvectors of A A^T cannot tell apart."""
-    a, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape))
+    a, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
     rows = a.copy()
     squared = orthogonal_rows(rows, rows, 0.0)
     np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
@@ -129,7 +131,7 @@ def on_ball(matrix, radius):
 @each_shape
 def test_prox_and_projection_are_right_to_the_last_digits(shape):
     """Relative to the norm of the matrix, for thresholds from far below its singular values to their middle."""
-    block, out = OneBlock(0, *shape), np.empty(shape)
+    block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
         singular = np.linalg.svd(matrix, compute_uv=False)
         scale = np.linalg.norm(matrix)
@@ -151,7 +153,7 @@ def test_subgradient_is_one(shape):
 
     Where the singular values are not too different it also is U V^T as LAPACK has it; small ones make that ill-posed.
     """
-    block, out = OneBlock(0, *shape), np.empty(shape)
+    block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
         Nuclear.subgradient(matrix.ravel(), Nuclear(strength=1.0).numbers[0], block, out.ravel())
         u, s, v = np.linalg.svd(matrix, full_matrices=False)
@@ -166,7 +168,7 @@ def test_subgradient_is_one(shape):
 def test_subgradient_in_either_precision(matrix, dtype):
     """Zero singular values among them, whose vectors would be noise: of a zero matrix the subgradient is 0."""
     w, out = matrix.astype(dtype).ravel(), np.empty(matrix.size, dtype)
-    Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], OneBlock(0, *matrix.shape), out)
+    Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], OneBlock(0, *matrix.shape, np.ones(0)), out)
     slack = 1e-11 if dtype == "float64" else 1e-5
     singular = np.linalg.svd(out.reshape(matrix.shape).astype(float), compute_uv=False)
     assert singular[0] <= 0.5 * (1 + slack)

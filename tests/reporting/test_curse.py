@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,36 +14,32 @@ from fco_cli.reporting.studies import collect
 CLIENT_LR, STRENGTH, STEPS = 0.01, 0.5, 2  # 8 samples in batches of 4
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> Path:
-    """Real runs of both algorithms, tiny."""
-    folder = tmp_path_factory.mktemp("outputs")
-    settings = [
-        "task.dimension=6", "task.ones=2", "task.clients=5", "task.samples=8", "hparams.clients_per_round=3",
-        "hparams.batch_size=4", "hparams.rounds=3", f"hparams.client_lr={CLIENT_LR}", "hparams.server_lr=1",
-        "record_clients=true", f"output_dir={folder}", "threads=1",
-    ]  # fmt: skip
-    for algo in ("fedmid", "feddualavg"):
-        command = [sys.executable, "-m", "fco_cli.commands.run", "task=lasso", f"algo={algo}", *settings]
-        subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    return folder
-
-
 def npz(compressed=False, **arrays) -> bytes:
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, **arrays)
     return buffer.getvalue()
 
 
-def models_of(outputs, algo):
-    (folder,) = (outputs / "lasso" / algo).iterdir()
-    clients, model = np.load(folder / "clients.npz"), np.load(folder / "model.npz")
-    block = model.files[0]
-    return clients[block], model[block]
+@pytest.fixture
+def models_of(here, tmp_path):
+    """The last round's models of a tiny run: those of the clients, and the server's."""
+
+    def run(algo: str) -> tuple[np.ndarray, np.ndarray]:
+        here(
+            "task=lasso", f"algo={algo}", "task.dimension=6", "task.ones=2", "task.clients=5", "task.samples=8",
+            "hparams.clients_per_round=3", "hparams.batch_size=4", "hparams.rounds=3",
+            f"hparams.client_lr={CLIENT_LR}", "hparams.server_lr=1", "record_clients=true", f"output_dir={tmp_path}",
+        )  # fmt: skip
+        (folder,) = (tmp_path / "lasso" / algo).iterdir()
+        clients, model = np.load(folder / "clients.npz"), np.load(folder / "model.npz")
+        block = model.files[0]
+        return clients[block], model[block]
+
+    return run
 
 
-def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(outputs):
-    models, server = models_of(outputs, "fedmid")
+def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(models_of):
+    models, server = models_of("fedmid")
     clients, average = models[:-1], models[-1]
     assert clients.shape == (3, 6)
     assert average == pytest.approx(clients.mean(axis=0))
@@ -54,8 +47,8 @@ def test_fedmid_averages_models_and_the_server_then_takes_a_proximal_step(output
     assert server == pytest.approx(np.sign(average) * np.maximum(np.abs(average) - threshold, 0))
 
 
-def test_feddualavg_averages_duals_and_the_average_is_the_servers_model(outputs):
-    models, server = models_of(outputs, "feddualavg")
+def test_feddualavg_averages_duals_and_the_average_is_the_servers_model(models_of):
+    models, server = models_of("feddualavg")
     assert models[-1] == pytest.approx(server)
     assert len({row.tobytes() for row in models}) == 4  # clients differ, from each other and from the average
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fco_cli.reporting.hidden_settings import as_markdown, draw_map, save_search, tried_settings
-from fco_cli.reporting.studies import SEARCH, collect
+from fco_cli.reporting.studies import collect
+from fco_cli.reporting.style import SEARCH
 
 TASKS = ("lasso", "lasso_ii", "lasso_iii", "lasso_iv")
 GOOD, BAD = (0, 1, 1, 1), (0, 0.2, 0.5, 0.5)

@@ -7,9 +7,10 @@ import csv
 import numpy as np
 import pytest
 
-from fco_cli.reporting import leaderboard
-from fco_cli.reporting.leaderboard import finding, gap_of, in_words, rounds_to, standings, table
+from fco_cli.reporting.leaderboard import finding, in_words, problems_of, summary, table
+from fco_cli.reporting.leaderboard_figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
 from fco_cli.reporting.report import make_report
+from fco_cli.reporting.standings import FLOOR, final_gap, gap_of, rounds_to
 from fco_cli.reporting.studies import collect
 
 RULE = {"metric": "objective", "mode": "min", "last": 1}
@@ -30,9 +31,13 @@ def board(records):
     return add
 
 
+def the_problem(records):
+    (problem,) = problems_of(collect([records.root]).leaderboard)
+    return problem
+
+
 def the_standings(records):
-    (study,) = collect([records.root]).leaderboard
-    return {one.algo: one for one in standings(study)}
+    return {one.algo: one for one in the_problem(records).methods}
 
 
 def with_optimum(board, seeds=(0,), **options):
@@ -44,7 +49,7 @@ def test_the_gap_is_relative_to_the_start_s(records, board):
     with_optimum(board)
     board("zhj", 0.1, 1e-3, 0.0)
     gap = gap_of(the_standings(records)["zhj"].runs[0])
-    np.testing.assert_allclose(gap, [1, 0.1, 1e-3, leaderboard.FLOOR], rtol=1e-9)
+    np.testing.assert_allclose(gap, [1, 0.1, 1e-3, FLOOR], rtol=1e-9)
 
 
 def test_a_level_is_reached_when_it_is_kept(records, board):
@@ -65,6 +70,14 @@ def test_the_best_of_a_grid_is_soonest_at_the_finest_level(records, board):
     assert the_standings(records)["zhj"].best.client_lr == 0.2
 
 
+def test_where_nothing_arrives_the_best_of_a_grid_ends_lowest(records, board):
+    """However soon something else was half the way."""
+    with_optimum(board)
+    board("fedmid", 1e-3, 1e-3, client_lr=0.2)
+    board("fedmid", 0.5, 1e-5, client_lr=0.1)
+    assert the_standings(records)["fedmid"].best.client_lr == 0.1
+
+
 def test_methods_are_ranked_and_divergence_comes_last(records, board):
     with_optimum(board)
     board("fedmid", 0.5, 1e-3, 1e-3)
@@ -73,13 +86,13 @@ def test_methods_are_ranked_and_divergence_comes_last(records, board):
     board("fedprox", 1e-3, 2e-3, np.nan, diverged=3)
     found = the_standings(records)
     assert list(found) == ["feddr", "zhj", "fedmid", "fedprox"]
-    words = in_words(table([found["zhj"].study])).set_index("algo")
+    words = in_words(table([the_problem(records)])).set_index("algo")
     assert words.loc["fedprox", "gap at the end"] == "diverged"
     assert words.loc["fedmid", "rounds to 1e-06"] == "never"
     assert words.loc["zhj", "rounds to 1e-06"] == "3"
     assert words.loc["zhj", "MB to 0.0001"] == "4"  # a megabyte each way and round
     assert words.loc["zhj", "gradients to 0.0001"] == "200"
-    assert finding(found["zhj"].study).startswith(
+    assert finding(the_problem(records)).startswith(
         "The successors: to 1e-06 come FedDR (2), ZHJ (3); of the others FedMiD"
     )
 
@@ -88,18 +101,24 @@ def test_seeds_give_a_median_and_a_range(records, board):
     with_optimum(board, seeds=(0, 1, 2))
     for seed, gaps in enumerate(([1e-3, 1e-3], [0.1, 1e-3], [0.1, 0.1])):
         board("zhj", *gaps, seed=seed)
-    (row,) = in_words(table([the_standings(records)["zhj"].study])).to_dict("records")
+    (row,) = in_words(table([the_problem(records)])).to_dict("records")
     assert row["rounds to 0.01"] == "2 (1–never)"
     assert row["seeds"] == 3
 
 
-def test_the_bias_s_slope(records, board):
+def test_the_bias_s_slope_is_that_of_gaps_at_rest(records, board):
     with_optimum(board)
     for rate in (0.1, 0.2, 0.4):
-        board("fedmid", 0.5, 1e-3 * rate**2, client_lr=rate)
-    one = the_standings(records)["fedmid"]
-    assert one.slope == pytest.approx(2)
-    assert [rate for rate, _ in one.bias] == [0.1, 0.2, 0.4]
+        board("fedmid", 0.5, *[1e-3 * rate**2] * 3, client_lr=rate)
+    board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # too slow to show its bias
+    board("zhj", 0.5, 1e-3, 1e-4, 1e-5, client_lr=0.1)
+    board("zhj", 0.5, 1e-4, 1e-6, 1e-8, client_lr=0.2)
+    found = the_standings(records)
+    assert found["fedmid"].slope == pytest.approx(2)
+    assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
+    assert np.isnan(found["zhj"].slope)
+    (row,) = table([the_problem(records)]).query("algo == 'fedmid'").to_dict("records")
+    assert row["rests"] is True
 
 
 def test_what_nobody_tuned(records, board):
@@ -110,10 +129,10 @@ def test_what_nobody_tuned(records, board):
             board("zhj", 0.5, end * server_lr, client_lr=word, server_lr=server_lr, taken=0.1)
     one = the_standings(records)["zhj"]
     assert len(one.choice.cells) == 4
-    assert one.untuned == pytest.approx(1e-2)
+    assert final_gap(one.untuned) == pytest.approx(1e-2)
     assert one.final == pytest.approx(1e-4)
     assert "client_lr 0.3/L" in one.best.rates
-    assert [rate for rate, _ in one.bias] == [0.3, 1.0]  # in units of 1/L
+    assert [rate for rate, _ in one.by_rate] == [0.3, 1.0]  # in units of 1/L
 
 
 def test_from_when_on_the_density_is_the_optimum_s(records, board):
@@ -121,8 +140,124 @@ def test_from_when_on_the_density_is_the_optimum_s(records, board):
     board("zhj", 0.5, 0.1, 0.01, density=(1.0, 0.25, 0.5, 0.25))
     board("fedmid", 0.5, 0.1, 0.01, density=(1.0, 0.5, 0.5, 0.5))
     found = the_standings(records)
-    assert found["zhj"].support_from() == [3]
-    assert found["fedmid"].support_from() == [np.inf]
+    assert found["zhj"].structure_from == [3]
+    assert found["fedmid"].structure_from == [np.inf]
+
+
+def test_where_there_is_a_rank_it_counts_and_not_the_density(records, board):
+    with_optimum(board, rank=(9, 2), density=(1.0, 1.0))
+    board("zhj", 0.5, 0.1, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
+    assert the_standings(records)["zhj"].structure_from == [2]
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_records_that_lack_a_cost_a_round_or_any_way_to_go(records, tmp_path):
+    """As others may have made them: what is there is shown."""
+    for seed in (0, 1):
+        records.add("optimum", experiment="successors", select=RULE, seed=seed, f1=(0, 1), objective=(13, 3))
+    records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
+    records.add("zhj", experiment="successors", select=RULE, seed=1, rounds=(0, 2, 3, 4), objective=(13, 4, 3.5, 3.1))
+    records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # from the optimum
+    problem = the_problem(records)
+    (row,) = table([problem]).query("algo == 'zhj'").to_dict("records")
+    assert np.isnan(row["gradients to 0.0001"])
+    rounds, gaps = problem.of("zhj").curves
+    assert rounds.tolist() == [0, 2, 3]
+    np.testing.assert_allclose(gaps, [[1, 0.05, 0.01], [1, 0.1, 0.05]])
+    assert make_report(collect([records.root]), tmp_path / "report").leaderboard is not None
+
+
+def test_the_ends_of_a_grid(records, board):
+    """A best in the middle of the client rates and at the largest option; what does not vary has no ends."""
+    with_optimum(board)
+    for word, end in (("auto", 1e-2), ("0.3/L", 1e-4), ("0.1/L", 1e-3)):
+        for strength in (0.1, 1.0):
+            board(
+                "fedprox", 0.5, end / strength, client_lr=word, taken=0.1, options={"strength": strength, "coin": True}
+            )
+    assert the_standings(records)["fedprox"].edges == ["largest strength"]
+
+
+def test_an_order_within_the_range_over_seeds_is_not_decided(records, board):
+    with_optimum(board, seeds=(0, 1))
+    for seed, slow in enumerate((1e-7, 1e-3)):
+        board("zhj", slow, 1e-7, seed=seed)  # rounds 1 and 2
+        board("feddr", 1e-3, 1e-7, seed=seed)  # 2
+        board("scaffnew", 1e-3, 1e-3, 1e-7, seed=seed)  # 3
+    assert finding(the_problem(records)).endswith("whether ZHJ is before FedDR is not decided by these seeds.")
+
+
+def test_all_problems_together(records, board):
+    """On how many a method arrives, its places, and how far auto is behind the best."""
+    for experiment in ("successors", "successors_other"):
+        with_optimum(board, experiment=experiment)
+        board("zhj", 1e-3, 1e-7, client_lr="auto", taken=0.1, experiment=experiment)
+        board("fedmid", 0.5, 1e-3, client_lr="0.3/L", taken=0.1, server_lr=0.3, experiment=experiment)
+        board("fedmid", 0.5, 1e-2, client_lr="auto", taken=0.3, server_lr=0.3, experiment=experiment)
+    found = summary(problems_of(collect([records.root]).leaderboard)).set_index("method")
+    assert list(found.index) == ["ZHJ", "FedMiD"]
+    assert list(found["reaches 1e-06"]) == [2, 0]
+    assert list(found["reaches 0.01"]) == [2, 2]
+    assert [place.median for place in found["place"]] == [1, 2]
+    assert [ratio.median for ratio in found["gap with auto / best"]] == pytest.approx([1, 10])
+
+
+def test_problems_go_by_their_titles_and_where_these_are_equal_by_what_differs(records, board):
+    for step in (0.3, 1.0):
+        with_optimum(board, task={"heterogeneity": step})
+        board("zhj", 1e-3, task={"heterogeneity": step})
+    with_optimum(board, experiment="successors_other")
+    board("zhj", 1e-3, experiment="successors_other")
+    assert [problem.name for problem in problems_of(collect([records.root]).leaderboard)] == [
+        "The successors (task.heterogeneity=0.3)",
+        "The successors (task.heterogeneity=1.0)",
+        "The successors_other",
+    ]
+
+
+def texts_of(figure):
+    return [text.get_text() for axis in figure.axes for text in axis.texts]
+
+
+def test_the_map_has_rounds_where_the_level_is_reached_and_else_what_is_said(records, board):
+    with_optimum(board)
+    board("zhj", 1e-3, 1e-5)
+    board("fedmid", 0.5, 2e-3)
+    board("mine", 0.5, np.nan, diverged=2)
+    problems = problems_of(collect([records.root]).leaderboard)
+    figure = draw_map(problems, "Rounds", lambda one: rounds_to(one.best, 1e-4), lambda one: f"{one.final:g}")
+    assert texts_of(figure) == ["0.002", "2", "inf"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["FedMiD", "ZHJ", "mine"]
+
+
+def test_a_problem_s_figure_has_a_row_per_family_and_a_column_per_cost(records, board):
+    with_optimum(board)
+    for word, end in (("auto", 1e-2), ("0.3/L", 1e-3)):
+        board("fedmid", 0.5, end, client_lr=word, taken=0.1)
+        board("zhj", 0.5, 1e-6, client_lr=word, taken=0.1)
+    board("mine", 0.5, 0.1)
+    figure = draw_problem(the_problem(records))
+    assert len(figure.axes) == 3 * 5
+    labels = [[line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for axis in figure.axes[::5]]
+    assert labels == [["FedMiD"], ["ZHJ"], ["mine"]]
+    assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families stand behind
+    bias = next(line for line in figure.axes[4].lines if line.get_label() == "FedMiD")
+    assert bias.get_xydata() == pytest.approx(np.array([[0.3, 1e-3], [1, 1e-2]]))
+
+
+def test_the_steps_of_heterogeneity_are_found_across_experiments(records, board):
+    for experiment, steps in (("successors", (0.3, 1.0)), ("successors_heterogeneity", (0.0, 0.5))):
+        for step in steps:
+            with_optimum(board, experiment=experiment, task={"heterogeneity": step})
+            gaps = (2 * step, 2 * step, step) if step == 1 else [step] * 3
+            board("fedmid", *gaps, experiment=experiment, task={"heterogeneity": step})
+    with_optimum(board, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
+    board("fedmid", 0.1, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
+    steps = by_heterogeneity(problems_of(collect([records.root]).leaderboard))
+    assert list(steps) == [0.0, 0.3, 0.5, 1.0]
+    line, falling = draw_heterogeneity(steps, "apart").axes[0].lines
+    assert line.get_xydata()[1:] == pytest.approx(np.array([[0.3, 0.3], [0.5, 0.5], [1, 1]]))
+    assert falling.get_xdata() == pytest.approx([1.0])
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -140,12 +275,12 @@ def test_the_page_and_the_tables(records, board, tmp_path):
     assert page.count("<h2>Leaderboard") == 1
     assert "to 1e-06 come ZHJ (2)" in page
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("leaderboard*.png")} == {
-        "leaderboard", "leaderboard_successors", "leaderboard_successors_bias",
+        "leaderboard", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
     }  # fmt: skip
     with (tmp_path / "report" / "tables" / "leaderboard.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["rounds to 1e-06"]) for row in rows] == [("ZHJ", "2.0"), ("FedMiD", "inf")]
-    assert "| 1 | ZHJ |" in (tmp_path / "report" / "tables" / "leaderboard.md").read_text()
+    assert "| ZHJ | 1 | 1 | 1 | 1 |" in (tmp_path / "report" / "tables" / "leaderboard.md").read_text()
 
 
 def test_without_an_optimum_there_is_no_leaderboard(records, board, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.tasks.lasso import Lasso
@@ -23,24 +24,42 @@ def tasks():
 
 @pytest.fixture(scope="session")
 def make_setup(tasks, regularizer, make_hparams):
-    def make(task: str, algo: str, psi: str | None = None, options: dict | None = None, **changes) -> Setup:
+    def make(
+        task: str,
+        algo: str,
+        psi: str | None = None,
+        options: dict | None = None,
+        transform: Transform | None = None,
+        **changes,
+    ) -> Setup:
         hparams = make_hparams(**{"clients_per_round": 3, "batch_size": 4, "rounds": 8, **changes})
         built = tasks[task].build(0, hparams.dtype)
         problem = built.joined(regularizer(psi or PSI[task], strength=0.5), Euclidean(), hparams.weighting)
-        return Setup(tasks[task], problem, hparams, 0, all_algorithms()[algo](**(options or {})))
+        algorithm = all_algorithms()[algo](**(options or {})).through(transform or NoTransform())
+        return Setup(tasks[task], problem, hparams, 0, algorithm)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def simulate():
-    """Run jobs with these client rates to the end, from the start or from snapshots."""
+def simulation_of():
+    """A simulation of jobs with these client rates, from the start or from snapshots."""
+
+    def make(setup, rates, jobs=None, folders=None) -> Simulation:
+        rates = np.array(rates, dtype=float)
+        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
+        return Simulation(setup, jobs or [Job() for _ in rates], varying, folders)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def simulate(simulation_of):
+    """Run such jobs to the end, or for some rounds."""
 
     def run(setup, rates, jobs=None, rounds=None, folders=None) -> list[Job]:
-        rates = np.array(rates, dtype=float)
-        jobs = jobs or [Job() for _ in rates]
-        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
-        simulation = Simulation(setup, jobs, varying, folders)
+        simulation = simulation_of(setup, rates, jobs, folders)
+        jobs = list(simulation.running)
         for _ in range(setup.hparams.rounds if rounds is None else rounds):
             if not simulation.advance():
                 break

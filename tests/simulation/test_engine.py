@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation.engine import COUNTERS, Job, Simulation
@@ -150,10 +151,23 @@ def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
     np.testing.assert_array_equal(simulate(often, [0.01])[0].model, simulate(rarely, [0.01])[0].model)
 
 
+def test_what_is_spent_is_a_metric_that_grows(make_setup, simulate):
+    """At every evaluated round, from 0 on; other transforms have no such column."""
+    setup = make_setup("lasso", "fedmid", transform=ClipNoise(clip_norm=0.1, noise_multiplier=5.0), rounds=6)
+    (job,) = simulate(setup, [0.001])
+    assert job.history["epsilon"] == [epsilon_of(r, 3, 6, 5.0, 1e-5) for r in range(7)]
+    assert 0 == job.history["epsilon"][0] < job.history["epsilon"][1] < job.history["epsilon"][6]
+    (job,) = simulate(make_setup("lasso", "fedmid", rounds=1), [0.001])
+    assert "epsilon" not in job.history
+
+
 def test_counters(make_setup, simulate):
-    """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes."""
+    """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes.
+
+    Every row's gradient is taken once.
+    """
     (job,) = simulate(make_setup("lasso", "feddualavg", rounds=2), [0.01])
-    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1), 0]
+    expected = [6, 6, 6 * 21 * 8, 6 * 21 * 8, 2 * (3 * 4 + 1), 6 * 15, 0]
     assert dict(zip(COUNTERS, job.counters.tolist(), strict=True)) == dict(zip(COUNTERS, expected, strict=True))
     assert job.history["prox_calls"] == [0, 13, 26]
 

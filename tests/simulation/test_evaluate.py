@@ -55,7 +55,7 @@ def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_
     monkeypatch.setattr(module, "AT_A_TIME", at_a_time)
     plain = make_problem(loss="logistic", sizes=(7, 4, 9), features=2)
     apart = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
-    problem = replace(plain, held_out=apart, held_out_of=np.array([2, -1, 0]))
+    problem = replace(plain, held_out=replace(apart, trained_as=np.array([2, -1, 0])))
     models = np.random.default_rng(0).standard_normal((3, 2, 3))  # [M, J, P]
     own = evaluate_own(problem, 2, lambda clients: models[clients])
     expected = {"own_train": [(plain.data, m, m) for m in range(3)], "own_validation": [(apart, 0, 2), (apart, 2, 0)]}
@@ -82,7 +82,10 @@ def test_a_summary_says_how_the_worst_fare(make_problem):
         **{f"own_train_accuracy{end}": numbers for end, numbers in common.items()},
         "own_train_accuracy_worst_decile": [1, 10],
     }
-    assert np.isnan(summarized({"own_train_loss": (np.arange(2), np.array([[np.nan], [1.0]]))})["own_train_loss"])
+    for none in (np.nan, np.inf):
+        values = np.append(np.ones(20), none)[:, None]
+        summary = summarized({"own_train_loss": (np.arange(21), values)})
+        assert all(np.isnan(value) for value in summary.values())
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -98,6 +101,41 @@ def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
         np.testing.assert_allclose(losses[m], np.mean((x @ job.model[m] - y) ** 2), rtol=1e-10)
     assert job.history["own_train_loss"][-1] == pytest.approx(np.median(losses))
     assert job.history["train_loss"][-1] > job.history["own_train_loss"][-1]
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_so_are_models_that_clients_remember(make_setup, simulation_of):
+    """At every evaluation and at the end, and the record gets these very models; w is judged as ever."""
+    simulation = simulation_of(make_setup("lasso", "ditto", rounds=4), [0.01, 0.02])
+    jobs = list(simulation.running)
+    while simulation.advance():
+        pass
+    for job in jobs:
+        models, (clients, losses) = simulation.personal_models(job), job.own["own_train_loss"]
+        assert clients.tolist() == [0, 1, 2, 3, 4, 5]
+        for m in clients:
+            x, y = rows_of(simulation.setup.problem.data, m)
+            np.testing.assert_allclose(losses[m], np.mean((x @ models[m] - y) ** 2), rtol=1e-10)
+        low, median, high, decile = np.quantile(losses, [0.25, 0.5, 0.75, 0.9])
+        for name, value in {"": median, "_q25": low, "_q75": high, "_worst_decile": decile}.items():
+            assert job.history[f"own_train_loss{name}"][-1] == value
+        x, y = simulation.setup.problem.data.x, simulation.setup.problem.data.y
+        pooled = np.mean((x @ job.model[:-1] + job.model[-1] - y) ** 2)
+        np.testing.assert_allclose(job.history["train_loss"][-1], pooled, rtol=1e-10)
+    assert not np.array_equal(simulation.personal_models(jobs[0]), simulation.personal_models(jobs[1]))
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_personal_models_may_diverge_alone(make_setup, simulate):
+    """Behind a shared model that does not."""
+    (tame,) = simulate(make_setup("lasso", "ditto"), [0.01])
+    (wild,) = simulate(make_setup("lasso", "ditto", options={"personal_rate": 1e60, "strength": 0.0}), [0.01])
+    assert tame.diverged is None
+    assert wild.diverged is not None
+    assert not wild.own
+    for name in ("objective", "own_train_loss_worst_decile"):
+        assert np.isfinite(wild.history[name]).all()
+    assert wild.history["objective"] == tame.history["objective"][: len(wild.history["objective"])]
 
 
 def first_rows(data, rows=3):

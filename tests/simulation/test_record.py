@@ -70,6 +70,23 @@ def test_local_models_keep_their_client_axis(record, job):
         assert (model["weights"].shape, model["bias"].shape) == ((2, 3), (2, 1))
 
 
+def test_personal_models_and_how_each_does(record, job):
+    """Of three clients the last has no rows apart; every digit reads back."""
+    everyone, some = (np.arange(3), np.array([0.1, 0.2, 0.1 + 0.2])), (np.array([1, 0]), np.array([5.0, 1e-300]))
+    job.own = {"own_train_loss": everyone, "own_validation_loss": some}
+    record.finish(job, LAYOUT, {}, personal=np.arange(12.0).reshape(3, 4))
+    rows = list(csv.reader((record.folder / "personal.csv").read_text().splitlines()))
+    assert rows == [
+        ["client", "own_train_loss", "own_validation_loss"],
+        ["0", "0.1", "1e-300"], ["1", "0.2", "5.0"], ["2", "0.30000000000000004", ""],
+    ]  # fmt: skip
+    with np.load(record.folder / "personal.npz", allow_pickle=False) as models:
+        np.testing.assert_array_equal(models["weights"], [[0, 1, 2], [4, 5, 6], [8, 9, 10]])
+        np.testing.assert_array_equal(models["bias"], [[3], [7], [11]])
+    with np.load(record.folder / "model.npz", allow_pickle=False) as model:
+        assert model["weights"].shape == (3,)  # the shared one
+
+
 def test_numbers_that_are_not_finite_become_null(record, job):
     job.history["objective"][-1] = np.inf
     job.diverged = 3

@@ -52,6 +52,14 @@ def metrics(run):
         return list(csv.reader(file))
 
 
+def test_processes_that_begin_together_compile_different_kernels(tmp_path):
+    algos = ("feddualavg", "feddualavg", "feddualavg", "fedmid", "fedmid", "zhj")
+    jobs = [(f"algo={algo}", f"seed={number}") for number, algo in enumerate(algos)]
+    stacks = stacks_of([run for job in jobs for run in make_runs(tmp_path, *TINY["lasso"], *job)])
+    assert [stack.runs[0].seed for stack in stacks] == [0, 3, 5, 1, 4, 2]
+    assert [stack.number for stack in stacks] == list(range(6))
+
+
 def test_runs_are_stacked_by_what_may_vary(tmp_path):
     lasso = make_runs(tmp_path, *TINY["lasso"], rates=RATES)
     other_strength = make_runs(tmp_path, *TINY["lasso"], "regularizer.strength=0.1")

@@ -19,13 +19,14 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.moments import Moments
+from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import read
+from fco_cli.federated_data.splits import Holdout, split
 from fco_cli.problem.losses import all_losses
 from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-DOCUMENT = README[README.index("### Your own data, in two commands") :]
+DOCUMENT = README[README.index("### Your own data, in one command") :]
 
 
 @pytest.fixture
@@ -69,8 +70,6 @@ def test_the_documented_way_from_csv_to_a_scikit_learn_estimator(table, tmp_path
     frame = pd.read_csv(table)
     predicted = estimator.predict(frame.drop(columns=["hospital", "diagnosis"]))
     result = json.loads((record / "result.json").read_text())["final"]
-    rows = {part: np.load(tmp_path / "hospitals.npz")[part] for part in ("y", "client")}
-    assert len(rows["y"]) == 300
     held_out = round(0.2 * 300)  # the accuracy over all rows lies between those over the two parts
     right = result["train_accuracy"] * (300 - held_out) + result["validation_accuracy"] * held_out
     assert abs((predicted == frame["diagnosis"]).sum() - right) <= 4  # the parts' sizes are rounded client by client
@@ -115,13 +114,14 @@ def test_rows_of_every_client_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
     assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
     assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
-    assert problem.held_out_of.tolist() == [0, 1, 2, 3, 4]
+    assert problem.held_out.trained_as.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
+def test_every_row_of_a_client_is_as_likely_to_be_held_out(data):
     """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
-    task, rows = make_run("task=custom", f"task.path={data}", "task.loss=logistic").task, read(data)
-    drawn = np.array([task._held_out(rows, seed) for seed in range(2000)])
+    rows = read(data)
+    holdouts = Holdout("holdout", "val", "rows", 0.2, "rows"), Holdout("test", "test", "none", 0.2, "none")
+    drawn = np.array([split(rows, *holdouts, seed).validation for seed in range(2000)])
     own = drawn[:, rows.client == "c"]
     assert (own.sum(axis=1) == 2).all()
     # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
@@ -132,7 +132,7 @@ def test_every_row_of_a_client_is_as_likely_to_be_held_out(make_run, data):
 def test_whole_clients_are_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
     assert (problem.data.clients, problem.held_out.clients) == (3, 2)
-    assert problem.held_out_of.tolist() == [-1, -1]
+    assert problem.held_out.trained_as.tolist() == [-1, -1]
     assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
 
 
@@ -143,6 +143,41 @@ def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
     with_changes(data, split=np.full(60, "test"))
     with pytest.raises(UserError, match="its split leaves no rows to train on"):
         build(data, "task.loss=logistic")
+
+
+def test_rows_of_the_test_split_neither_train_nor_validate(build, data):
+    parts = np.array(["train", "val", "test", "train"])[np.arange(60) % 4]
+    x = dict(np.load(data))["x"]
+    x[parts == "test"] += 1e6  # what it would do to the moments, were it seen
+    with_changes(data, split=parts, x=x)
+    _, problem = build(data, "task.loss=logistic")
+    assert (len(problem.data.y), len(problem.held_out.y), len(problem.test.y)) == (30, 15, 15)
+    assert np.abs(problem.data.x).max() < 10
+    assert (problem.test.x > 1000).all()
+    with_changes(data, split=np.where(parts == "val", "train", parts))
+    _, without = build(data, "task.loss=logistic")  # no rows validate by the file: they are drawn from those that train
+    assert len(without.test.y) == 15
+    assert 0 < len(without.held_out.y) < 15
+    assert len(without.data.y) + len(without.held_out.y) == 45
+
+
+def test_test_rows_do_not_depend_on_how_the_others_validate(build, data):
+    _, rows = build(data, "task.loss=logistic", "task.test=rows")
+    _, clients = build(data, "task.loss=logistic", "task.test=rows", "task.holdout=clients", "task.standardize=false")
+    assert rows.test.sizes.tolist() == clients.test.sizes.tolist() == [1, 4, 2, 3, 2]
+    assert rows.test.y.tolist() == clients.test.y.tolist()
+    assert rows.held_out.sizes.tolist() == [1, 3, 2, 2, 2]
+    assert rows.data.sizes.tolist() == [2, 13, 7, 10, 6]
+
+
+def test_test_metrics_are_in_the_result_and_not_in_the_rounds(run_stack, data, tmp_path):
+    settings = ["hparams.rounds=2", "algo=fedavg", "regularizer=none"]
+    run_stack([["task=custom", f"task.path={data}", "task.test=clients", *settings]])
+    (record,) = (tmp_path / "outputs" / "custom" / "fedavg").iterdir()
+    result = json.loads((record / "result.json").read_text())
+    assert set(result["test"]) == {"test_loss", "test_accuracy", "test_auc"}
+    assert not any("test" in name for name in (*result["final"], *result["summary"]))
+    assert "test" not in (record / "metrics.csv").read_text().splitlines()[0]
 
 
 def test_a_split_that_is_not_there_is_refused(build, data):
@@ -163,6 +198,15 @@ def test_nothing_need_be_held_out(build, data):
         "loss=huber task.huber_delta=0",
         "loss=squared task.holdout=some",
         "loss=squared task.holdout_fraction=1",
+        "loss=squared task.test=some",
+        "loss=squared task.test_fraction=0",
+        "fill=zero",
+        "min_count=0",
+        "min_samples=-1",
+        "class_weight=even",
+        "partition=stripes",
+        "partition=labels task.partition_clients=1",
+        "partition=labels task.partition_concentration=0",
     ],
 )
 def test_settings_out_of_range_are_refused(make_run, data, setting):
@@ -185,13 +229,19 @@ def test_metrics_fit_the_loss(build, data, loss):
     w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
     metrics, held_out = task.metrics(problem, w), problem.held_out
+    own = task.held_out_metrics(problem, held_out, w)
     weights = problem.layout.regularized.sum()
     assert metrics.pop("nonzeros").tolist() == [weights - 1, weights]
     assert metrics.pop("density").tolist() == [(weights - 1) / weights, 1]
-    expected = [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y) for v in w] if loss != "softmax" else [{}]
-    assert set(metrics) == {f"validation_{name}" for name in expected[0]}
+    expected = (
+        [problem.loss.metrics(held_out.x @ v[:3] + v[3], held_out.y, held_out.offsets) for v in w]
+        if loss != "softmax"
+        else [{}]
+    )
+    assert metrics == {}
+    assert set(own) == set(expected[0])
     for name in expected[0]:
-        np.testing.assert_allclose(metrics[f"validation_{name}"], [own[name] for own in expected], rtol=1e-9)
+        np.testing.assert_allclose(own[name], [job[name] for job in expected], rtol=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["huber", "poisson"])
@@ -244,6 +294,8 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     assert len(rows) == 8
     assert not ((rows["feature"] == "q") & (rows["class"] == "mid")).any()
     assert (rows["weight"].abs().diff().dropna() <= 0).all()
+    preparation = Preparation.of_json((tmp_path / "preparation.json").read_text(), "here")
+    np.testing.assert_allclose(preparation.apply(read(data).raw), problem.data.x, atol=1e-12)
     names = json.loads((tmp_path / "linear_model.json").read_text())
     assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": ["low", "mid", "high"]}
 
@@ -253,8 +305,8 @@ def test_values_without_room_in_the_precision_are_refused(build, data):
     x[7, 1] = 1e300
     with_changes(data, x=x)
     with pytest.raises(UserError, match=r"values of up to 1e\+300 are too large for float32 \(hparams.dtype\)"):
-        build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float32")
-    with pytest.raises(UserError, match=r"feature 'x1': its values are too large to be standardized"):
+        build(data, "task.loss=logistic", "task.holdout=none", "task.standardize=false", "hparams.dtype=float32")
+    with pytest.raises(UserError, match=r"column 'x1': its values are too large to be standardized"):
         build(data, "task.loss=logistic", "task.holdout=none", "hparams.dtype=float64")
 
 
@@ -273,8 +325,80 @@ def test_a_file_is_looked_at_before_it_is_hashed(make_run, tmp_path):
 
 
 def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
-    moments = Moments.identity(2)
-    model = LinearModel("softmax", ["=cmd()", "age"], ["@no", "yes"], moments)
+    model = LinearModel("softmax", ["@no", "yes"], Preparation(["=cmd()", "age"], [0, 0], {}, []))
     model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
     rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
     assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
+
+
+def test_a_table_is_run_as_it_is(build, tmp_path):
+    """Missing values, categories and a condition for the label, in one command."""
+    random = np.random.default_rng(5)
+    frame = pd.DataFrame({"age": random.normal(50, 9, 90), "ward": random.choice(["red", "blue", "?"], 90)})
+    frame["hospital"], frame["num"] = random.choice(["n", "s"], 90), random.integers(0, 4, 90)
+    frame.loc[frame.index % 5 == 0, "age"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    task, problem = build(tmp_path / "t.csv", "task.client=hospital", "task.label='num>1'", "task.flag_missing=true")
+    assert problem.loss.name == "logistic"
+    assert problem.description.preparation.features == ["age", "age is missing", "ward=red", "ward is missing"]
+    assert problem.data.clients == 2
+    task.export(problem, np.ones(5), tmp_path)
+    assert json.loads((tmp_path / "linear_model.json").read_text())["classes"] == ["not num>1", "num>1"]
+
+
+@pytest.mark.parametrize(
+    ("y", "loss"),
+    [([0, 1], "logistic"), ([1, 2], "squared"), (["no", "yes"], "logistic"), (["a", "b", "c"], "softmax")],
+)
+def test_labels_choose_the_loss(build, tmp_path, y, loss):
+    rows = "".join(f"{client},{k},{y[k % len(y)]}\n" for client in "ab" for k in range(12))
+    (tmp_path / "t.csv").write_text(f"client,x,y\n{rows}")
+    _, problem = build(tmp_path / "t.csv")
+    assert problem.loss.name == loss
+
+
+def test_weights_are_carried_to_the_clients_rows(build, data):
+    given = np.arange(60) % 4 / 2
+    with_changes(data, weights=given)
+    _, problem = build(data, "task.holdout=none")
+    np.testing.assert_allclose(problem.data.row_weights, given / given.mean())  # the file is sorted by client
+    np.testing.assert_allclose(problem.data.client(2).row_weights, (given / given.mean())[24:35])
+    _, problem = build(data)
+    assert problem.data.row_weights.mean() == pytest.approx(1)
+    assert len(problem.held_out.row_weights) == len(problem.held_out.y)
+
+
+def test_balanced_classes_count_alike(build, data):
+    with_changes(data, y=np.arange(60) % 5 == 0)
+    _, problem = build(data, "task.class_weight=balanced")
+    weights, y = problem.data.row_weights, problem.data.y
+    assert weights.mean() == pytest.approx(1)
+    assert weights[y == 1].sum() == pytest.approx(weights[y == 0].sum())
+    _, plain = build(data)
+    assert plain.data.row_weights is None
+    with pytest.raises(UserError, match=r"task.class_weight: got 'balanced', must be null for the squared loss"):
+        build(data, "task.class_weight=balanced", "task.loss=squared")
+
+
+def test_rows_that_are_nobodys_are_dealt_to_clients(build, tmp_path):
+    rows = "".join(f"{k},{k % 7},{k % 2}\n" for k in range(80))
+    (tmp_path / "t.csv").write_text(f"x,client,y\n{rows}")
+    _, problem = build(tmp_path / "t.csv", "task.partition=quantity", "task.partition_clients=5", "task.holdout=none")
+    assert problem.data.clients == 5
+    assert problem.data.sizes.sum() == 80
+    assert problem.description.preparation.features == ["x"]  # the column of clients is none
+
+
+def test_labels_that_are_all_the_same_are_refused(build, data):
+    for loss in ("logistic", "squared"):
+        with pytest.raises(UserError, match=r"d.npz: every label is 1: there is nothing to learn"):
+            build(with_changes(data, y=np.ones(60)), f"task.loss={loss}")
+    y = np.load(data)["client"] != "c"  # at one client they may be
+    build(with_changes(data, y=y), "task.loss=logistic")
+
+
+def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\na,tall,1\nb,3,0\nb,4,1\n")
+    with pytest.raises(UserError, match="column 'x' is 'tall'"):
+        run_stack([["task=custom", f"task.path={tmp_path / 't.csv'}"]])
+    assert {path.name for path in (tmp_path / "outputs").rglob("*") if path.is_file()} <= {".lock"}

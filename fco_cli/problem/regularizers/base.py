@@ -12,6 +12,7 @@ nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -25,11 +26,12 @@ from fco_cli.problem.registry import members
 
 
 class OneBlock(NamedTuple):
-    """What a kernel is told about its block: the index of the piece of psi that acts on it, and its shape."""
+    """What a kernel is told about its block: which piece of psi acts on it, its shape, a number for every weight."""
 
     piece: int  # 0 unless psi has pieces, see blockwise.py
     rows: int
     columns: int
+    each: Array  # [rows * columns], in the precision of the weights: what `Regularizer.each` says of them
 
 
 @dataclass(kw_only=True)
@@ -58,6 +60,13 @@ class Regularizer:
     def table(self, layout: Layout) -> Array:
         """For the kernels, a row per block: start, stop, rows, columns, regularized, piece."""
         return np.column_stack([layout.table, [self.piece_of(block.name) for block in layout.blocks]])
+
+    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        """What the kernels must know of every weight [P], such as its factor or its group; ones if nothing.
+
+        `features` are the names of a linear model's features, where they have any.
+        """
+        return np.ones(layout.size)
 
     def piece_of(self, name: str) -> int:
         """The index of the piece of psi that acts on the block `name`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from fco_cli.errors import UserError, require
 from fco_cli.problem.compiled import Kernel, kernel, specialize
-from fco_cli.problem.layout import Layout
+from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
 
@@ -26,7 +27,7 @@ def others(*arguments):
 @kernel
 def among_others(block):
     """The same block, its piece counted from the second piece."""
-    return OneBlock(block.piece - 1, block.rows, block.columns)
+    return OneBlock(block.piece - 1, block.rows, block.columns, block.each)
 
 
 @kernel
@@ -93,6 +94,12 @@ class Blockwise(Regularizer):
 
     def piece_of(self, name: str) -> int:
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which has no psi
+
+    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        numbers = super().each(layout, features)
+        for name, one in self.pieces.items():
+            numbers[layout.slices[name]] = one.each(layout, features)[layout.slices[name]]
+        return numbers
 
     def check_layout(self, layout: Layout) -> None:
         regularized = {block.name: block for block in layout.blocks if block.regularized}

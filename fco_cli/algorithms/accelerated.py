@@ -1,0 +1,65 @@
+"""Accelerated proximal gradient on the clients' mean gradient: nothing to tune, and exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms.primitives import descend
+from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import Cohort, Costs, State
+from fco_cli.errors import require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.data import whole
+from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.regularizers import Regularizer
+
+
+@dataclass(kw_only=True)
+class Fista(Federated):
+    """FISTA (Beck and Teboulle, 2009) with O'Donoghue and Candes' gradient restart: clients send grad F_m at the query
+    point, one step of the server a round. eta_c is a step along grad F, so that `auto` is 1/L of F, not of a client."""
+
+    name: str = "fista"
+    broadcast = ("query",)
+    sent = ("gradient",)
+    normalized = False
+    everybody = True
+    steps_on_mean = True
+    server_proxes = 1
+    uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
+
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fista knows no other map")
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        g, uphill = message.gradient, np.empty_like(rate)
+        for j in range(g.shape[0]):
+            uphill[j] = -1
+            for i in range(g.shape[1]):
+                g[j, i] = 0
+        descend(g, received.query, whole(batches), 0, uphill)
+
+    def initial_state(self, w: Array) -> State:
+        return {"w": w, "query": w.copy(), "momentum": np.ones(len(w))}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        rate, query = self.varying.client_lr, state["query"]
+        w = self._to_primal(query - self._column(rate) * aggregates.mean["gradient"], rate)
+        step = w - state["w"]
+        uphill = ((query - w) * step).sum(axis=1) > 0
+        momentum = np.where(uphill, 1.0, state["momentum"])
+        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        return {"w": w, "query": w + self._column((momentum - 1) / following) * step, "momentum": following}
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        """Of every row one gradient, whatever batches and epochs are."""
+        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes.sum()))
+
+    def output(self, state: State) -> Array:
+        return state["w"]

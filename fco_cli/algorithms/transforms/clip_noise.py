@@ -1,0 +1,110 @@
+"""Client-level differential privacy (DP-FedAvg: McMahan, Ramage, Talwar and Zhang, 2018): clients clip what they send,
+the server adds Gaussian noise to the mean, and all that it does from there on is post-processing, psi's prox too.
+
+Neighbors are federations that differ in the rows of one client, not in their number. A cohort is S of M clients without
+replacement; a sum of S messages, of norm C at most, then changes by 2 C.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fco_cli.algorithms.transforms.base import Transform
+from fco_cli.errors import UserError, require
+from fco_cli.problem.compiled import kernel
+from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.regularizers.balls import factor_within
+from fco_cli.problem.regularizers.base import scale, two_norm
+from fco_cli.problem.streams import NOISE, generator
+
+if TYPE_CHECKING:
+    from fco_cli.algorithms.aggregate import Aggregates
+    from fco_cli.algorithms.protocol import Federated
+    from fco_cli.algorithms.rounds import Cohort
+
+
+@dataclass(kw_only=True)
+class ClipNoise(Transform):
+    """A client's message, all its arrays together, has a norm of at most `clip_norm`; the sum of S messages gets noise
+    of standard deviation `noise_multiplier` * `clip_norm`."""
+
+    name: str = "clip_noise"
+    clip_norm: float = 1.0
+    noise_multiplier: float = 1.0  # 0: clipping alone, and nothing is private
+    delta: float = 1e-5  # at which epsilon is told
+
+    def __post_init__(self) -> None:
+        require(self.clip_norm > 0, "transform.clip_norm", self.clip_norm, "a number > 0")
+        clipped = math.isfinite(self.clip_norm) or self.noise_multiplier == 0
+        require(clipped, "transform.clip_norm", self.clip_norm, "finite where there is noise, which is measured by it")
+        sound = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
+        require(sound, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
+        require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
+
+    def check(self, algorithm: Federated, weighting: str) -> None:
+        allowed = f"none or topk: {algorithm.name}'s server adds up what its clients hold, and noise would stay in it"
+        require(not algorithm.keeps_sum, "transform", self.name, allowed)
+        require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise hides one among equals")
+        if self.noise_multiplier > 0 and find_spec("dp_accounting") is None:
+            raise UserError("transform: clip_noise needs dp-accounting: pip install 'fco-cli[privacy]'")
+
+    @staticmethod
+    @kernel
+    def encode(message, residual, numbers, key):
+        for j in range(message.shape[1]):
+            norm = 0.0
+            for n in range(message.shape[0]):
+                norm = math.hypot(norm, two_norm(message[n, j]))
+            if norm > numbers[j].clip_norm:
+                for n in range(message.shape[0]):
+                    scale(message[n, j], factor_within(norm, numbers[j].clip_norm, message), message[n, j])
+
+    def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
+        noise = generator(cohort.seed, NOISE, cohort.round)
+        deviation = numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
+        mean = {
+            name: values + np.outer(deviation, noise.standard_normal(values.shape[1])).astype(values.dtype)
+            for name, values in aggregates.mean.items()
+        }
+        return replace(aggregates, mean=mean)
+
+    def spent(self, rounds: int, sampled: int, clients: int, dropped: Array, numbers: Numbers) -> dict[str, Array]:
+        """Nothing is claimed for a run in which a message was not finite: it shows in the mean's denominator."""
+        pairs = zip(numbers["noise_multiplier"].tolist(), numbers["delta"].tolist(), strict=True)
+        epsilon = [epsilon_of(rounds, sampled, clients, *pair) for pair in pairs]
+        return {"epsilon": np.where(dropped > 0, math.inf, epsilon)}
+
+
+def epsilon_of(rounds: int, sampled: int, clients: int, noise_multiplier: float, delta: float) -> float:
+    """What of (epsilon, delta) so many rounds spend; 0 before the first, infinite without noise."""
+    if rounds == 0 or noise_multiplier == 0:
+        return math.inf if rounds else 0.0
+    from dp_accounting.rdp import compute_epsilon
+
+    orders, divergences = one_round(sampled, clients, noise_multiplier)
+    return float(compute_epsilon(orders, rounds * divergences, delta)[0])
+
+
+@functools.cache
+def one_round(sampled: int, clients: int, noise_multiplier: float) -> tuple[Array, Array]:
+    """Orders, and at each how far a round tells neighbors apart (Rényi divergence): several rounds add up.
+
+    The accountant measures noise by how far a sum changes between neighbors: 2 clip_norm. Its bound for a sample (Wang,
+    Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
+    """
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    def after(event: Any) -> Any:
+        return RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE).compose(event)
+
+    everybody = GaussianDpEvent(noise_multiplier / 2)
+    sample = after(SampledWithoutReplacementDpEvent(clients, sampled, everybody))
+    return sample.orders, np.minimum(sample.rdp, after(everybody).rdp)

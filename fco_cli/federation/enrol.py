@@ -1,0 +1,162 @@
+"""Enrolment over NVIDIA FLARE: a certificate authority at the coordinator, keys that never leave their site, and kits
+that let in nothing but what a run needs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from fco_cli.errors import UserError, require
+from fco_cli.federated_data.source import Columns
+from fco_cli.federation.policy import Policy
+from fco_cli.federation.rows import SiteFile
+from fco_cli.federation.site import Site
+from fco_cli.problem.compiled import set_threads
+
+PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
+SITE_CLASS = "fco_cli.federation.flare_site.SiteExecutor"
+SERVER_CLASS = "fco_cli.federation.flare_server.RelayController"
+GUARDS = "fco_cli.federation.flare_guards"
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+# What a party lets the others do, whoever they are: the lead submits jobs without code and manages those alone.
+RIGHTS = {
+    "submit_job": "none", "clone_job": "none", "manage_job": "none", "download_job": "none",
+    "view": "any", "operate": "none", "byoc": "none", "shell_commands": "none",
+}  # fmt: skip
+LEADS = {"submit_job": "any", "manage_job": "n:submitter", "download_job": "n:submitter"}
+ROLES = ("project_admin", "org_admin", "lead", "member")
+
+
+def kit_of(home: Path, name: str) -> Path:
+    return home / "kits" / PROJECT / "prod_00" / name
+
+
+def nvflare(*words: object) -> dict[str, Any]:
+    """A command of FLARE, in this process: it takes seconds to load."""
+    try:
+        from nvflare.cli import run
+    except ImportError:
+        raise UserError("fco-federate: needs pip install 'fco-cli[federation]'") from None
+    said, before = io.StringIO(), sys.argv
+    sys.argv = ["nvflare", "--format", "json", *map(str, words)]
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+            run("nvflare")
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+    try:
+        answer = json.loads(said.getvalue())
+    except ValueError:
+        raise UserError(f"nvflare {words[0]} {words[1]}: {' '.join(said.getvalue().split()) or code}") from None
+    if code:
+        raise UserError(f"nvflare {words[0]} {words[1]}: {answer.get('message') or answer}")
+    return answer.get("data", answer)
+
+
+def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
+    """A request to be signed; the key is made here and stays here."""
+    folder = home / "requests"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    definition = folder / f"{name}.yaml"
+    organization = ORGANIZATION if kind != "client" else name.replace("-", "_")
+    participant = {"name": name, "type": kind, "org": organization, **more}
+    definition.write_text(yaml.safe_dump({"name": PROJECT, "participants": [participant]}))
+    nvflare("cert", "request", "--participant", definition, "--out", folder / name)
+    return folder / name / f"{name}.request.zip"
+
+
+def approve(zipped: Path, home: Path) -> tuple[Path, str]:
+    """The signed request, beside the request, and the fingerprint of the authority that signed it."""
+    require(zipped.name.endswith(".request.zip"), "the request", str(zipped), "a file NAME.request.zip")
+    if not zipped.exists():
+        raise UserError(f"{zipped}: no such file")
+    signed = zipped.with_name(zipped.name.replace(".request.zip", ".signed.zip"))
+    authority = ("--ca-dir", home / "ca", "--profile", home / "profile.yaml")
+    answer = nvflare("cert", "approve", zipped, *authority, "--out", signed)
+    return signed, answer["rootca_fingerprint_sha256"]
+
+
+def found(address: str, home: Path) -> None:
+    """The first time: an authority, the server's kit and the lead's."""
+    host, _, port = address.rpartition(":")
+    require(bool(host) and port.isdigit(), "the address", address, "HOST:PORT, as the sites reach it")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    server = {"host": host, "fed_learn_port": int(port), "admin_port": int(port)}
+    profile = {"name": PROJECT, "scheme": "grpc", "connection_security": "mtls", "server": server}
+    (home / "profile.yaml").write_text(yaml.safe_dump(profile))
+    nvflare("cert", "init", "--profile", home / "profile.yaml", "-o", home / "ca")
+    for name, kind, more in ((host, "server", {}), (LEAD, "admin", {"role": "lead"})):
+        signed, fingerprint = approve(request(name, home, kind, **more), home)
+        package(signed, name, home, fingerprint)
+    (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}))
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody listens on that port of this machine."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("0.0.0.0", int(address.rpartition(":")[2])))
+        except OSError:
+            return False
+    return True
+
+
+def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
+    """The kit, from what was signed by the authority with that fingerprint, and by no other."""
+    nvflare(
+        "package", signed, "--request-dir", home / "requests" / name, "-w", home / "kits", "--fingerprint", fingerprint
+    )
+
+
+def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
+    """What this party decides, whatever a kit brings: one class, nobody's code, no shell, no logs sent away."""
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources["class_allow_list"] = [SERVER_CLASS if server else SITE_CLASS]
+    components = [one for one in resources["components"] if one["id"] != "site_log_streamer"]
+    if server:
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
+        next(one for one in components if one["id"] == "job_manager")["args"]["uri_root"] = str(kit / "jobs")
+    else:
+        resources["allow_log_streaming"] = False
+    guard = {"id": "fco_guard", "path": f"{GUARDS}.{'ServerGuard' if server else 'SiteGuard'}", "args": {}}
+    resources["components"] = [*components, guard]
+    rights = {role: RIGHTS | (LEADS if role == "lead" else {}) for role in ROLES}
+    policy = {"format_version": "1.0", "permissions": rights}
+    for name, content in (("resources", resources), ("authorization", policy), ("fco", own)):
+        (local / f"{name}.json").write_text(json.dumps(content, indent=1))
+    os.chmod(kit, 0o700)
+
+
+def site_of(own: dict[str, Any]) -> Site:
+    """A site from what its own `fco.json` says; threads are of no use to one client."""
+    set_threads(1)
+    home, name = Path(own["home"]), own["name"]
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
+    }
+    columns = Columns(**given)
+    file = SiteFile(Path(own["data"]), name, columns, home / "secret")
+    return Site(name, file, Policy.read(home / "site.yaml"), home)
+
+
+def start(kit: Path, party: str, *words: str) -> NoReturn:
+    """Become FLARE's process of that party."""
+    module = f"nvflare.private.fed.app.{party}.{party}_train"
+    os.chdir(kit)
+    command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
+    os.execv(sys.executable, [*command, "--set", "secure_train=true", *words, "config_folder="])

@@ -1,0 +1,83 @@
+"""What `Loss.metrics` says of held-out rows, from sums over each site's own: none of them grows with the rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, xlogy
+
+from fco_cli.federated_data.moments import Moments
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
+
+BINS = 512  # of the scores' histogram, equal steps of the predicted probability
+
+
+class Sums(NamedTuple):
+    """A site's sums [J, k] from scores [J, N] and labels [N], and the metrics of several sites' sums [M, J, k]."""
+
+    width: int  # k
+    of_rows: Callable[[Array, Array], Array]
+    metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
+    histogram: bool = False
+
+
+def _squares(scores: Array, y: Array) -> Array:
+    labels = Moments.of(y[:, None])
+    about = np.array([labels.mean[0], labels.deviations[0]])
+    return np.column_stack([((scores - y) ** 2).sum(axis=1), np.tile(about, (len(scores), 1))])
+
+
+def _rmse_and_r2(sums: Array, rows: Array) -> dict[str, Array]:
+    sites = [Moments(np.full(len(one), count), one[:, 1], one[:, 2]) for one, count in zip(sums, rows, strict=True)]
+    total = functools.reduce(Moments.merge, sites)
+    squared = sums[:, :, 0].sum(axis=0) / total.count
+    return {"rmse": np.sqrt(squared), "r2": 1 - squared / np.maximum(total.deviations / total.count, TINY)}
+
+
+def _absolute(scores: Array, y: Array) -> Array:
+    return np.abs(scores - y).sum(axis=1)[:, None]
+
+
+def _mae(sums: Array, rows: Array) -> dict[str, Array]:
+    return {"mae": sums[:, :, 0].sum(axis=0) / rows.sum()}
+
+
+def _deviances(scores: Array, y: Array) -> Array:
+    ours = np.array([xlogy(y, y).sum(), y.sum()])
+    parts = [np.exp(scores).sum(axis=1), (y * scores).sum(axis=1)]
+    return np.column_stack([*parts, np.tile(ours, (len(scores), 1))])
+
+
+def _d2(sums: Array, rows: Array) -> dict[str, Array]:
+    predicted, product, ideal, mean = np.moveaxis(sums.sum(axis=0) / rows.sum(), 1, 0)
+    left, all_of_it = ideal - mean + predicted - product, ideal - xlogy(mean, mean)
+    return {"d2": 1 - left / np.maximum(all_of_it, TINY)}
+
+
+def _histogram(scores: Array, y: Array) -> Array:
+    """How many negative, then positive rows have their probability in each bin."""
+    bins = np.minimum((expit(scores) * BINS).astype(int), BINS - 1)
+    places = bins + BINS * (y > 0.5)
+    return np.stack([np.bincount(job, minlength=2 * BINS) for job in places]).astype(float)
+
+
+def _auc(sums: Array, rows: Array) -> dict[str, Array]:
+    """Rows of one bin count as ties, half each: off by at most half the share of such pairs."""
+    counts = sums.sum(axis=0).reshape(-1, 2, BINS)
+    negative, positive = counts[:, 0], counts[:, 1]
+    below = np.cumsum(negative, axis=1) - negative
+    pairs = positive.sum(axis=1) * negative.sum(axis=1)
+    won = (positive * (below + negative / 2)).sum(axis=1)
+    return {"auc": np.where(pairs > 0, won / np.maximum(pairs, 1), 0.5)}
+
+
+SUMS: dict[type[Loss], Sums] = {
+    Squared: Sums(3, _squares, _rmse_and_r2),
+    Huber: Sums(1, _absolute, _mae),
+    Poisson: Sums(4, _deviances, _d2),
+    Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),
+}

@@ -1,0 +1,101 @@
+"""The `federation` group of the configuration: whether the clients are in this process or at sites."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fco_cli.errors import require
+from fco_cli.problem.registry import members
+from fco_cli.tasks import Task
+from fco_cli.tasks.custom import Custom
+
+if TYPE_CHECKING:
+    from fco_cli.federation.sites import Sites
+
+
+@dataclass(kw_only=True)
+class Federation:
+    """Who holds the clients."""
+
+    name: str
+
+    def placed(self, task: Task) -> Task:
+        """The task, with its data where they are."""
+        return task
+
+    @property
+    def apart(self) -> bool:
+        return self.name != InThisProcess.name
+
+
+@dataclass(kw_only=True)
+class InThisProcess(Federation):
+    """The simulation."""
+
+    name: str = "none"
+
+
+@dataclass(kw_only=True)
+class Flare(Federation):
+    """Sites that have joined by `fco-federate` (docs/federation.md)."""
+
+    name: str = "flare"
+    sites: list[str] = field(default_factory=list)
+    home: str | None = None  # the coordinator's folder, with the lead's kit
+    timeout: float = 60.0  # seconds to wait for an answer
+    patience: float = 600.0  # and for the server, or a site, that is not there
+    min_sites: int | None = None  # of a round; null: it needs all that were asked
+
+    def __post_init__(self) -> None:
+        different = len(set(self.sites)) == len(self.sites) >= 1
+        require(different, "federation.sites", self.sites, "the names of sites, such as [north,south]")
+        for key in ("timeout", "patience"):
+            value = getattr(self, key)
+            require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
+        fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
+        require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
+
+    def placed(self, task: Task) -> Task:
+        from fco_cli.federation.task import CustomAtSites
+
+        require(isinstance(task, Custom), "task", task.name, "custom, whose data are the sites' own files")
+        assert isinstance(task, Custom)
+        require(task.path == "", "task.path", task.path, "left out: the rows are at the sites")
+        waiting = (self.timeout, self.patience, self.min_sites)
+        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *waiting))
+
+
+_open: list[Sites] = []
+
+
+@functools.cache  # one for all runs of a process
+def _connection(
+    names: tuple[str, ...], home: str | None, timeout: float, patience: float, min_sites: int | None
+) -> Sites:
+    from fco_cli.federation.flare_link import FlareLink
+    from fco_cli.federation.sites import Sites
+
+    place, ordered = home_of(None if home is None else Path(home)), list(names)
+    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, patience), timeout, patience, min_sites))
+    return _open[-1]
+
+
+def hang_up() -> None:
+    """End the connections of this process, whose threads would keep it alive."""
+    for sites in _open:
+        sites.disconnect()
+
+
+def home_of(given: Path | None) -> Path:
+    """A party's folder: the one that was given, or the user's own."""
+    from platformdirs import user_data_path
+
+    return (given or user_data_path("fco", appauthor=False) / "federation").expanduser().resolve()
+
+
+def all_federations() -> dict[str, type[Federation]]:
+    return members(Federation)

@@ -1,0 +1,141 @@
+"""The coordinator's connection to sites: a question goes out, and answers that can be believed come back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import fco_cli
+from fco_cli.errors import UserError
+from fco_cli.federated_data.format import shown
+from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.site import code_digest
+from fco_cli.problem.layout import Array
+from fco_cli.simulation.clients import ClientsLost
+
+COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
+
+
+class Link(Protocol):
+    """How messages reach the sites."""
+
+    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+        """The answers of those who answered in time."""
+
+    def close(self) -> None: ...
+
+
+class Sites:
+    """Sites in the order of their names, connected when they are first asked."""
+
+    def __init__(
+        self,
+        names: list[str],
+        connect: Callable[[], Link],
+        timeout: float = 60.0,
+        patience: float = 600.0,
+        min_sites: int | None = None,
+    ) -> None:
+        self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
+        self.enough = len(names) if min_sites is None else min_sites
+        self.link: Link | None = None
+        self.prelude: list[tuple[str, dict[str, Any], dict[str, Array]]] = []  # what a new connection must be told
+        self.stacks = 0
+        self.compiled: set[str] = set()
+
+    def ask(
+        self,
+        kind: str,
+        head: dict[str, Any] | None = None,
+        arrays: dict[str, Array] | None = None,
+        who: list[str] | None = None,
+        at_least: int | None = None,
+    ) -> dict[str, Message]:
+        """The answers by name, of everyone asked unless fewer will do."""
+        who = self.names if who is None else who
+        self._connected()
+        return self._ask(kind, head or {}, arrays or {}, who, len(who) if at_least is None else at_least)
+
+    def prepared(self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None) -> dict[str, Message]:
+        """Ask what every later connection must be told as well; `describe` and `prepare` begin anew."""
+        if kind == "prepare":
+            self.prelude = []
+        answers = self.ask(kind, head, arrays)
+        self.prelude.append((kind, head, arrays or {}))
+        return answers
+
+    def described(self) -> dict[str, Message]:
+        """What the sites are, all of them of our version; where they differ from each other is the task's to judge."""
+        self._connected()
+        return self.descriptions
+
+    def disconnect(self) -> None:
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    def _connected(self) -> None:
+        """A connection that knows what every connection must; waits for sites that have gone, but not forever."""
+        end = time.monotonic() + self.patience
+        while self.link is None:
+            try:
+                self._connect()
+            except ClientsLost as problem:
+                if time.monotonic() > end:
+                    raise UserError(f"federation: {problem}") from problem
+
+    def _connect(self) -> None:
+        self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
+        self.compiled.clear()
+        everyone = len(self.names)
+        self.descriptions = self._ask("describe", {}, {}, self.names, everyone)
+        for name, message in self.descriptions.items():
+            theirs = message.value("version", str), message.value("code", str)
+            ours = fco_cli.__version__, code_digest()
+            if theirs != ours:
+                versions = f"{shown(theirs[0])} ({shown(theirs[1])}), here it is {ours[0]} ({ours[1]})"
+                raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
+        for kind, head, arrays in self.prelude:
+            self._ask(kind, head, arrays, self.names, everyone)
+
+    def _ask(
+        self, kind: str, head: dict[str, Any], arrays: dict[str, Array], who: list[str], at_least: int
+    ) -> dict[str, Message]:
+        assert self.link is not None
+        self.number += 1
+        if kind == "stack":
+            self.compiled.clear()
+        timeout = self.timeout + COMPILING_SECONDS * (kind not in self.compiled)
+        content = Message(kind, head | {"session": self.session, "number": self.number}, arrays).packed()
+        try:
+            answers = self.link.ask(who, content, timeout)
+            if len(answers) < at_least:
+                silent = ", ".join(name for name in who if name not in answers)
+                raise ClientsLost(f"no answer from {silent} within {timeout:g} s")
+        except ClientsLost:
+            self.disconnect()
+            raise
+        self.compiled.add(kind)
+        return {name: self._checked(name, kind, answers[name]) for name in who if name in answers}
+
+    def _checked(self, name: str, kind: str, content: bytes) -> Message:
+        """An answer of that kind to the last question; a refusal is the analyst's to know, in one line."""
+        with from_site(name):
+            answer = Message.unpacked(content)
+            if answer.kind == "refused":
+                raise UserError(f"{name}: {shown(answer.value('reason', str))}")
+            if answer.kind != kind or answer.value("number", int) != self.number:
+                raise BadMessage("it answers another question")
+            return answer
+
+
+@contextmanager
+def from_site(name: str) -> Iterator[None]:
+    """Whatever is wrong with an answer is said with the site's name."""
+    try:
+        yield
+    except BadMessage as problem:
+        raise UserError(f"{name}: sent what cannot be used: {problem}") from problem

@@ -1,0 +1,193 @@
+"""What a path leaves behind, in a folder that describes itself.
+
+config.yaml        the resolved configuration
+path.csv           a line per strength (or radius): cross-validation, training loss, non-zero weights, rounds, KKT
+path.npz           values [J], models [J, P], the folds' losses [F, J]; selection frequencies [J, p] where asked for
+clients.csv        out of fold: how the chosen models do on all rows and at every client
+calibration.csv    of a logistic loss: predictions in tenths, and what came true
+min, 1se           the chosen models, refitted on all training rows, as in the record of a run
+result.json        written last: its presence means that all is done
+part_*.npz         while it is not: what is done so far
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fco_cli.config import Run
+from fco_cli.files import write_atomically
+from fco_cli.problem.compiled import set_threads
+from fco_cli.problem.layout import Array
+from fco_cli.selection.select import Part, Selecting, Selection
+from fco_cli.simulation.provenance import software
+from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
+from fco_cli.tasks.metrics import rank
+
+log = logging.getLogger(__name__)
+
+ZERO = 1e-10  # a singular value below is none, relative to the largest weight
+
+
+def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
+    """The result of a path, new or as found; what was interrupted goes on, with the same bits."""
+    assert run.path is not None
+    record = Record(run.folder)
+    if not run.force and (result := record.result()):
+        log.info("already done (force=true runs it again)")
+        return result
+    log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
+    set_threads(run.threads or 1)  # rounds are milliseconds: threads would mostly wait for each other
+    started, selecting = time.monotonic(), Selecting(run, run.path, stop.check)
+
+    def keep(name: str, make: Callable[[], Part]) -> Part:
+        stop.check()
+        return _part(run.folder / f"part_{name}.npz", make)
+
+    with record.lock(wait=True), threadpool_limits(1, user_api="blas"):  # a second command waits, then finds the result
+        if run.force:
+            (run.folder / "result.json").unlink(missing_ok=True)
+            _drop_parts(run.folder)
+        elif result := record.result():
+            return result
+        made = selecting.selection(keep)
+        record.save_config(run.yaml)
+        return _write(run, made, time.monotonic() - started)
+
+
+def _part(path: Path, make: Callable[[], Part]) -> Part:
+    """What is kept in a file, or else made now and kept; a damaged one is made anew."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        pass
+    except Exception:  # zip files fail in many ways
+        path.unlink()
+    made = make()
+    write_atomically(path, _as_npz(made))
+    return made
+
+
+def _drop_parts(folder: Path) -> None:
+    for path in folder.glob("part_*.npz"):
+        path.unlink(missing_ok=True)
+
+
+def _write(run: Run, made: Selection, seconds: float) -> dict[str, Any]:
+    """Everything, `result.json` last; only then the parts are dropped."""
+    folder, layout = run.folder, made.problem.layout
+    for name in made.chosen:
+        model = made.model(name)
+        Record(folder / name).create()
+        run.task.export(made.problem, model, folder / name)
+        blocks = {block.name: layout.view(model[None], block.name)[0] for block in layout.blocks}
+        write_atomically(folder / name / "model.npz", _as_npz(blocks))
+    table = path_table(made)
+    columns = {name: np.asarray(values).tolist() for name, values in table.items()}
+    lines = [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
+    for name, rows in {"path": lines, "clients": made.clients, "calibration": made.bins}.items():
+        if rows:
+            write_atomically(folder / f"{name}.csv", _as_csv(rows))
+    arrays = {"values": made.values, "models": made.path.models, "losses": np.array([f.losses for f in made.folds])}
+    if made.stability is not None:
+        arrays["frequency"] = made.stability.frequency
+    write_atomically(folder / "path.npz", _as_npz(arrays))
+    text = json.dumps(_plain(_result(run, made, table, seconds)), indent=1, allow_nan=False) + "\n"
+    write_atomically(folder / "result.json", text.encode())
+    _drop_parts(folder)
+    return json.loads(text)
+
+
+def path_table(made: Selection) -> dict[str, Array]:
+    """A line for every value."""
+    models, layout = made.path.models, made.problem.layout
+    table = {
+        made.dial: made.values,
+        "cv_loss": made.curve.mean,
+        "cv_error": made.curve.error,
+        "train_loss": made.problem.risk(models, gradient=False).value,
+        "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
+        "rounds": made.path.rounds,
+        "kkt": made.path.residuals,
+    }
+    blocks = [block for block in layout.blocks if block.regularized]
+    if made.problem.regularizer.name.startswith("nuclear"):
+        matrices = layout.view(models, blocks[0].name)
+        table["rank"] = rank(matrices, ZERO * max(1e-300, float(np.abs(matrices).max())))
+    return table
+
+
+def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
+    assert run.path is not None
+    solved = [made.path, *(fold.solved for fold in made.folds)]
+    chosen = {}
+    for name, place in made.chosen.items():
+        refitted = made.refitted_place(name)
+        chosen[name] = {
+            "place": place,
+            **{column: values[place].item() for column, values in table.items()},
+            "rounds": int(made.refitted.rounds[refitted]),
+            "kkt": float(made.refitted.residuals[refitted]),
+            "test": made.tests.get(name),
+        }
+    return {
+        "status": "finished",
+        "kind": "path",
+        "run_id": run.run_id,
+        "identity": asdict(run.identity),
+        "task": run.task.name,
+        "algo": run.algo.name,
+        "regularizer": run.regularizer.name,
+        "loss": made.data.loss.name,
+        "dial": made.dial,
+        "seed": run.seed,
+        "rows": len(made.data.training.y),
+        "clients": made.data.training.clients,
+        "folds": len(made.folds),
+        "by": run.path.by,
+        "features": made.data.features,
+        "chosen": chosen,
+        "at_the_end": made.chosen["min"] == len(made.values) - 1,
+        "rounds": sum(int(one.rounds.max()) for one in solved),  # a stack's rounds are those of its slowest job
+        "not_converged": sum(int((one.residuals > run.path.tolerance).sum()) for one in solved),
+        "stability": None if made.stability is None else made.stability.as_json(),
+        "seconds": round(seconds, 3),
+        **software(),
+    }
+
+
+def _as_npz(arrays: dict[str, Array]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def _as_csv(lines: list[dict[str, Any]]) -> bytes:
+    """Lines may lack some columns."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue().encode()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,91 @@
+"""The models along a path: one stack of strengths, from the null model, each until it has converged.
+
+Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but many times the
+rounds (docs/path.md): a stack is only divided where it would not fit the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fco_cli.algorithms import Varying
+from fco_cli.client_rate import relative
+from fco_cli.config import Run
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.problem import Problem, TaskData
+from fco_cli.selection.largest import dial_of, null_model, turned
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import AUTO
+from fco_cli.sweeps.problems import automatic_rate_for
+from fco_cli.sweeps.runner import bytes_per_job
+
+MEMORY = 512 * 2**20  # bytes of a stack's state
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Of every value of a path."""
+
+    models: Array  # [J, P]
+    rounds: Array  # [J]
+    residuals: Array  # [J], KKT, relative
+
+    def as_arrays(self) -> dict[str, Array]:
+        return {"models": self.models, "rounds": self.rounds, "residuals": self.residuals}
+
+
+def problem_on(run: Run, data: TaskData) -> Problem:
+    """What the run minimizes, on the training rows of some data."""
+    return data.joined(run.regularizer, run.mirror, run.hparams.weighting)
+
+
+def solve_path(
+    run: Run, data: TaskData, values: Array, tolerance: float, on_round: Callable[[], None], start: Array | None = None
+) -> Solved:
+    """Solve for every value, from `start` [J, P] or from the null model (a stack's successor: from its last one)."""
+    problem = replace(problem_on(run, data), held_out=None, test=None)
+    hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
+    run.check_clients(problem.data.clients)
+    setup = Setup(run.task, problem, hparams, run.seed, run.algo)
+    times = relative(run.hparams.client_lr)
+    rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
+    jobs: list[Job] = []
+    size = max(1, int(MEMORY / bytes_per_job(run, problem)))
+    for low in range(0, len(values), size):
+        part = values[low : low + size]
+        varying = Varying(
+            np.full(len(part), rate, problem.dtype),
+            np.full(len(part), run.hparams.server_lr, problem.dtype),
+            stack_numbers(turned(run.regularizer, value) for value in part),
+            stack_numbers([run.algo] * len(part)),
+        )
+        block = [Job() for _ in part]
+        before = np.tile(_last(jobs, problem), (len(part), 1)) if start is None else start[low : low + size]
+        simulation = Simulation(setup, block, varying, start=before)
+        while simulation.advance():
+            on_round()
+        jobs += block
+    return _solved(run, jobs, values, problem)
+
+
+def _last(jobs: list[Job], problem: Problem) -> Array:
+    if not jobs:
+        return null_model(problem) if dial_of(problem.regularizer) == "strength" else problem.model.initial()
+    assert jobs[-1].model is not None
+    return jobs[-1].model
+
+
+def _solved(run: Run, jobs: list[Job], values: Array, problem: Problem) -> Solved:
+    for job, value in zip(jobs, values, strict=True):
+        if job.diverged is not None:
+            what = f"{dial_of(run.regularizer)} {value:.3g}"
+            raise UserError(f"path: {run.algo.name} diverged at {what}: take a smaller hparams.client_lr, or auto")
+    models = np.array([job.model for job in jobs], dtype=float)
+    numbers = stack_numbers(turned(run.regularizer, value) for value in values)
+    residuals = np.array([job.history["kkt_residual"][-1] for job in jobs]) / problem.kkt_scale(numbers)
+    return Solved(models, np.array([job.round for job in jobs]), residuals)

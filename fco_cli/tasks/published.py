@@ -1,0 +1,45 @@
+"""Tables that others have published: four hospitals' heart patients, intensive care in 185, crime in 46 states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fco_cli.errors import require
+from fco_cli.federated_data.format import FederatedData
+from fco_cli.federated_data.published import PUBLICATIONS, Publication
+from fco_cli.federated_data.source import Columns
+from fco_cli.tasks.tabular import Tabular
+
+
+@dataclass(kw_only=True)
+class Published(Tabular):
+    """One of PUBLICATIONS."""
+
+    publication: str
+    data_dir: str | None  # the folder with its files; none: download
+    min_samples: int  # clients with fewer are left out
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = "one of " + ", ".join(PUBLICATIONS)
+        require(self.publication in PUBLICATIONS, "task.publication", self.publication, known)
+        require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
+
+    @property
+    def _published(self) -> Publication:
+        return PUBLICATIONS[self.publication]
+
+    @property
+    def columns(self) -> Columns:
+        return self._published.columns
+
+    def missing_data(self) -> str | None:
+        if self.data_dir is not None or self._published.here:
+            return None
+        return f"{self._published.name} is not on this machine (task.data_dir, docs/data.md)"
+
+    def contents(self) -> dict[str, str]:
+        return {"data_dir": self._published.content(self.data_dir)}
+
+    def read(self, seed: int) -> FederatedData:
+        return self._published.read(self.data_dir, self.min_samples)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.transforms import NoTransform
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise
+from fco_cli.algorithms.transforms.quantize import Quantize
+from fco_cli.algorithms.transforms.topk import TopK
+
+
+@pytest.fixture(scope="session")
+def examples():
+    """Two of each transform, which a stack may hold together; of messages of seven entries both leave little."""
+    return {
+        "none": (NoTransform(), NoTransform()),
+        "topk": (TopK(share=0.4), TopK(share=0.15)),
+        "quantize": (Quantize(bits=3), Quantize(bits=1)),
+        "clip_noise": (ClipNoise(clip_norm=0.05, noise_multiplier=0.1), ClipNoise(clip_norm=0.2, noise_multiplier=0.5)),
+    }
+
+
+@pytest.fixture
+def suited(make_problem, psi_for):
+    """A problem that the algorithm `name` takes."""
+    return lambda name: make_problem(psi_for(name))
+
+
+@pytest.fixture
+def cohorts_for(make_hparams, cohorts_of):
+    """Cohorts of two of three clients, of everybody where the algorithm needs that."""
+
+    def draw(name, problem, rounds=4):
+        kind = all_algorithms()[name]
+        hparams = make_hparams(clients_per_round=3 if kind.everybody else 2)
+        return cohorts_of(problem, hparams, rounds, kind().pace)
+
+    return draw

@@ -1,0 +1,264 @@
+"""What every transform has in common, with every algorithm."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import NoTransform, all_transforms
+from fco_cli.algorithms.visit import nothing_more
+from fco_cli.errors import UserError
+from fco_cli.help import options_of
+from fco_cli.problem.data import Batches, steps_of
+from fco_cli.problem.named import named
+from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.streams import message_keys
+
+FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
+TRANSFORMS = list(all_transforms())
+ADDING_UP = {"feddr", "fedadmm", "fedsplit", "fedfw"}  # their servers hold the sum of what clients change by themselves
+CONCLUDING = {
+    "scaffnew",
+    "feddualavg_cv",
+    "zhj",
+    "scaffold",
+    "scaffold_osp",
+    "scaffold_prox",
+}  # or conclude from messages
+REFUSED = {"quantize": ADDING_UP, "clip_noise": ADDING_UP | CONCLUDING}
+
+
+def test_every_transform_is_an_option_and_has_examples(examples):
+    assert set(TRANSFORMS) == set(options_of("transform")) == set(examples)
+    assert all(kind().name == name for name, kind in all_transforms().items())
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_differences_are_the_last_that_is_sent_and_something_is_remembered_of_them(name):
+    kind = all_algorithms()[name]
+    assert kind.sent[len(kind.sent) - len(kind.differences) :] == kind.differences
+    assert bool(kind.differences) == (kind.remember is not nothing_more)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", FEDERATED)
+def test_every_algorithm_goes_through_it_or_is_refused(
+    name, transform, suited, make_algorithm, cohorts_for, drive, examples
+):
+    problem = suited(name)
+    algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][1])
+    if name in REFUSED.get(transform, ()):
+        with pytest.raises(UserError, match=f"^transform: got '{transform}', must be none or topk: {name}'s server"):
+            algorithm.check_transform("uniform")
+        return
+    algorithm.check_transform("uniform")
+    models, _, memory = drive(algorithm, cohorts_for(name, problem))
+    assert np.isfinite(models).all()
+    assert memory.initial.shape[0] == len(algorithm.kept)
+    assert algorithm.kept[: len(algorithm.remembered)] == algorithm.remembered
+    plain = drive(make_algorithm(name, problem, 0.01), cohorts_for(name, problem))[0]
+    assert (transform == "none") == np.array_equal(models, plain)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", FEDERATED)
+def test_none_is_local_steps_and_what_is_remembered_of_them(name, suited, make_algorithm, cohorts_for):
+    """Called one after the other, with nothing in between."""
+    problem = suited(name)
+    algorithm = make_algorithm(name, problem, [0.01, 0.02])
+    w = np.zeros((2, problem.layout.size))
+    (cohort,) = cohorts_for(name, problem, 1)
+    state = algorithm.begun(algorithm.initial_state(w), cohort)
+    memory = np.repeat(algorithm.initial_kept(w)[None], len(cohort.clients), axis=0)
+    made = algorithm.round(algorithm.initial_state(w), cohort, memory)
+    for i, m in enumerate(cohort.clients):
+        rows = problem.data.client(m)
+        edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
+        batches = Batches(rows.x, rows.y, cohort.order, edges, problem.model.widths)
+        message = named(algorithm.sent)(*np.empty((len(algorithm.sent), *w.shape)))
+        own, common = named(algorithm.remembered)(*memory[i]), (algorithm.varying.client_lr, algorithm.varying.options)
+        algorithm.client_steps(algorithm._received(state), own, message, *common, batches, algorithm.geometry)
+        algorithm.remember(algorithm._received(state), own, message, *common, steps_of(batches))
+        np.testing.assert_array_equal(made.messages[i], message)
+        np.testing.assert_array_equal(made.memory[i], memory[i])
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", ["fedmid", "feddualavg_cv", "scaffold_prox"])
+def test_a_client_alone_sends_and_keeps_what_the_simulation_says(
+    name, transform, suited, make_algorithm, cohorts_for, examples
+):
+    problem = suited(name)
+    algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][0])
+    state = algorithm.initial_state(np.zeros((1, problem.layout.size)))
+    cohort = cohorts_for(name, problem, 3)[2]
+    memory = np.random.default_rng(0).standard_normal((2, len(algorithm.kept), 1, problem.layout.size))
+    made = algorithm.round(state, cohort, memory)
+    for i, m in enumerate(cohort.clients):
+        edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
+        own = dict(zip(algorithm.kept, memory[i], strict=True))
+        keys = message_keys(0, 2, np.array([m]))
+        message, kept = algorithm.client_update(state, own, problem.data.client(m), cohort.order, edges, keys)
+        np.testing.assert_array_equal(np.array(list(message.values())), made.messages[i])
+        assert list(kept) == list(algorithm.kept)
+        for values, expected in zip(kept.values(), made.memory[i], strict=True):
+            np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_client_that_draws_must_say_from_what(suited, make_algorithm, examples):
+    problem = suited("fedavg")
+    algorithm = make_algorithm("fedavg", problem, transform=examples["quantize"][0])
+    rows = problem.data.client(0)
+    with pytest.raises(AssertionError):
+        algorithm.client_update({"w": np.zeros((1, 7))}, {}, rows, np.arange(7), np.array([0, 7]))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_alone_as_in_a_stack(transform, suited, cohorts_for, drive, examples):
+    """Jobs with other rates and other numbers of the transform, bit for bit; also after one has left the stack."""
+    problem = suited("scaffold_prox")
+    several, rates, cohorts = examples[transform], np.array([0.01, 0.02]), cohorts_for("scaffold_prox", problem)
+    method = all_algorithms()["scaffold_prox"]().through(several[0])
+    psi, options = stack_numbers([problem.regularizer] * 2), stack_numbers([method] * 2)
+    varying = Varying(rates, np.ones(2), psi, options, stack_numbers(several))
+    stacked = drive(method.bind(problem, varying), cohorts)[0][-1]
+    for j, one in enumerate(several):
+        alone = method.through(one)
+        in_rates = Varying.in_rates(alone, problem.regularizer, rates[j : j + 1], np.ones(1))
+        expected = drive(alone.bind(problem, in_rates), cohorts)[0][-1]
+        np.testing.assert_array_equal(stacked[j], expected[0])
+        left = drive(method.bind(problem, varying.take(np.arange(2) == j)), cohorts)[0][-1]
+        np.testing.assert_array_equal(left, expected)
+
+
+def arrays(jobs=3, sent=2, size=257, dtype="float64"):
+    random = np.random.default_rng(1)
+    return [random.standard_normal((sent, jobs, size)).astype(dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize("transform", [name for name in TRANSFORMS if name != "none"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_machine_code_gives_the_same_bits_alone_and_stacked_and_says_what_its_text_says(
+    transform, dtype, examples, request
+):
+    several = [*examples[transform], examples[transform][0]]
+    numbers, key = stack_numbers(several), message_keys(3, 5, np.array([7]))[0]
+    message, residual = arrays(dtype=dtype)
+    as_text = [message.copy(), residual.copy()]
+    alone = [(message[:, j : j + 1].copy(), residual[:, j : j + 1].copy()) for j in range(3)]
+    encode = several[0].encode
+    encode(message, residual, numbers, key)
+    for j, (one, left) in enumerate(alone):
+        encode(one, left, numbers[j : j + 1], key)
+        np.testing.assert_array_equal(one[:, 0], message[:, j])
+        np.testing.assert_array_equal(left[:, 0], residual[:, j])
+    request.getfixturevalue("interpreted")
+    encode(*as_text, numbers, key)
+    np.testing.assert_allclose(message, as_text[0], rtol=1e-5 if dtype == "float32" else 1e-13)
+    np.testing.assert_allclose(residual, as_text[1], rtol=1e-5 if dtype == "float32" else 1e-13)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_what_is_not_finite_weighs_nothing_and_nobody_remembers_it(
+    transform, bad, make_problem, make_algorithm, cohorts_for, drive, examples
+):
+    """A client whose rows are broken; the others' messages make the mean."""
+    problem = make_problem()
+    algorithm = make_algorithm("scaffold_prox", problem, 0.01, transform=examples[transform][0])
+    cohorts = [replace(cohort, least_steps=2.0) for cohort in cohorts_for("scaffnew", problem)]  # everybody
+    models, _, before = drive(algorithm, cohorts[:2])
+    rows = before.read(np.arange(3))
+    problem.data.x[0, 0] = bad
+    made = algorithm.round(algorithm.initial_state(models[-1]), cohorts[2], rows)
+    assert len(algorithm.kept) == 1 + (transform == "topk")
+    assert made.arrived[:, 0].tolist() == [False, True, True]
+    assert np.isfinite(algorithm.output(made.state)).all()
+    before.write(np.arange(3), made.memory, made.arrived)
+    np.testing.assert_array_equal(before.read(np.array([0]))[0], rows[0])
+    assert not np.array_equal(before.read(np.array([1]))[0], rows[1])
+
+
+# Control variates and other sums stay consistent: client and server conclude from what arrived.
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("transform", ["topk", "quantize"])
+@pytest.mark.parametrize(
+    ("name", "server", "client"),
+    [(name, "c", "c") for name in ("feddualavg_cv", "zhj", "scaffold", "scaffold_osp", "scaffold_prox")]
+    + [("scaffnew", "u", "u")],
+)
+def test_the_server_holds_the_sum_of_what_its_clients_remember(
+    name, server, client, transform, suited, make_algorithm, cohorts_for, drive, examples
+):
+    problem = suited(name)
+    algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][0])
+    _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
+    own = memory.read(np.arange(3))[:, algorithm.kept.index(client), 0]
+    assert np.abs(own).max() > 0
+    np.testing.assert_allclose(state[server][0], problem.weights @ own, rtol=1e-12, atol=1e-13 * np.abs(own).max())
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", sorted(ADDING_UP))
+def test_what_waits_at_the_clients_is_all_that_such_a_sum_lacks(
+    name, suited, make_algorithm, cohorts_for, drive, examples
+):
+    """sum_m p_m x_m of fedfw, sum_m p_m (2 x_m - y_m) of the splittings."""
+    problem = suited(name)
+    algorithm = make_algorithm(name, problem, 0.01, transform=examples["topk"][1])
+    _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
+    rows = dict(zip(algorithm.kept, memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
+    held = rows["x"] if name == "fedfw" else 2 * rows["x"] - rows["y"]
+    (waiting,) = (values for key, values in rows.items() if key.startswith("left_of"))
+    assert np.abs(waiting).max() > 1e-6
+    total = state["w" if name == "fedfw" else "mean"][0]
+    np.testing.assert_allclose(total, problem.weights @ (held - waiting), rtol=1e-12, atol=1e-14)
+
+
+# Costs.
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_job_pays_for_its_own_messages(transform, suited, cohorts_for, examples):
+    problem = suited("scaffold_prox")
+    several, size = examples[transform], problem.layout.size
+    method = all_algorithms()["scaffold_prox"]().through(several[0])
+    psi, options = stack_numbers([problem.regularizer] * 2), stack_numbers([method] * 2)
+    bound = method.bind(problem, Varying(np.full(2, 0.01), np.ones(2), psi, options, stack_numbers(several)))
+    (cohort,) = cohorts_for("scaffold_prox", problem, 1)
+    costs = bound.costs(cohort)
+    assert (costs.vectors_up, costs.vectors_down, costs.bytes_down) == (4, 4, 4 * size * 8)
+    each = np.broadcast_to(costs.bytes_up, 2).tolist()
+    expected = {
+        "topk": [4 * (3 * 8 + 2), 4 * (1 * 8 + 1)],  # indices of 3 bits
+        "quantize": [4 * (3 + 8), 4 * (1 + 8)],
+    }
+    assert each == expected.get(transform, [4 * size * 8] * 2)
+
+
+def test_none_is_what_no_word_about_it_means(suited, make_algorithm):
+    algorithm = make_algorithm("fedavg", suited("fedavg"))
+    assert isinstance(algorithm.transform, NoTransform)
+    assert algorithm.kept == algorithm.remembered
+    baseline = all_algorithms()["centralized"]()
+    assert baseline.through(all_transforms()["topk"]()) is baseline
+
+
+def test_a_refusal_is_one_line():
+    for name, refused in REFUSED.items():
+        for algo in refused:
+            with pytest.raises(UserError) as problem:
+                all_algorithms()[algo]().through(all_transforms()[name]()).check_transform("uniform")
+            assert not re.search(r"\n", str(problem.value))

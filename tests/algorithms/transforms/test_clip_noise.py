@@ -1,0 +1,168 @@
+"""Clipped messages, noise at the server, and what is known of a client after all rounds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp
+from scipy.stats import norm
+
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
+from fco_cli.errors import UserError
+
+
+@pytest.fixture
+def messages(make_problem, make_algorithm, full_cohort):
+    """The messages of a round, clipped or not."""
+
+    def send(name="scaffold_prox", **numbers):
+        problem = make_problem()
+        algorithm = make_algorithm(name, problem, 0.05, transform=ClipNoise(**numbers) if numbers else None)
+        w = np.zeros((1, problem.layout.size))
+        memory = np.repeat(algorithm.initial_kept(w)[None], 3, axis=0)
+        return algorithm.round(algorithm.initial_state(w), full_cohort(problem), memory).messages[:, :, 0]
+
+    return send
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("share", [0.01, 0.8, 1.2])
+def test_all_arrays_of_a_message_together_are_clipped(messages, share):
+    """To the norm, and not below it; the direction stays, and so does every bit of a message that is short enough."""
+    raw = messages()
+    lengths = np.sqrt((raw**2).sum(axis=(1, 2)))
+    limit = share * np.median(lengths)
+    sent = messages(clip_norm=limit, noise_multiplier=0.0)
+    short = lengths <= limit
+    assert short.any() == (share > 1)
+    np.testing.assert_array_equal(sent[short], raw[short])
+    clipped = np.sqrt((sent**2).sum(axis=(1, 2)))[~short]
+    assert (clipped <= limit).all()
+    np.testing.assert_allclose(clipped, limit, rtol=1e-13)
+    np.testing.assert_allclose(sent[~short], (limit / lengths)[~short, None, None] * raw[~short], rtol=1e-13)
+
+
+@pytest.mark.parametrize("big", [1e200, 1e-200])
+def test_huge_and_tiny_messages(big):
+    message = np.full((2, 1, 50), big)
+    ClipNoise.encode.as_python(message, message[:0], ClipNoise(clip_norm=3.0).numbers, np.uint64(0))
+    assert np.sqrt((message**2).sum()) == pytest.approx(3 if big > 1 else 0, abs=1e-12)
+    assert (message > 0).all()
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_the_mean_has_the_noise_that_was_asked_for(make_problem, make_algorithm, cohorts_of, make_hparams):
+    """Standard deviation multiplier * clip_norm / S, of every array; it differs from round to round, and client rates
+    or the number of jobs do not matter."""
+    problem = make_problem(features=400, sizes=(6, 6, 6))
+    transform = ClipNoise(clip_norm=0.5, noise_multiplier=3.0)
+    algorithm = make_algorithm("fedavg", problem, [0.001, 0.002], transform=transform)
+    cohorts = cohorts_of(problem, make_hparams(clients_per_round=2), 30)
+    noise = []
+    for cohort in cohorts:
+        sent = algorithm.round(algorithm.initial_state(np.zeros((2, 401))), cohort).messages
+        noise.append(algorithm.aggregates(sent, cohort)[0].mean["w"] - sent[:, 0].mean(axis=0))
+    noise = np.array(noise)  # [30, J, P]
+    np.testing.assert_allclose(noise[:, 0], noise[:, 1], atol=1e-12)
+    draws = noise[:, 0].ravel()
+    assert draws.std() == pytest.approx(3 * 0.5 / 2, rel=5 / np.sqrt(2 * draws.size))
+    assert abs(draws.mean()) < 5 * draws.std() / np.sqrt(draws.size)
+    assert abs(np.corrcoef(noise[0, 0], noise[1, 0])[0, 1]) < 5 / 20
+    assert ((draws / draws.std()) ** 4).mean() == pytest.approx(3, abs=0.3)  # Gaussian
+    again = algorithm.aggregates(algorithm.round({"w": np.zeros((2, 401))}, cohorts[3]).messages, cohorts[3])[0]
+    np.testing.assert_array_equal(again.mean["w"] - noise[3], again.mean["w"] - noise[3])
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_noise_covers_the_client_that_counts_most(make_problem, make_algorithm, cohorts_of, make_hparams):
+    """Where messages are divided by K_m, that of the client with the fewest steps counts mean K / least K times."""
+    problem = make_problem(sizes=(3, 9, 15))  # K = 1, 3, 5
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
+    assert (cohort.least_steps, cohort.mean_steps) == (1, 3)
+
+    def noise(cohort):
+        algorithm = make_algorithm("fedavg", problem, transform=ClipNoise(clip_norm=0.5))
+        sent = np.zeros((3, 1, 1, problem.layout.size))
+        return algorithm.aggregates(sent, cohort)[0].mean["w"]
+
+    np.testing.assert_allclose(noise(cohort), 3 * noise(replace(cohort, normalize=False)), rtol=1e-12)
+    np.testing.assert_allclose(noise(cohort), 2 * noise(replace(cohort, least_steps=2.0)), rtol=1e-12)
+
+
+# What is known of a client.
+
+
+def exact_gaussian(noise_multiplier, delta):
+    """epsilon of one Gaussian mechanism, exactly (Balle and Wang, 2018, Theorem 8)."""
+    far = 1 / noise_multiplier
+
+    def excess(epsilon):
+        below = np.exp(epsilon + norm.logcdf(-far / 2 - epsilon / far))
+        return norm.cdf(far / 2 - epsilon / far) - below - delta
+
+    return brentq(excess, 0, 1000)
+
+
+@pytest.mark.parametrize("rounds", [1, 10, 300])
+@pytest.mark.parametrize("noise_multiplier", [2.0, 8.0, 30.0])
+def test_with_everybody_it_is_close_to_exact_and_not_below(rounds, noise_multiplier):
+    """So many rounds are one with a root of them less noise; neighbors differ by two clipped messages."""
+    exact = exact_gaussian(noise_multiplier / 2 / np.sqrt(rounds), 1e-5)
+    assert exact <= epsilon_of(rounds, 7, 7, noise_multiplier, 1e-5) <= 1.25 * exact + 0.01
+
+
+def general_bound(order, share, noise_multiplier):
+    """Rényi divergence of a sampled Gaussian: Wang, Balle and Kasiviswanathan (2019), Theorem 9."""
+    epsilon = [a / (2 * noise_multiplier**2) for a in range(order + 1)]
+    terms = [0.0]
+    for j in range(2, order + 1):
+        choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+        least = np.log(2) + (j - 1) * epsilon[j]
+        if j == 2:
+            least = min(np.log(4) + np.log(np.expm1(epsilon[2])), np.log(2) + epsilon[2])
+        terms.append(j * np.log(share) + choose + least)
+    return logsumexp(terms) / (order - 1)
+
+
+@pytest.mark.parametrize(("sampled", "clients", "rounds", "noise"), [(10, 1000, 100, 4.0), (100, 3400, 500, 6.0)])
+def test_with_samples_it_is_below_the_papers_general_bound_and_near_it(sampled, clients, rounds, noise):
+    """The library has the paper's sharper bound for Gaussian noise; to epsilon by Proposition 12 of Canonne et al."""
+    orders = np.arange(2, 60)
+    divergence = rounds * np.array([general_bound(a, sampled / clients, noise / 2) for a in orders])
+    general = (divergence + np.log1p(-1 / orders) - np.log(1e-5 * orders) / (orders - 1)).min()
+    found = epsilon_of(rounds, sampled, clients, noise, 1e-5)
+    assert 0.5 * general < found <= general * (1 + 1e-9)
+    assert found < 0.5 * epsilon_of(rounds, clients, clients, noise, 1e-5)
+
+
+def test_more_rounds_less_noise_and_larger_cohorts_tell_more():
+    usual = (50, 20, 100, 5.0, 1e-5)
+    rounds = [epsilon_of(r, *usual[1:]) for r in (0, 1, 10, 50, 500)]
+    assert rounds[0] == 0
+    assert (np.diff(rounds) > 0).all()
+    assert epsilon_of(50, 20, 100, 10.0, 1e-5) < epsilon_of(*usual) < epsilon_of(50, 40, 100, 5.0, 1e-5)
+    assert epsilon_of(50, 20, 100, 5.0, 1e-3) < epsilon_of(*usual)
+    assert epsilon_of(50, 20, 100, 0.0, 1e-5) == np.inf
+    for noise in (0.1, 1.0, 1e3):  # where the bound for samples is loose, everybody's holds
+        assert epsilon_of(50, 50, 100, noise, 1e-5) <= epsilon_of(50, 100, 100, noise, 1e-5)
+
+
+def test_nothing_is_claimed_where_a_message_was_dropped():
+    transform = ClipNoise(noise_multiplier=5.0)
+    numbers = np.repeat(transform.numbers, 2).view(np.recarray)
+    spent = transform.spent(10, 3, 6, np.array([0, 1]), numbers)["epsilon"]
+    assert spent.tolist() == [epsilon_of(10, 3, 6, 5.0, 1e-5), np.inf]
+
+
+def test_without_the_library_it_says_which_extra_brings_it(monkeypatch, make_algorithm, make_problem):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    algorithm = make_algorithm("fedavg", make_problem(), transform=ClipNoise())
+    with pytest.raises(
+        UserError, match=r"^transform: clip_noise needs dp-accounting: pip install 'fco-cli\[privacy\]'"
+    ):
+        algorithm.check_transform("uniform")
+    make_algorithm("fedavg", make_problem(), transform=ClipNoise(noise_multiplier=0.0)).check_transform("uniform")

@@ -1,0 +1,55 @@
+"""What a run is, and what is refused before any data are built."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.errors import UserError
+
+SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
+
+
+@pytest.fixture(scope="module")
+def run_of():
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        yield lambda *overrides: Run.of(compose("config", overrides=[*SMALL, *overrides]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ("transform=topk transform.share=0", "transform.share: got 0.0, must be above 0, at most 1"),
+        ("transform=topk transform.share=1.01", "transform.share: got 1.01, must be above 0, at most 1"),
+        ("transform=topk transform.share=nan", "transform.share: got nan, must be above 0, at most 1"),
+        ("transform=quantize transform.bits=0", "transform.bits: got 0, must be a whole number from 1 to 32"),
+        ("transform=quantize transform.bits=33", "transform.bits: got 33, must be a whole number from 1 to 32"),
+        ("transform=clip_noise transform.clip_norm=0", "transform.clip_norm: got 0.0, must be a number > 0"),
+        ("transform=clip_noise transform.clip_norm=nan", "transform.clip_norm: got nan, must be a number > 0"),
+        ("transform=clip_noise transform.clip_norm=inf", "transform.clip_norm: got inf, must be finite where there is"),
+        ("transform=clip_noise transform.noise_multiplier=-1", "transform.noise_multiplier: got -1.0, must be 0, or"),
+        ("transform=clip_noise transform.noise_multiplier=nan", "transform.noise_multiplier: got nan, must be 0, or"),
+        ("transform=clip_noise transform.delta=0", "transform.delta: got 0.0, must be above 0, below 1"),
+        ("transform=clip_noise transform.delta=1", "transform.delta: got 1.0, must be above 0, below 1"),
+        ("transform=clip_noise hparams.weighting=examples", "hparams.weighting: got 'examples', must be uniform"),
+        ("transform=clip_noise algo=zhj", "transform: got 'clip_noise', must be none or topk: zhj's server adds up"),
+        ("transform=quantize algo=feddr", "transform: got 'quantize', must be none or topk: feddr's server adds up"),
+        ("transform=topk transform.name=quantize", "transform.name: got 'quantize', must be topk"),
+        ("transform=topk +transform.k=3", "transform.k: no such key; allowed: name, share"),
+    ],
+)
+def test_impossible_transforms_are_refused_in_one_line(run_of, overrides, complaint):
+    with pytest.raises(UserError) as problem:
+        run_of(*overrides.split())
+    assert str(problem.value).startswith(complaint)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_run_says_what_its_messages_go_through(run_of):
+    assert "transform topk share 0.1, client_lr" in run_of("transform=topk").describe()
+    clipped = run_of("transform=clip_noise", "transform.noise_multiplier=0", "transform.clip_norm=inf").describe()
+    assert "transform clip_noise clip_norm inf, noise_multiplier 0, delta 1e-05" in clipped
+    for overrides in ([], ["algo=optimum", "transform=topk"]):
+        assert "transform" not in run_of(*overrides).describe()

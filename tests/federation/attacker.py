@@ -1,0 +1,104 @@
+"""Whoever holds the lead's kit and means ill: `python attacker.py HOME FILE`; FILE is what code of its own would make.
+
+Prints a line of JSON for every attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fco_cli.federation.enrol import LEAD, kit_of
+from fco_cli.federation.flare_link import FlareLink
+from fco_cli.federation.message import Message
+
+logging.disable(logging.CRITICAL)
+
+
+def tell(what: str, outcome: object) -> None:
+    print(json.dumps({"what": what, "outcome": str(outcome)}), flush=True)
+
+
+def submitted(link: FlareLink, change) -> str:
+    """A job that was changed."""
+    with tempfile.TemporaryDirectory() as folder:
+        link._write_job(Path(folder))
+        change(Path(folder))
+        return link.session.submit_job(folder)
+
+
+def ended(link: FlareLink, job: str) -> str:
+    """What became of it."""
+    end = time.monotonic() + 60
+    while not (meta := link.session.get_job_meta(job))["status"].startswith("FINISHED") and time.monotonic() < end:
+        time.sleep(0.3)
+    return f"{meta['status']} {meta.get('job_deploy_detail')}"
+
+
+def with_code(folder: Path) -> None:
+    (folder / "site/custom").mkdir()
+    (folder / "site/custom/mine.py").write_text(f"open('{sys.argv[2]}', 'w').close()\n")
+
+
+def with_class(path: str):
+    def change(folder: Path) -> None:
+        config = folder / "site/config/config_fed_client.json"
+        content = json.loads(config.read_text())
+        content["executors"][0]["executor"] = {"path": path, "args": {"args": ["touch", sys.argv[2]]}}
+        config.write_text(json.dumps(content))
+
+    return change
+
+
+def main() -> None:
+    home = Path(sys.argv[1])
+    link = FlareLink(home, ["east", "north", "south"], 60)
+    session = link.session
+    answers = link.ask(["north"], Message("describe", {"session": "a" * 32, "number": 1}).packed(), 20)
+    tell("an honest question", Message.unpacked(answers["north"]).kind)
+    for what, content in {
+        "garbage": b"\x00" * 64,
+        "a replay": Message("describe", {"session": "a" * 32, "number": 1}).packed(),
+        "another session": Message("describe", {"session": "b" * 32, "number": 9}).packed(),
+        "a shell kind": Message("shell", {"session": "a" * 32, "number": 2, "command": "id"}).packed(),
+        "a path": Message("prepare", {"session": "a" * 32, "number": 3, "task": {"data": "/etc/passwd"}}).packed(),
+        "a big head": (10**9).to_bytes(8, "big") + b"{}",
+    }.items():
+        answer = Message.unpacked(link.ask(["north"], content, 20)["north"])
+        tell(what, f"{answer.kind}: {answer.head.get('reason')}")
+    link.key, key = "0" * 32, link.key
+    try:
+        tell("another's key", link.ask(["north"], b"", 5))
+    except Exception as problem:
+        tell("another's key", f"refused: {problem}")
+    link.key = key
+    for what, call in {
+        "cat": lambda: session.cat_target("north", file="startup/client.key"),
+        "ls of the server": lambda: session.ls_target("server"),
+        "a shell command": lambda: session.api.do_command("env north"),
+    }.items():
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            try:
+                outcome = f"answered: {call()}"
+            except Exception as problem:
+                outcome = f"refused: {type(problem).__name__} {problem}"
+        tell(what, outcome)
+    link.close()
+    link = FlareLink.__new__(FlareLink)
+    link.sites, link.key = ["east", "north", "south"], "k"
+    link.session = FlareLink.session_of(kit_of(home, LEAD), time.monotonic() + 20)
+    jobs = {"a job with code": with_code, "a class off the list": with_class("subprocess.Popen")}
+    jobs = {what: submitted(link, change) for what, change in jobs.items()}
+    for what, job in jobs.items():
+        tell(what, ended(link, job))
+    link.session.close()
+
+
+main()

@@ -1,0 +1,102 @@
+"""Hospitals with a file each, the same rows in one file, and sites that answer without any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fco_cli.federated_data.source import Columns
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import Policy
+from fco_cli.federation.rows import SiteFile
+from fco_cli.federation.site import Site
+from fco_cli.federation.sites import Sites
+
+NAMES = ["east", "north", "south"]
+ROWS = (23, 31, 14)  # unequal, so that weights and partial batches matter
+FEATURES = 5
+
+
+def labels_of(loss: str, scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    if loss == "logistic":
+        return (scores > 0).astype(float)
+    if loss == "softmax":
+        return np.digitize(scores, [-1, 1]).astype(float)
+    return scores + random.normal(0, 0.1, len(scores))
+
+
+@pytest.fixture(scope="session")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with <site>.npz for every site and pooled.npz, for a loss."""
+
+    def make(loss: str) -> Path:
+        folder = tmp_path_factory.mktemp(loss)
+        random = np.random.default_rng(3)
+        parts = []
+        for name, rows in zip(NAMES, ROWS, strict=True):
+            x = random.normal(random.normal(0, 0.5, FEATURES), 1 + random.random(), (rows, FEATURES))
+            y = labels_of(loss, x @ np.array([1.0, -1, 0.5, 0, 0]), random)
+            np.savez(folder / f"{name}.npz", x=x, y=y, client=np.full(rows, name))
+            parts.append((x, y, np.full(rows, name)))
+        x, y, client = (np.concatenate(column) for column in zip(*parts, strict=True))
+        np.savez(folder / "pooled.npz", x=x, y=y, client=client)
+        return folder
+
+    made: dict[str, Path] = {}
+    return lambda loss: made[loss] if loss in made else made.setdefault(loss, make(loss))
+
+
+class InProcess:
+    """A link to sites in this process; what comes back may be altered."""
+
+    def __init__(self, sites: dict[str, Site]) -> None:
+        self.sites = sites
+        self.silent_in_training: str | None = None
+        self.changed: Callable[[str, bytes], bytes] = lambda name, answer: answer
+        self.sent: list[bytes] = []
+
+    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+        self.sent.append(content)
+        silent = self.silent_in_training if Message.unpacked(content).kind == "train" else None
+        return {name: self.changed(name, self.sites[name].answer(content)) for name in sites if name != silent}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Callable[..., Site]:
+    """A site as its process starts it: everything it knew before is in its folder."""
+
+    def make(name: str, folder: Path, policy: Policy | None = None, ending: str = "npz") -> Site:
+        home = tmp_path / name
+        home.mkdir(exist_ok=True)
+        file = SiteFile(folder / f"{name}.{ending}", name, Columns(), home / "secret")
+        return Site(name, file, policy or Policy(min_rows=2), home)
+
+    return make
+
+
+@pytest.fixture
+def make_sites(make_site: Callable[..., Site]) -> Callable[..., Sites]:
+    """All of them; every new connection finds sites that have just been started."""
+
+    def make(folder: Path, **options: object) -> Sites:
+        policy = options.pop("policy", None)
+        return Sites(
+            NAMES, lambda: InProcess({name: make_site(name, folder, policy) for name in NAMES}), **options  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def make_site_on(make_site: Callable[..., Site]) -> Callable[[Path], Sites]:
+    """Sites with a CSV table each."""
+
+    def make(folder: Path) -> Sites:
+        return Sites(NAMES, lambda: InProcess({name: make_site(name, folder, None, "csv") for name in NAMES}))
+
+    return make

@@ -1,0 +1,72 @@
+"""How long a round takes between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
+
+Prints the seconds to the first round, the median round with an evaluation in each and without, and of the simulation.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.commands.loopback import Loopback
+from fco_cli.federation.settings import Flare, hang_up
+from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.hparams import Hparams
+from fco_cli.tasks.custom import Custom
+
+SIZES = {"east": 60, "north": 85, "south": 43}
+
+
+def main() -> None:
+    features, rounds = int(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        data = files(Path(folder), features)
+        with Loopback(Path(folder) / "parties", data) as federation:
+            federation.up()
+            try:
+                measure(str(federation.home("coordinator")), rounds)
+            finally:
+                hang_up()
+
+
+def files(folder: Path, features: int) -> dict[str, Path]:
+    random, paths = np.random.default_rng(7), {}
+    for name, rows in SIZES.items():
+        x = random.normal(size=(rows, features))
+        paths[name] = folder / f"{name}.npz"
+        np.savez(paths[name], x=x, y=x[:, :20].sum(axis=1), client=np.full(rows, name))
+    return paths
+
+
+def measure(home: str, rounds: int) -> None:
+    plain = {"standardize": True, "holdout": "none", "holdout_fraction": 0.2, "huber_delta": 1.0}
+    task = Custom(name="custom", strength=0.1, radius=1, path="", loss="squared", **plain)
+    begin = time.monotonic()
+    placed = Flare(sites=sorted(SIZES), home=home).placed(task)
+    algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)
+    for every in (1, rounds):
+        hparams = Hparams(1e-5, 1.0, rounds, 3, 10, 1, eval_every=every)
+        problem = placed.data(0, "float64").joined(psi)
+        setup = Setup(placed, problem, hparams, 0, algorithm, clients=problem.data.clients_at_work(hparams, 0))
+        varying = Varying.in_rates(algorithm, psi, np.array([1e-5]), np.ones(1))
+        simulation, seconds = Simulation(setup, [Job()], varying), []
+        while True:
+            now = time.monotonic()
+            if not simulation.advance():
+                break
+            seconds.append(time.monotonic() - now)
+            if len(seconds) == 1 and every == 1:
+                print(f"P = {problem.layout.size}: first round after {time.monotonic() - begin:.1f} s")
+        print(
+            f"evaluated every {every} rounds: median {np.median(seconds):.4f} s, "
+            f"fastest {min(seconds):.4f} s, 90 % below {np.quantile(seconds, 0.9):.4f} s"
+        )
+
+
+main()

@@ -1,0 +1,187 @@
+"""Between sites a run gives the simulation's bits: every algorithm, loss and participation, resumed or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from fco_cli import conf
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms.quantize import Quantize
+from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.federation.task import CustomAtSites
+from fco_cli.simulation.clients import ClientsLost
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import evaluate_test
+from fco_cli.tasks.custom import Custom
+
+NAMES = ["east", "north", "south"]
+FEDERATED = sorted(name for name, kind in all_algorithms().items() if kind.federated)
+
+
+def task_of(folder: Path, loss: str, **changes: Any) -> Custom:
+    options: dict[str, Any] = {}
+    for file in ("base/tabular.yaml", "task/custom.yaml"):
+        options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
+    changes = {"path": str(folder / "pooled.npz"), "loss": loss, "holdout": "rows", **changes}
+    return Custom(**{**options, **changes})
+
+
+@pytest.fixture
+def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Setup, Setup, Varying]]:
+    """The same run as a simulation and between sites."""
+
+    def make(algo: str, loss: str = "logistic", everybody: bool = False, **changes: Any):
+        folder, algorithm, psi = hospitals(loss), all_algorithms()[algo](), psi_for(algo)
+        sampled = 3 if everybody or algorithm.everybody else 2
+        hparams = make_hparams(clients_per_round=sampled, batch_size=4, **changes)
+        task = task_of(folder, loss)
+        apart = CustomAtSites.of(task, make_sites(folder))
+        setups = []
+        for one in (task, apart):
+            problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
+            setups.append(Setup(one, problem, hparams, 0, algorithm))
+        rows = setups[1].problem.data
+        setups[1] = dataclasses.replace(setups[1], clients=rows.clients_at_work(hparams, 0))
+        rates = np.array([0.05, 0.02], hparams.dtype)
+        return *setups, Varying.in_rates(algorithm, psi, rates, np.ones_like(rates))
+
+    return make
+
+
+def run(setup: Setup, varying: Varying, jobs: list[Job] | None = None) -> list[Job]:
+    jobs = [Job() for _ in varying.client_lr] if jobs is None else jobs
+    simulation = Simulation(setup, jobs, varying)
+    while simulation.advance():
+        pass
+    return jobs
+
+
+def assert_same(one: list[Job], other: list[Job]) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.model, b.model)
+        np.testing.assert_array_equal(a.counters, b.counters)
+        assert a.history.keys() == b.history.keys()
+        for name, column in b.history.items():
+            if name == "validation_auc":
+                continue  # its bins: test_metrics.py
+            rtol = 1e-9 if a.model.dtype == float else 1e-4  # sums in single precision, here all and there each site's
+            np.testing.assert_allclose(column, a.history[name], rtol=rtol, atol=rtol / 1e3, err_msg=name)
+
+
+@pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
+@pytest.mark.parametrize("algo", FEDERATED)
+def test_every_algorithm_gives_the_bits_of_the_simulation(interpreted, both, algo, everybody):
+    here, apart, varying = both(algo, everybody=everybody)
+    assert_same(run(here, varying), run(apart, varying))
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
+def test_every_loss(interpreted, both, loss, weighting):
+    here, apart, varying = both("zhj", loss=loss, weighting=weighting, dtype="float32")
+    assert_same(run(here, varying), run(apart, varying))
+
+
+def test_machine_code(both):
+    here, apart, varying = both("feddualavg")
+    assert_same(run(here, varying), run(apart, varying))
+
+
+@pytest.mark.parametrize("algo", ["feddualavg", "zhj", "feddr"])
+def test_a_resumed_run_gives_the_same_bits(interpreted, both, algo):
+    """The coordinator and all sites start anew from what they have saved in round 2; round 3 is forgotten."""
+    here, apart, varying = both(algo, rounds=5)
+    jobs = [Job(), Job()]
+    simulation = Simulation(apart, jobs, varying)
+    for _ in range(2):
+        simulation.advance()
+    saved = [
+        dataclasses.replace(job, history={k: list(v) for k, v in job.history.items()}) for job in simulation.snapshot()
+    ]
+    simulation.advance()
+    apart.task.connection.disconnect()
+    assert_same(run(here, varying), run(apart, varying, saved))
+
+
+def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
+    here, apart, varying = both("zhj", loss="squared", rounds=40)
+    varying = dataclasses.replace(varying, client_lr=np.array([0.01, 50.0]))
+    one, other = run(here, varying), run(apart, varying)
+    assert one[1].diverged is not None
+    assert one[1].diverged == other[1].diverged
+    assert_same(one, other)
+
+
+@pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
+def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
+    """As the simulation leaves out a client whose message is not finite, in what it then remembers too."""
+    here, apart, varying = both(algo, everybody=True)
+    apart.task.connection.enough = 2
+    simulation, pooled = (Simulation(setup, [Job(), Job()], varying) for setup in (apart, here))
+    link, messages = apart.task.connection.link, pooled.algorithm._messages
+    for silent in (None, 1, 2, None):
+
+        def without(state, cohort, memory, rows, keys, silent=silent):
+            sent, kept = messages(state, cohort, memory, rows, keys)
+            sent[cohort.clients == silent] = np.nan
+            return sent, kept
+
+        pooled.algorithm._messages = without
+        link.silent_in_training = None if silent is None else NAMES[silent]
+        pooled.advance()
+        simulation.advance()
+    assert_same(pooled.finished, simulation.finished)
+
+
+def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
+    _, apart, varying = both("feddualavg", everybody=True)
+    simulation = Simulation(apart, [Job(), Job()], varying)
+    apart.task.connection.link.silent_in_training = "north"
+    with pytest.raises(ClientsLost, match="north"):
+        simulation.advance()
+
+
+@pytest.mark.parametrize("fill", ["mean", "median"])
+def test_tables_as_they_are_are_prepared_by_what_sites_tell(
+    interpreted, tmp_path, make_site_on, psi_for, make_hparams, fill
+):
+    """Categories, missing values, a test split: the features, and then the bits, of the simulation."""
+    random = np.random.default_rng(5)
+    lines = []
+    for name, rows in zip(NAMES, (23, 31, 14), strict=True):
+        values = [
+            (f"{random.normal():.3f}", random.choice(["red", "blue", "?"]), random.choice(["1", "2", ""]), str(k % 2))
+            for k in range(rows)
+        ]
+        table = [",".join(row) for row in values]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,color,size,y", *table]))
+        lines += [f"{name},{row}" for row in table]
+    (tmp_path / "pooled.csv").write_text("\n".join(["client,age,color,size,y", *lines]))
+    task = task_of(tmp_path, "logistic", path=str(tmp_path / "pooled.csv"), fill=fill, test="rows", flag_missing=True)
+    apart = CustomAtSites.of(task, make_site_on(tmp_path))
+    algorithm, psi, hparams = all_algorithms()["zhj"](), psi_for("zhj"), make_hparams(clients_per_round=3)
+    jobs = []
+    for one in (task, apart):
+        data = one.data(0, "float64")
+        problem = data.joined(psi)
+        setup = Setup(one, problem, hparams, 0, algorithm)
+        if one is apart:
+            setup = dataclasses.replace(setup, clients=problem.data.clients_at_work(hparams, 0))
+        assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
+        jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
+        assert evaluate_test(one, problem, jobs[-1][0].model)["test_loss"] > 0
+    assert_same(*jobs)
+
+
+@pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
+def test_transforms_are_the_simulation_s(interpreted, both, transform):
+    here, apart, varying = both("zhj")
+    here, apart = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (here, apart))
+    assert_same(run(here, varying), run(apart, varying))

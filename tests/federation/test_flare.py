@@ -1,0 +1,276 @@
+"""Real processes on this machine: a coordinator, three hospitals, an analyst, and people who mean ill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fco_cli.commands.loopback import Loopback
+from tests.federation.test_clients import NAMES
+
+pytest.importorskip("nvflare")
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+HERE = Path(__file__).parent
+RUN = [
+    "task=custom", "task.loss=logistic", "regularizer.strength=0.05", "hparams.clients_per_round=2",
+    "hparams.batch_size=4", "threads=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory, hospitals) -> Iterator[Loopback]:
+    data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
+    with Loopback(tmp_path_factory.mktemp("federation"), data) as made:
+        made.up()
+        yield made
+
+
+def fco_run(*words: object) -> list[str]:
+    return [sys.executable, "-m", "fco_cli.commands.run", *map(str, words)]
+
+
+def between_sites(federation: Loopback, output: Path, timeout: float = 60) -> list[str]:
+    home = federation.home("coordinator")
+    sites = f"federation.sites=[{','.join(NAMES)}]"
+    where = ["federation=flare", sites, f"federation.home={home}", f"federation.timeout={timeout}"]
+    return [*RUN, *where, f"output_dir={output}"]
+
+
+def simulated(hospitals, output: Path) -> list[str]:
+    return [*RUN, f"task.path={hospitals('logistic') / 'pooled.npz'}", f"output_dir={output}"]
+
+
+def models(output: Path) -> dict[tuple[str, float], dict[str, np.ndarray]]:
+    """The models of all records, by algorithm and learning rate."""
+    found = {}
+    for path in output.rglob("result.json"):
+        result = json.loads(path.read_text())
+        found[result["algo"], result["client_lr"]] = dict(np.load(path.with_name("model.npz")))
+    return found
+
+
+def assert_same_bits(one: Path, other: Path, runs: int) -> None:
+    ours, theirs = models(one), models(other)
+    assert len(ours) == runs
+    assert ours.keys() == theirs.keys()
+    for key in ours:
+        for name, values in ours[key].items():
+            np.testing.assert_array_equal(values, theirs[key][name])
+
+
+def audited(federation: Loopback, name: str) -> Counter[str]:
+    path = federation.home(name) / "audit.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Counter(json.loads(line)["kind"] for line in lines)
+
+
+def test_a_sweep_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
+    grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=12"]
+    subprocess.run(fco_run(*grid, *simulated(hospitals, tmp_path / "here")), check=True)  # first: it compiles for all
+    subprocess.run(fco_run(*grid, *between_sites(federation, tmp_path / "sites")), check=True)
+    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=4)
+
+
+def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
+    """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=1500", "hparams.eval_every=100"]
+    command = fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))
+    begun = audited(federation, "north")["train"]
+    with subprocess.Popen(command, start_new_session=True) as analyst:
+        try:
+            federation.wait(lambda: audited(federation, "north")["train"] > begun + 200, "the run goes on")
+            federation.stop("north")
+            federation.join("north")
+            again = audited(federation, "north")["train"]
+            federation.wait(lambda: audited(federation, "north")["train"] > again + 50, "the run continues", 200)
+        finally:
+            os.killpg(analyst.pid, signal.SIGKILL)
+    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(fco_run(*words, *simulated(hospitals, tmp_path / "here")), check=True)
+    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
+
+
+@pytest.mark.slow
+def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path):
+    words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=1500", "hparams.eval_every=100"]
+    begun = audited(federation, "north")["train"]
+    with subprocess.Popen(fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))) as analyst:
+        federation.wait(lambda: audited(federation, "north")["train"] > begun + 200, "the run goes on")
+        federation.stop("coordinator")
+        time.sleep(2)
+        federation.spawn("coordinator", "serve", federation.address)
+        assert analyst.wait(400) == 0
+    subprocess.run(fco_run(*words, *simulated(hospitals, tmp_path / "here")), check=True)
+    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
+
+
+def test_what_the_lead_may_not_do(federation, tmp_path):
+    home, ran = federation.home("coordinator"), tmp_path / "ran"
+    command = [sys.executable, HERE / "attacker.py", home, ran]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    outcomes = {}
+    for line in done.stdout.splitlines():
+        outcomes |= {json.loads(line)["what"]: json.loads(line)["outcome"]}
+    assert outcomes.pop("an honest question") == "describe"
+    assert "BYOC not permitted" in outcomes.pop("a job with code")
+    assert outcomes.pop("a class off the list").startswith("FINISHED:ABNORMAL")
+    assert "not found" in outcomes.pop("a shell command")
+    assert len(outcomes) == 9
+    for what, outcome in outcomes.items():
+        assert outcome.startswith("refused: "), what
+    assert not ran.exists()
+    log = (federation.home("north") / "audit.jsonl").read_text().splitlines()
+    refusals = [json.loads(line)["outcome"] for line in log if "refused" in line]
+    for reason in ("came twice", "another coordinator", "not known here", "no such key", "longer than it is"):
+        assert any(reason in line for line in refusals)
+
+
+@contextmanager
+def beside(folder: Path, command: list[object], **options: Any) -> Iterator[Callable[[], str]]:
+    """A process, and all that it starts, until the end of the block; it yields what they have said so far."""
+    log = folder / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True, **options)
+    try:
+        yield lambda: log.read_text(errors="replace")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def federate(home: Path, *words: object) -> list[object]:
+    return [sys.executable, "-m", "fco_cli.commands.federate", "--home", home, *words]
+
+
+def heard(address: str, certificate: tuple[Path, Path] | None = None) -> bool:
+    """Whether the server answers a greeting of HTTP/2."""
+    host, port = address.split(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    if certificate:
+        context.load_cert_chain(*certificate)
+    try:
+        with socket.create_connection((host, int(port)), 5) as raw, context.wrap_socket(raw) as secure:
+            secure.settimeout(3)
+            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+            return bool(secure.recv(100))
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def of_another_authority(folder: Path) -> tuple[Path, Path]:
+    """A certificate for north that nobody here has signed, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "north")])
+    today = datetime(2025, 1, 1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 7, today, today + timedelta(3650))
+    certificate, secret = folder / "other.crt", folder / "other.key"
+    certificate.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
+    return certificate, secret
+
+
+def test_who_has_no_certificate_of_this_authority_is_not_heard(federation, tmp_path):
+    startup = federation.home("north") / "kits/fco/prod_00/north/startup"
+    assert heard(federation.address, (startup / "client.crt", startup / "client.key"))
+    assert not heard(federation.address)
+    assert not heard(federation.address, of_another_authority(tmp_path))
+
+
+def test_keys_can_be_read_by_their_owner_only(federation):
+    keys = [path for path in federation.folder.rglob("*") if path.suffix == ".key" or path.name == "secret"]
+    assert len(keys) > len(NAMES)
+    assert {path.stat().st_mode & 0o077 for path in keys} == {0}
+
+
+def test_another_authority_s_signature_is_refused(federation, tmp_path):
+    """A site compares the fingerprint that it was told by another channel."""
+    shutil.copytree(federation.home("north") / "requests", tmp_path / "requests")
+    words = ["--fingerprint", "SHA256:" + ":".join(["AB"] * 32), "--data", federation.data["north"]]
+    command = federate(tmp_path, "join", federation.signed["north"], *words)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "fingerprint" in done.stderr.lower()
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "kits").rglob("client.key"))
+
+
+def test_two_coordinators_with_one_kit(federation):
+    """The second cannot take the address."""
+    with pytest.raises(RuntimeError, match="is it served already"):
+        federation.call("coordinator", "serve", federation.address)
+
+
+def test_a_copied_kit_beside_the_original(federation, tmp_path):
+    """The copy is not let in while north is there; north goes on."""
+    copy = tmp_path / "copy"
+    shutil.copytree(federation.home("north"), copy)
+    (copy / "audit.jsonl").unlink(missing_ok=True)
+    words = ["--fingerprint", federation.fingerprint, "--data", federation.data["north"]]
+    with beside(tmp_path, federate(copy, "join", federation.signed["north"], *words)) as said:
+        federation.wait(lambda: "refused a second north" in federation.log("coordinator"), "the copy is refused")
+        assert "Successfully registered" not in said()
+    assert not (copy / "audit.jsonl").exists()
+    assert "already registered" not in federation.log("coordinator").split("refused a second north")[1]
+
+
+def test_another_hospital_s_kit(federation, tmp_path):
+    """Who holds south's certificate is south, whatever it calls itself."""
+    kit = tmp_path / "kit"
+    shutil.copytree(federation.home("south") / "kits/fco/prod_00/south", kit)
+    config = kit / "startup/fed_client.json"
+    config.write_text(config.read_text().replace("south", "west"))
+    with beside(tmp_path, client(kit, "west")):
+        federation.wait(lambda: "claimed endpoint 'west'" in federation.log("coordinator"), "the liar is refused")
+    assert "west" not in federation.call("coordinator", "status")
+
+
+def client(kit: Path, name: str) -> list[object]:
+    """FLARE's process of a site, without ours before it."""
+    words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={name}", "config_folder="]
+    return [sys.executable, "-u", "-m", "nvflare.private.fed.app.client.client_train", "-m", kit, *words]
+
+
+def test_a_hospital_cannot_ask_another(federation, tmp_path):
+    """Neither in its own name nor in the server's: the server passes nothing on, and nothing runs."""
+    kit, found = federation.home("east") / "kits/fco/prod_00/east", tmp_path / "found"
+    federation.stop("east", signal.SIGTERM)
+    (kit / "local/custom").mkdir()
+    shutil.copy(HERE / "probe.py", kit / "local/custom/probe.py")
+    resources = json.loads((kit / "local/resources.json").read_text())
+    resources["components"].append({"id": "probe", "path": "probe.Probe", "args": {}})
+    resources["class_allow_list"].append("probe.Probe")
+    (kit / "local/resources.json").write_text(json.dumps(resources))
+    try:
+        with beside(tmp_path, client(kit, "east"), env=os.environ | {"PROBE": str(found)}, cwd=kit):
+            federation.wait(found.exists, "the probe ends")
+    finally:
+        shutil.rmtree(kit / "local/custom")
+        federation.join("east")
+    outcomes = json.loads(found.read_text())
+    assert len(outcomes) == 6
+    assert set(outcomes.values()) <= {"unauthenticated", "timeout"}
+    assert not Path(f"{found}.ran").exists()
+    assert federation.log("coordinator").count("refused a message of east (east -> north)") >= 3
+    assert federation.log("coordinator").count("bound to origin east, not message origin server") >= 3

@@ -1,0 +1,346 @@
+"""What a site refuses: each in one line, in its audit file too, with nothing done and nothing lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.errors import UserError
+from fco_cli.federated_data.preparation import Recipe, agree
+from fco_cli.federated_data.summary import Summary
+from fco_cli.federation.clients import AtSites
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import Policy
+from fco_cli.federation.site import Site, sent_task
+from fco_cli.federation.task import CustomAtSites
+from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.simulation.engine import Setup
+from fco_cli.simulation.sampling import Sampler
+from tests.federation.test_clients import NAMES, run, task_of
+
+SESSION = "f" * 32
+
+
+@pytest.fixture
+def asked(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
+    """A site, as somebody sees it who writes messages by hand."""
+
+    def make(policy: Policy | None = None, loss: str = "logistic"):
+        site: Site = make_site("north", hospitals(loss), policy)
+        number = iter(range(1, 1000))
+
+        def ask(kind: str, head: dict | None = None, session: str = SESSION, **arrays: np.ndarray) -> Message:
+            content = Message(kind, {"session": session, "number": next(number), **(head or {})}, arrays).packed()
+            ask.last = content
+            return Message.unpacked(site.answer(content))
+
+        ask.site = site
+        return ask
+
+    return make
+
+
+def prepared(ask, **changes):
+    task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
+    ask("describe")
+    head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None}
+    return ask("prepare", head | changes)
+
+
+def at_work(ask, **changes):
+    summary = Summary.of_plain(prepared(ask).head["summary"])
+    agreed = agree(summary, Recipe(standardize=False)).as_json()
+    ask("apply", {"preparation": agreed, "outputs": 1, "start": None})
+    head = {
+        "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
+        "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
+    }  # fmt: skip
+    numbers = {"client_lr": np.ones(1), "server_lr": np.ones(1), "psi": np.ones((1, 1)), "options": np.zeros((1, 1))}
+    numbers["transform"] = np.zeros((1, 1))
+    return ask("stack", head | changes, **numbers)
+
+
+TRAIN = {
+    "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
+    "steps": None, "last_batch": "keep",
+}  # fmt: skip
+STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
+
+
+def refused(answer: Message, reason: str) -> None:
+    assert answer.kind == "refused"
+    assert reason in answer.head["reason"]
+    assert not answer.arrays
+
+
+def last_outcome(ask) -> str:
+    return json.loads((ask.site.audit.path).read_text().splitlines()[-1])["outcome"]
+
+
+def test_an_honest_question_is_answered(interpreted, asked):
+    ask = asked()
+    assert at_work(ask).kind == "stack"
+    answer = ask("train", TRAIN, **STATE)
+    assert answer.kind == "train"
+    assert all(values.shape == (1, 6) for values in answer.arrays.values())
+    assert last_outcome(ask) == "answered"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 7, b"\xff" * 100, (2**40).to_bytes(8, "big") + b"{}", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}"],
+)
+def test_bytes_that_are_no_message(asked, content):
+    ask = asked()
+    refused(Message.unpacked(ask.site.answer(content)), "head")
+    assert last_outcome(ask).startswith("refused")
+
+
+def test_a_billion_numbers_that_are_declared_are_not_allocated(asked):
+    text = json.dumps({"kind": "describe", "head": {}, "arrays": {"w": ["float64", 10**9]}}).encode()
+    answer = asked().site.answer(len(text).to_bytes(8, "big") + text)
+    refused(Message.unpacked(answer), "declares more numbers than it brings")
+
+
+@pytest.mark.parametrize("dtype", ["object", "<U5", "complex128", "float64]", None, 3])
+def test_arrays_of_other_types(asked, dtype):
+    text = json.dumps({"kind": "describe", "head": {}, "arrays": {"w": [dtype, 1]}}).encode()
+    refused(Message.unpacked(asked().site.answer(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "no type")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"z": np.zeros((1, 7))}, "z is float64 [1, 7], must be float64 [1, 6]"),
+        ({"z": np.zeros((1, 6), np.float32)}, "z is float32 [1, 6], must be float64 [1, 6]"),
+        ({"z": np.zeros((2, 6))}, "must be float64 [1, 6]"),
+    ],
+)
+def test_a_state_of_the_wrong_shape_or_type(interpreted, asked, changes, reason):
+    ask = asked()
+    at_work(ask)
+    refused(ask("train", TRAIN, **(STATE | changes)), reason)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_state_that_is_not_finite_gives_an_answer_that_is_not(interpreted, asked, value):
+    """It is what the simulation computes with it: the coordinator drops such messages, and the site remembers none."""
+    ask = asked()
+    at_work(ask)
+    answer = ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)}))
+    assert not all(np.isfinite(values).all() for values in answer.arrays.values())
+    assert ask.site.memory.rows == {}
+
+
+def test_a_message_that_comes_twice_or_too_late(asked):
+    ask = asked()
+    ask("describe")
+    first = ask.last
+    prepared(ask)
+    refused(Message.unpacked(ask.site.answer(first)), "came twice, or too late")
+    assert last_outcome(ask) == "refused: a message came twice, or too late"
+
+
+def test_another_coordinator(asked):
+    ask = asked()
+    prepared(ask)
+    refused(ask("evaluate", {"jobs": 1, "test": False}, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+
+
+@pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
+def test_kinds_that_are_not_known(asked, kind):
+    refused(asked()(kind), "not known here")
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ({"path": "/etc/passwd"}, None),  # taken away: a site reads its own file, whatever is sent
+        ({"loss": "os.system"}, "task.loss"),
+        ({"loss": 3}, "task.loss"),
+        ({"code": "import os"}, "no such key"),
+        ({"standardize": "${oc.env:HOME}"}, "task.standardize"),
+    ],
+)
+def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
+    ask = asked()
+    usual = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
+    answer = prepared(ask, task=usual | task)
+    if reason is None:
+        assert answer.head["training"] == 31
+    else:
+        refused(answer, reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"algo": {"name": "subprocess.Popen"}}, "algo.name"),
+        ({"algo": {"name": "optimum"}}, "no federated algorithm"),
+        ({"algo": {"name": "zhj", "local_steps": "x"}}, "no such key"),
+        ({"regularizer": {"name": "l1", "strength": -1.0}}, "regularizer.strength"),
+        (
+            {"regularizer": {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}},
+            "mapping",
+        ),
+        ({"mirror": {"name": "euclid"}}, "mirror.name"),
+        ({"transform": {"name": "pickle"}}, "transform.name"),
+        ({"jobs": 0}, "numbers"),
+        ({"jobs": 10**9}, "max_numbers"),
+    ],
+)
+def test_stacks_that_are_refused(asked, changes, reason):
+    refused(at_work(asked(), **changes), reason)
+
+
+@pytest.mark.parametrize("token", ["../../../tmp/x", "/etc", "0" * 31, "", "0" * 31 + "/"])
+def test_a_token_is_no_path(interpreted, asked, token, tmp_path):
+    ask = asked()
+    at_work(ask)
+    refused(ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "no token")
+    refused(ask("forget", {"tokens": [token]}), "no token")
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Policy(min_rows=40), "fewer rows"),
+        (Policy(losses=["squared"], min_rows=2), "losses: squared"),
+        (Policy(algorithms=["fedavg"], min_rows=2), "algorithms: fedavg"),
+        (Policy(regularizers=["l1_ball"], min_rows=2), "regularizers: l1_ball"),
+        (Policy(messages=["describe", "prepare", "apply", "stack"], min_rows=2), "does not allow evaluate"),
+        (Policy(max_rounds=3, min_rows=2), "limit of 3 rounds"),
+        (Policy(max_evaluations=3, min_rows=2), "limit of 3 evaluations"),
+        (Policy(max_numbers=5, min_rows=2), "max_numbers: 5"),
+    ],
+)
+def test_a_policy_is_kept_and_the_analyst_told(interpreted, hospitals, make_sites, make_hparams, policy, reason):
+    folder = hospitals("logistic")
+
+    def whole_run() -> None:
+        task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder, policy=policy))
+        psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
+        hparams = make_hparams(rounds=5, clients_per_round=3)
+        problem = task.data(0, "float64").joined(psi)
+        hold = problem.data.clients_at_work(hparams, 0)
+        rate = np.array([0.1])
+        run(Setup(task, problem, hparams, 0, algorithm, clients=hold), Varying.in_rates(algorithm, psi, rate, rate))
+
+    with pytest.raises(UserError, match=reason) as told:
+        whole_run()
+    assert str(told.value).startswith(tuple(f"{name}: " for name in NAMES))
+    assert "\n" not in str(told.value)
+
+
+def test_the_audit_file_has_every_message_and_no_number(interpreted, asked):
+    ask = asked()
+    at_work(ask)
+    entries = [json.loads(line) for line in ask.site.audit.path.read_text().splitlines()]
+    assert [entry["kind"] for entry in entries] == ["describe", "prepare", "apply", "stack"]
+    assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
+
+
+def test_what_leaves_a_site_does_not_grow_with_its_rows(interpreted, asked, monkeypatch):
+    """Every answer to an honest coordinator has the size of the model, whatever the number of rows."""
+    ask = asked()
+    at_work(ask)
+    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", {"jobs": 1, "test": False}, w=np.zeros((1, 6)))):
+        assert answer.kind != "refused"
+        assert all(values.size <= 6 for values in answer.arrays.values())
+
+
+class TestWhatASiteSends:
+    """The coordinator does not believe an answer because a site has sent it."""
+
+    @pytest.fixture
+    def session(self, hospitals, make_sites, make_hparams, make_algorithm):
+        folder = hospitals("logistic")
+        task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder))
+        problem = task.data(0, "float64").joined(L1(strength=0.1))
+        algorithm = make_algorithm("feddualavg", problem)
+        hparams = make_hparams(clients_per_round=3)
+        clients = AtSites(task.connection, problem, algorithm, 1, hparams, 0)
+        return task.connection, clients, algorithm, problem, hparams
+
+    def trained(self, session):
+        _, clients, algorithm, problem, hparams = session
+        state = algorithm.initial_state(problem.initial_models(algorithm.varying.psi))
+        return clients.round(algorithm, state, Sampler(problem.data.sizes, hparams, 0).cohort(0))
+
+    @pytest.mark.parametrize(
+        ("values", "reason"),
+        [
+            (np.zeros((1, 7)), "must be float64 [1, 6]"),
+            (np.zeros((1, 6), np.float32), "must be float64 [1, 6]"),
+            (np.zeros((1, 6), np.int64), "must be float64 [1, 6]"),
+            (np.zeros((10**6,)), "must be float64 [1, 6]"),
+        ],
+    )
+    def test_of_the_wrong_shape_or_type(self, interpreted, session, values, reason):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == "train":
+                return Message("train", message.head, dict.fromkeys(message.arrays, values)).packed()
+            return answer
+
+        session[0].link.changed = changed
+        with pytest.raises(UserError) as told:
+            self.trained(session)
+        assert str(told.value).startswith("north: sent what cannot be used: ")
+        assert reason in str(told.value)
+
+    @pytest.mark.parametrize("answer", [b"", b"x" * 1000, Message("train", {"number": 1}).packed()])
+    def test_no_answer_to_this_question(self, interpreted, session, answer):
+        session[0].link.changed = lambda name, own: answer if name == "north" else own
+        with pytest.raises(UserError, match=r"^north: sent what cannot be used"):
+            self.trained(session)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_not_finite_weighs_nothing(self, interpreted, session, value):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == "train":
+                arrays = {key: np.full_like(values, value) for key, values in message.arrays.items()}
+                return Message("train", message.head, arrays).packed()
+            return answer
+
+        session[0].link.changed = changed
+        made = self.trained(session)
+        assert made.dropped.tolist() == [1]
+        assert all(np.isfinite(values).all() for values in made.state.values())
+
+    def test_another_version(self, hospitals, make_sites, monkeypatch):
+        monkeypatch.setattr("fco_cli.federation.sites.code_digest", lambda: "0" * 16)
+        sites = make_sites(hospitals("logistic"))
+        with pytest.raises(UserError, match=r"east: its fco-cli is .* all parties must install the same"):
+            sites.described()
+
+    def test_other_features(self, hospitals, make_sites, tmp_path):
+        folder = tmp_path / "data"
+        folder.mkdir()
+        for name in NAMES:
+            arrays = dict(np.load(hospitals("logistic") / f"{name}.npz"))
+            arrays["features"] = np.array(["a", "b", "c", "d", "f" if name == "south" else "e"])
+            np.savez(folder / f"{name}.npz", **arrays)
+        task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder))
+        with pytest.raises(UserError, match="south: its features are not those of east"):
+            task.data(0, "float64")
+
+
+def test_labels_are_counted_among_everyones_classes(interpreted, make_sites, tmp_path):
+    folder: Path = tmp_path / "data"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for name, words in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
+        y = np.arange(12) % 2
+        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=words)
+    task = CustomAtSites.of(task_of(folder, "softmax"), make_sites(folder))
+    made = task.data(0, "float64")
+    assert made.description.classes == ["maybe", "no", "yes"]
+    assert made.model.widths[-1] == 3

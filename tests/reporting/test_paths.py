@@ -1,0 +1,123 @@
+"""Records of experiment=path, written here by hand: what a report makes of them, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fco_cli.reporting.gate import BadRecord
+from fco_cli.reporting.path_figures import caption_of, save_figures
+from fco_cli.reporting.paths import RecordedPath
+from fco_cli.reporting.report import make_report
+from fco_cli.reporting.studies import collect
+
+VALUES = np.geomspace(1, 0.01, 8)
+FEATURES = ["age", "sex", "$chol$"]
+
+
+def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=True):
+    """A path of eight models of three features (of a 2 x 2 matrix for the nuclear norm)."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((8, 4 if psi == "nuclear" else 3)) * np.linspace(0, 1, 8)[:, None]
+    values = VALUES if dial == "strength" else VALUES[::-1]
+    lines = [f"{dial},cv_loss,cv_error,train_loss,nonzeros,rounds,kkt" + (",rank" if psi == "nuclear" else "")]
+    lines += [
+        f"{v},{1 - i / 10},0.05,{1 - i / 9},{np.count_nonzero(w)},30,1e-9" + (",1" if psi == "nuclear" else "")
+        for i, (v, w) in enumerate(zip(values, weights, strict=True))
+    ]
+    (folder / "path.csv").write_text("\n".join(lines) + "\n")
+    np.savez(folder / "path.npz", values=values, models=np.column_stack([weights, np.ones(8)]), losses=np.ones((3, 8)))
+    logistic = ",auc,auc_error,calibration_intercept,calibration_slope" if loss == "logistic" else ",r2"
+    rows = ["choice,client,rows,loss,loss_error" + logistic]
+    for choice in ("min", "1se"):
+        for client, count in (("all clients", 30), ("north", 20), ("south", 9), ("=tiny", 1)):
+            extra = ",0.8,0.05,0.1,0.9" if loss == "logistic" and count > 1 else "," * logistic.count(",")
+            rows.append(f"{choice},{client},{count},0.4,0.1" + (extra if loss == "logistic" else ",0.5"))
+    (folder / "clients.csv").write_text("\n".join(rows) + "\n")
+    if loss == "logistic":
+        bins = [f"{choice},10,{p},{p}" for choice in ("min", "1se") for p in (0.2, 0.5, 0.8)]
+        (folder / "calibration.csv").write_text("\n".join(["choice,rows,predicted,observed", *bins]) + "\n")
+    for choice in ("min", "1se"):
+        (folder / choice).mkdir()
+        block = weights[-1].reshape(2, 2) if psi == "nuclear" else weights[-1]
+        np.savez(folder / choice / "model.npz", weights=block, bias=np.ones(1))
+        (folder / choice / "model.csv").write_text("feature,weight\nage,0.5\n")
+    result = {
+        "status": "finished", "kind": "path", "task": "heart", "regularizer": psi, "loss": loss, "dial": dial,
+        "rows": 30, "clients": 3, "folds": 3, "by": "rows", "features": None if psi == "nuclear" else FEATURES,
+        "chosen": {"min": {"place": 6}, "1se": {"place": 4}},
+        "stability": {"place": 5, "threshold": 0.75, "bound": 0.9, "stable": [0], "frequency": [1.0, 0.4, 0.0]}
+        if stability else None,
+    }  # fmt: skip
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({}, {"cv", "coefficients", "clients", "calibration", "stability"}),
+        ({"psi": "nuclear", "loss": "squared", "stability": False}, {"cv", "coefficients", "clients"}),
+        ({"psi": "l1_ball", "dial": "radius", "stability": False}, {"cv", "coefficients", "clients", "calibration"}),
+    ],
+)
+def test_every_figure_is_drawn_with_its_numbers(tmp_path, options, kinds):
+    path = RecordedPath.read(write_path(tmp_path / "record", **options))
+    made = save_figures(path, tmp_path)
+    assert made.keys() == kinds
+    for kind, png in made.items():
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert png.with_suffix(".pdf").exists()
+        assert png.with_suffix(".csv").read_text()
+        assert "{" not in caption_of(path, kind)
+
+
+def test_a_matrix_shows_its_singular_values(tmp_path):
+    path = RecordedPath.read(write_path(tmp_path / "record", psi="nuclear"))
+    assert path.names == ["singular value 1", "singular value 2"]
+    assert (path.weights[:, 0] >= path.weights[:, 1]).all()
+
+
+def test_a_report_of_paths_alone(tmp_path):
+    """Two of one task are told apart; a formula for a client's name is text in a spreadsheet."""
+    for name in ("one", "other"):
+        write_path(tmp_path / "records" / name)
+    results = collect([tmp_path / "records"])
+    assert [path.slug for path in results.paths] == ["path_heart", "path_heart_2"]
+    assert not results.left_out
+    report = make_report(results, tmp_path / "report")
+    page = report.page.read_text()
+    assert "heart: the path of l1, 30 rows of 3 clients, 3 folds by rows of every client" in page
+    assert "no p-values" in page
+    assert "'=tiny" in (tmp_path / "report" / "figures" / "path_heart_clients.csv").read_text()
+
+
+DAMAGES = {
+    "no table": lambda folder: (folder / "path.csv").write_bytes(b"\x00\xff"),
+    "other columns": lambda folder: (folder / "path.csv").write_text("a,b\n1,2\n"),
+    "another length": lambda folder: np.savez(folder / "path.npz", models=np.ones((3, 4))),
+    "no arrays": lambda folder: (folder / "path.npz").write_bytes(b"zip"),
+    "a choice beyond": lambda folder: _change(folder, chosen={"min": {"place": 99}, "1se": {"place": 0}}),
+    "no choice": lambda folder: _change(folder, chosen={}),
+    "no clients": lambda folder: (folder / "clients.csv").unlink(),
+    "infinite weights": lambda folder: np.savez(folder / "path.npz", models=np.full((8, 4), np.inf)),
+}
+
+
+def _change(folder, **values):
+    path = folder / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_left_out_with_a_line(tmp_path, damage):
+    folder = write_path(tmp_path / "record")
+    DAMAGES[damage](folder)
+    with pytest.raises(BadRecord):
+        RecordedPath.read(folder)
+    results = collect([tmp_path])
+    assert not results.paths
+    assert [place for place, _ in results.left_out] == [folder]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run
+from fco_cli.config.schemas import register
+
+FEW = ["path.strengths=4", "path.folds=3", "path.ratio=0.1", "path.tolerance=1e-3", "hparams.tolerance=1e-5"]
+
+
+@pytest.fixture(scope="module")
+def run_of() -> Iterator[Callable[..., Run]]:
+    """The run of experiment=path with these overrides, small unless they say otherwise."""
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        yield lambda *overrides: Run.of(compose("config", overrides=["experiment=path", *FEW, *overrides]))
+
+
+@pytest.fixture
+def table(tmp_path) -> Callable[..., str]:
+    """A CSV file of three clinics, two of whose four features matter; `changed` may alter its columns first."""
+
+    def write(name: str = "clinics.csv", rows: int = 60, changed: Callable[[dict], None] | None = None) -> str:
+        random = np.random.default_rng(0)
+        x = random.standard_normal((rows, 4)) * [1, 2, 5, 1] + [0, 3, -2, 1]
+        chance = 1 / (1 + np.exp(-(1.5 * x[:, 0] - 0.8 * (x[:, 1] - 3))))
+        columns = {
+            **{f"x{k}": x[:, k].copy() for k in range(4)},
+            "y": (random.random(rows) < chance).astype(int),
+            "client": np.array(["a", "b", "c"])[np.arange(rows) % 3],
+            "split": np.where(np.arange(rows) % 6 == 5, "test", "train"),
+        }
+        if changed is not None:
+            changed(columns)
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return str(tmp_path / name)
+
+    return write

@@ -1,0 +1,81 @@
+"""A run that goes on from a checkpoint which is not its own."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.simulation import memory
+from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.record import Record
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.problems import problem_of, varying_of
+from fco_cli.sweeps.runner import execute
+
+register()
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+SMALL = [
+    "task=lasso", "task.dimension=6", "task.ones=2", "task.clients=4", "task.samples=8", "algo=zhj",
+    "hparams.clients_per_round=2", "hparams.batch_size=4", "hparams.rounds=6",
+]  # fmt: skip
+
+
+class Silent:
+    """Watches, and says nothing."""
+
+    on_start = on_round = on_outcome = lambda *_: None
+
+
+def run_in(folder):
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        return Run.of(compose("config", overrides=[*SMALL, f"output_dir={folder}"]))
+
+
+def metrics(run):
+    return list(csv.reader((run.folder / "metrics.csv").read_text().splitlines()))
+
+
+def interrupted(run, rounds=3):
+    """A job of this run after some rounds, with a folder for its clients' memory."""
+    record = Record(run.folder)
+    record.create()
+    setup = Setup(run.task, problem_of(run), run.hparams, run.seed, run.algo)
+    simulation = Simulation(setup, [job := Job()], varying_of([run]), [run.folder])
+    for _ in range(rounds):
+        simulation.advance()
+    simulation.snapshot()
+    return record, job
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_memory_of_another_shape_starts_a_run_over(tmp_path, monkeypatch, caplog, large):
+    """As from a version of the method whose clients remembered two arrays: a line, and the numbers of a fresh run."""
+    if large:
+        monkeypatch.setattr(memory, "LARGE", 1)
+    whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
+    execute([whole], Silent(), Stop())
+    record, job = interrupted(run)
+    if large:
+        job.memory["row"] = job.memory["row"] * [2, 1, 1]
+    else:
+        job.memory["rows"] = np.repeat(job.memory["rows"], 2, axis=1)
+    record.save_checkpoint(job)
+    execute([run], Silent(), Stop())
+    assert "remember arrays of another shape or precision; the stack starts over" in caplog.text
+    assert metrics(run) == metrics(whole)
+
+
+def test_a_checkpoint_of_its_own_is_gone_on_from(tmp_path, caplog):
+    whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
+    execute([whole], Silent(), Stop())
+    record, job = interrupted(run)
+    record.save_checkpoint(job)
+    execute([run], Silent(), Stop())
+    assert "starts over" not in caplog.text
+    assert "continued from round 3" in (run.folder / "run.log").read_text()
+    assert metrics(run) == metrics(whole)

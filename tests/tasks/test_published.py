@@ -1,0 +1,123 @@
+"""The published tables, where they are at hand: what they hold, and that pooled rows would give the same problems."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from fco_cli.errors import UserError
+from fco_cli.federated_data.preparation import Preparation
+from fco_cli.federated_data.published import PUBLICATIONS
+from fco_cli.federated_data.readers import read_features
+
+FOLDERS = {"heart": "heart_disease", "crime": "communities_crime", "eicu": "eicu_demo"}
+HOSPITALS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+
+
+@pytest.fixture
+def build(build_task, real_data):
+    def build(name: str, *overrides: str):
+        return build_task(f"task={name}", f"task.data_dir={real_data(FOLDERS[name])}", *overrides)[1]
+
+    return build
+
+
+def test_every_publication_is_a_task(make_run):
+    for name in PUBLICATIONS:
+        assert make_run(f"task={name}").task.publication == name
+
+
+def test_heart(real_data):
+    data = PUBLICATIONS["heart"].read(str(real_data("heart_disease")), 0)
+    assert dict(zip(*np.unique(data.client, return_counts=True), strict=True)) == HOSPITALS
+    chol = data.x[:, data.feature_names.index("chol")]
+    assert np.isnan(chol[data.client == "switzerland"]).all()  # all of them are written as 0
+    assert np.isnan(chol).sum() == 202
+    assert {data.feature_names[k]: levels for k, levels in data.levels.items()} == {
+        "cp": ["1", "2", "3", "4"], "restecg": ["0", "1", "2"], "slope": ["1", "2", "3"], "thal": ["3", "6", "7"],
+    }  # fmt: skip
+    assert data.y.mean() == pytest.approx(509 / 920)
+
+
+def test_crime_and_eicu(real_data):
+    crime = PUBLICATIONS["crime"].read(str(real_data("communities_crime")), 2)
+    assert crime.x.shape[1] == 122
+    assert crime.feature_names[0] == "population"
+    police = np.isnan(crime.x).mean(axis=0) > 0.8
+    assert police.sum() == 22
+    eicu = PUBLICATIONS["eicu"].read(str(real_data("eicu_demo")), 10)
+    assert (len(eicu.clients), eicu.x.shape[1]) == (157, 43)
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "loss"), [("heart", 4, "logistic"), ("crime", 35, "squared"), ("eicu", 157, "logistic")]
+)
+def test_they_are_problems_without_another_word(build, name, clients, loss):
+    problem = build(name)
+    assert (problem.data.clients, problem.loss.name) == (clients, loss)
+    for rows in (problem.data, problem.held_out):
+        assert np.isfinite(rows.x).all()
+    np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-9)
+    constant = problem.data.x.std(axis=0) < 1e-9
+    np.testing.assert_allclose(problem.data.x.std(axis=0)[~constant], 1)
+
+
+def test_the_optimum_on_heart_is_scikit_learns_on_the_pooled_table(run_stack, real_data, tmp_path):
+    """lambda = 0.05, all rows alike: the imputing, coding and scaling of the pooled rows is pandas' work here."""
+    folder = real_data("heart_disease")
+    run_stack(
+        [["task=heart", f"task.data_dir={folder}", "task.holdout=none", "algo=optimum", "hparams.weighting=examples",
+          "hparams.dtype=float64"]]
+    )  # fmt: skip
+    names = PUBLICATIONS["heart"].columns.names
+    tables = [pd.read_csv(folder / f"processed.{name}.data", names=names, na_values="?") for name in HOSPITALS]
+    table = pd.concat(tables, ignore_index=True)
+    y = table.pop("num") > 0
+    table[["chol", "trestbps"]] = table[["chol", "trestbps"]].replace(0, np.nan)
+    parts = []
+    for name in table:
+        if name in PUBLICATIONS["heart"].columns.categorical:
+            dummies = pd.get_dummies(
+                table[name].astype("Int64").astype("string"), prefix=name, prefix_sep="=", dtype=float
+            )
+            dummies[table[name].isna()] = np.nan
+            parts.append(dummies.fillna(dummies.mean()))
+        else:
+            parts.append(table[name].fillna(table[name].mean()))
+    pooled = pd.concat(parts, axis=1)
+    x = (pooled - pooled.mean()) / pooled.std(ddof=0)
+    theirs = LogisticRegression(l1_ratio=1, C=1 / (0.05 * len(y)), solver="saga", tol=1e-10, max_iter=20_000).fit(x, y)
+    (record,) = (tmp_path / "outputs" / "heart" / "optimum").iterdir()
+    with np.load(record / "model.npz") as ours:
+        found = ours["weights"].ravel()
+    assert json.loads((record / "linear_model.json").read_text())["features"] == list(pooled.columns)
+    np.testing.assert_allclose(found, theirs.coef_[0], atol=1e-5)
+    np.testing.assert_array_equal(found != 0, np.abs(theirs.coef_[0]) > 1e-6)
+
+
+def test_a_new_table_is_predicted_from_what_the_record_keeps(build, real_data, tmp_path):
+    """With or without a header."""
+    problem = build("heart", "task.holdout=none")
+    problem.description.write(tmp_path, np.ones((1, problem.data.x.shape[1])), np.zeros(1))
+    preparation = Preparation.of_json((tmp_path / "preparation.json").read_text(), "here")
+    given = (real_data("heart_disease") / "processed.va.data").read_text()
+    (tmp_path / "new.csv").write_text(given)
+    expected = problem.data.client(3).x  # va is the last
+    np.testing.assert_allclose(preparation.apply(read_features(tmp_path / "new.csv", preparation.table)), expected)
+    (tmp_path / "new.csv").write_text(",".join(preparation.table.names) + "\n" + given)
+    np.testing.assert_allclose(preparation.apply(read_features(tmp_path / "new.csv", preparation.table)), expected)
+
+
+def test_what_is_not_here_is_said_in_one_line(make_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(
+        UserError, match=r"task.data_dir: eicu_demo needs the folder of eicu_apache.csv \(docs/data.md\)"
+    ):
+        make_run("task=eicu").task.build(0, "float64")
+    with pytest.raises(UserError, match=r"processed.cleveland.data: cannot be read: No such file or directory"):
+        make_run("task=heart", f"task.data_dir={tmp_path}").task.contents()
+    assert make_run("task=heart").task.missing_data() is not None
