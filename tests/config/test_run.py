@@ -34,7 +34,7 @@ def run_of():
         ("transform=clip_noise transform.delta=0", "transform.delta: got 0.0, must be above 0, below 1"),
         ("transform=clip_noise transform.delta=1", "transform.delta: got 1.0, must be above 0, below 1"),
         ("transform=clip_noise hparams.weighting=examples", "hparams.weighting: got 'examples', must be uniform"),
-        ("transform=clip_noise algo=zhj", "transform: got 'clip_noise', must be none or topk: zhj's server adds up"),
+        ("transform=clip_noise algo=zhj", "transform: got 'clip_noise', must be one without noise: zhj's server"),
         ("transform=quantize algo=feddr", "transform: got 'quantize', must be none or topk: feddr's server adds up"),
         ("transform=topk transform.name=quantize", "transform.name: got 'quantize', must be topk"),
         ("transform=topk +transform.k=3", "transform.k: no such key; allowed: name, share"),

@@ -44,6 +44,7 @@ class Records:
         hparams: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
         psi: dict[str, Any] | None = None,
+        transform: dict[str, Any] | None = None,
         paper: str = "Figure 3",
         twin_of: str = "",
         data: str = "",
@@ -72,6 +73,7 @@ class Records:
             "algo": {"name": algo, **(options or {})},
             "regularizer": psi or {"name": "l1", "strength": 0.5},
             "mirror": {"name": "euclidean"},
+            **({"transform": transform} if transform else {}),
             "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
             | (hparams or {}),
             "seed": seed,
@@ -82,7 +84,7 @@ class Records:
             "profile": {"name": profile, "scale": scale, "note": ""},
         }  # fmt: skip
         family = digest(config["task"], config["regularizer"], config["hparams"]["weighting"], data)
-        run_id = digest(family, algo, options, client_lr, server_lr, seed, hparams, experiment, profile)
+        run_id = digest(family, algo, options, transform, client_lr, server_lr, seed, hparams, experiment, profile)
         folder = self.root / (experiment or "alone") / "lasso" / algo / run_id
         folder.mkdir(parents=True)
         result = {

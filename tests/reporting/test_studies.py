@@ -29,6 +29,17 @@ def test_profiles_and_overrides_make_studies_of_their_own(records):
     assert collect([records.root]).study("lasso_i").slug == "lasso_i"
 
 
+def test_every_transform_makes_a_study_of_its_own(records):
+    """A record of before there were any is one without; the optimum, which sends nothing, joins them all."""
+    records.add(client_lr=0.01)
+    records.add(client_lr=0.02, transform={"name": "none"})
+    records.add(transform={"name": "topk", "share": 0.1})
+    records.add("optimum", transform={"name": "topk", "share": 0.1})
+    plain, sparse = collect([records.root]).studies
+    assert [len(plain.runs), len(sparse.runs)] == [3, 2]
+    assert sparse.variant == "transform.name=topk, transform.share=0.1"
+
+
 def test_the_optimum_serves_every_profile(records):
     records.add(profile="quick")
     records.add(profile="paper")

@@ -402,3 +402,15 @@ def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
     with pytest.raises(UserError, match="column 'x' is 'tall'"):
         run_stack([["task=custom", f"task.path={tmp_path / 't.csv'}"]])
     assert {path.name for path in (tmp_path / "outputs").rglob("*") if path.is_file()} <= {".lock"}
+
+
+def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
+    """It is in the record for each of them; a stranger gets their mean."""
+    task, problem = build(table, "task.client=hospital", "task.label=diagnosis", "task.site_intercept=true")
+    task.export(problem, np.zeros(problem.layout.size), tmp_path)
+    own = pd.read_csv(tmp_path / "site_intercepts.csv", index_col="client")["intercept"]
+    assert list(own.index) == sorted(["north", "south", "east", "west", "lake", "hill"])
+    shares = np.array([problem.data.client(m).y.mean() for m in range(6)])
+    np.testing.assert_allclose(own, np.log(shares) - np.log1p(-shares), atol=1e-9)
+    with np.load(tmp_path / "linear_model.npz") as arrays:
+        assert arrays["intercept"] == pytest.approx(own.mean())
