@@ -154,4 +154,4 @@ class GroupLasso(Regularizer):
         lengths, sizes = squared_lengths(w, block.each, psi.group_size)
         for i in range(w.shape[0]):
             g = int(block.each[i])
-            out[i] = 0.0 if lengths[g] == 0 else psi.strength * np.sqrt(sizes[g] / lengths[g]) * w[i]
+            out[i] = 0.0 if lengths[g] == 0 else psi.strength * np.sqrt(sizes[g]) * (w[i] / np.sqrt(lengths[g]))
