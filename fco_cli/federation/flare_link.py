@@ -46,11 +46,16 @@ class FlareLink:
         self.sites, self.key = sites, secrets.token_hex(16)
         self.end = time.monotonic() + patience
         self.session = self.session_of(kit_of(home, LEAD), self.end)
-        self._wait_for_sites()
-        with tempfile.TemporaryDirectory() as folder:
-            self._write_job(Path(folder))
-            self.job = self.session.submit_job(folder)
-        self._wait_for_start()
+        self.job = ""
+        try:
+            self._wait_for_sites()
+            with tempfile.TemporaryDirectory() as folder:
+                self._write_job(Path(folder))
+                self.job = self.session.submit_job(folder)
+            self._wait_for_start()
+        except BaseException:  # the session's threads would keep this process alive
+            self.close()
+            raise
 
     def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         asked = {"sites": sites, "content": content, "timeout": timeout}
@@ -61,7 +66,8 @@ class FlareLink:
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # whoever does not hear it ends by itself
-            self._send("bye", {}, 1.0)
+            if self.job:
+                self._send("bye", {}, 1.0)
         with contextlib.suppress(Exception):
             self.session.close()
 
