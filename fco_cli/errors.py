@@ -103,4 +103,7 @@ def _plainly(message: str) -> str:
     message = re.sub(
         r"^Value (.*) of type .* 'Union\[int, float, str\]'$", r"got \1, must be a number or auto", message
     )
+    message = re.sub(
+        r"^Value (.*) of type .* 'Union\[int, str\]'$", r"got \1, must be a whole number or a word", message
+    )
     return re.sub("Integer$", "a whole number", re.sub("Float$", "a number", message))

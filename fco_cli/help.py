@@ -13,7 +13,7 @@ GROUPS = {
     "hparams": "learning rates, rounds, clients, batches; follow the task",
     "federation": "who has the clients: this process, or real sites (fco-federate)",
     "hparams/grid": "with -m: a grid of learning rates",
-    "experiment": "with -m: a figure of the paper, ready to run",
+    "experiment": "with -m: a figure of the paper, ready to run; path chooses a strength",
     "profile": "how much of an experiment",
 }
 
@@ -26,6 +26,8 @@ fco-run: federated composite optimization from the command line
       any value of the configuration can be set; hparams.client_lr=auto takes 1/L of the data
   fco-run -m experiment=lasso_i profile=quick
       a sweep over algorithms and learning rates; the same command continues it
+  fco-run -m experiment=path task.path=heart.csv task.client=hospital task.label='num>0'
+      which strength: the path of models, cross-validated, and the two that it chooses (docs/path.md)
 
 Groups (group=option):
 {groups}

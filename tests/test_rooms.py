@@ -22,7 +22,7 @@ FLOORS = [
     {"config"},
     {"sweeps"},
     {"selection"},
-    {"reporting", "theory", "advice"},
+    {"reporting", "theory", "advice", "estimators"},
     {"commands"},
 ]
 ROOMS = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ STRENGTHS = "0.2,0.1,0.05,0.02,0.01"
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # asked to stop, it cleans up too
     with tempfile.TemporaryDirectory() as folder:
         demonstrate(Path(folder))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +22,30 @@ class LinearModel:
     loss: str
     classes: list[str] | None
     preparation: Preparation
+    clients: list[str] = field(default_factory=list)  # who trained
 
-    def write(self, folder: Path, weights: Array, bias: Array) -> None:
-        """Four files from the weights [C, D] and bias [C] for prepared features.
+    def write(
+        self, folder: Path, weights: Array, bias: Array, own: Array | None = None, shares: Array | None = None
+    ) -> None:
+        """Four files from the weights [C, D] and bias [C] for prepared features; with `own` biases of the clients [M] a
+        fifth, and their mean by shares [M] for whoever is none of them.
 
         model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature
         linear_model.npz    coef [C, D] and intercept [C] for features in their own units; mean and scale
         linear_model.json   the names
         preparation.json    how a table becomes these features (federated_data/preparation.py)
+        site_intercepts.csv the clients' own intercepts, for features in their own units
         """
         names = self.preparation.features
         mean = np.array(self.preparation.mean or np.zeros(len(names)))
         scale = np.array(self.preparation.scale or np.ones(len(names)))
         coef = weights / scale
         intercept = bias - (coef * mean).sum(axis=1)
+        if own is not None and shares is not None:
+            named = zip(self.clients, intercept[0] + own, strict=True)
+            lines = [f"{_cell(name)},{value:.17g}" for name, value in named]
+            write_atomically(folder / "site_intercepts.csv", "\n".join(["client,intercept", *lines, ""]).encode())
+            intercept = intercept + shares @ own
         write_atomically(folder / "model.csv", self._table(names, weights, coef))
         arrays = io.BytesIO()
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
@@ -60,3 +70,9 @@ class LinearModel:
 def as_text(name: str) -> str:
     """A spreadsheet would compute a name that begins like a formula; after an apostrophe it is text."""
     return f"'{name}" if name.lstrip().startswith(("=", "+", "-", "@")) else name
+
+
+def _cell(name: str) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([as_text(name)])
+    return text.getvalue()

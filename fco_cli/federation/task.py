@@ -42,6 +42,7 @@ class CustomAtSites(Custom):
             allowed = "auto, split, rows or none between sites"
             require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
         require(self.loss != "auto", "task.loss", self.loss, "named between sites: logistic, squared, ...")
+        require(not self.site_intercept, "task.site_intercept", True, "false between sites")
         for key in ("weights", "class_weight", "partition"):
             require(getattr(self, key) is None, f"task.{key}", getattr(self, key), "null between sites")
 

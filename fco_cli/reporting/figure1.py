@@ -67,7 +67,7 @@ def _spread(cell: Cell, metric: str) -> Spread:
 @styled
 def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
     """A dot for each, with its interval, and the number beside it."""
-    figure, axes = new_figure(0.75 + 0.24 * len(table), 1, len(PANELS), sharey=True)
+    figure, axes = new_figure(0.85 + 0.24 * len(table), 1, len(PANELS), sharey=True)
     places = -np.arange(len(table))
     for axis, (metric, title) in zip(axes[0], PANELS.items(), strict=True):
         for place, row in zip(places, table.to_dict("records"), strict=True):

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 WIDTH = 3.3  # inches
 TITLE_SIGNS = 52  # in a line
+TITLE_LINES, LINE_HEIGHT = 2, 0.135  # figures have room for so many, each so many inches high; for others they grow
 EDGE = "†"
 DPI = 300
 STYLE: dict[Any, Any] = {
@@ -84,6 +85,7 @@ def entitle(figure: Figure, study: Study, *more: str) -> None:
     """What is seen, and in a line below what must be known of it."""
     lines = textwrap.wrap(study.heading, TITLE_SIGNS)
     lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_SIGNS)
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(0, len(lines) - TITLE_LINES))
     figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
 MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
-PIXELS, COLOURS = 640, 64  # of a figure in the page; the files beside it have more
+PIXELS, COLOURS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
 BROAD_PIXELS = 1200  # of one that is as wide as a journal's page
 FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 

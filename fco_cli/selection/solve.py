@@ -1,13 +1,13 @@
 """The models along a path: one stack of strengths, from the null model, each until it has converged.
 
-Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but many times the
-rounds (docs/path.md): a stack is only divided where it would not fit the memory.
+Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but more rounds
+(docs/path.md): a stack is only divided where it would not fit the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.selection.largest import dial_of, null_model, turned
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.selection.largest import null_model, turned
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for
@@ -48,6 +49,18 @@ def solve_path(
     run: Run, data: TaskData, values: Array, tolerance: float, on_round: Callable[[], None], start: Array | None = None
 ) -> Solved:
     """Solve for every value, from `start` [J, P] or from the null model (a stack's successor: from its last one)."""
+    return solve(run, data, [turned(run.regularizer, value) for value in values], tolerance, on_round, start)
+
+
+def solve(
+    run: Run,
+    data: TaskData,
+    regularizers: list[Regularizer],
+    tolerance: float,
+    on_round: Callable[[], None] = lambda: None,
+    start: Array | None = None,
+) -> Solved:
+    """The same for regularizers of one kind, whatever their numbers."""
     problem = replace(problem_on(run, data), held_out=None, test=None)
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
@@ -56,12 +69,12 @@ def solve_path(
     rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
     jobs: list[Job] = []
     size = max(1, int(MEMORY / bytes_per_job(run, problem)))
-    for low in range(0, len(values), size):
-        part = values[low : low + size]
+    for low in range(0, len(regularizers), size):
+        part = regularizers[low : low + size]
         varying = Varying(
             np.full(len(part), rate, problem.dtype),
             np.full(len(part), run.hparams.server_lr, problem.dtype),
-            stack_numbers(turned(run.regularizer, value) for value in part),
+            stack_numbers(part),
             stack_numbers([run.algo] * len(part)),
         )
         block = [Job() for _ in part]
@@ -70,22 +83,26 @@ def solve_path(
         while simulation.advance():
             on_round()
         jobs += block
-    return _solved(run, jobs, values, problem)
+    return _solved(run, jobs, regularizers, problem)
 
 
 def _last(jobs: list[Job], problem: Problem) -> Array:
     if not jobs:
-        return null_model(problem) if dial_of(problem.regularizer) == "strength" else problem.model.initial()
+        penalty = not problem.regularizer.constraint and hasattr(problem.regularizer, "strength")
+        return null_model(problem) if penalty else problem.model.initial()
     assert jobs[-1].model is not None
     return jobs[-1].model
 
 
-def _solved(run: Run, jobs: list[Job], values: Array, problem: Problem) -> Solved:
-    for job, value in zip(jobs, values, strict=True):
+def _solved(run: Run, jobs: list[Job], regularizers: list[Regularizer], problem: Problem) -> Solved:
+    for job, psi in zip(jobs, regularizers, strict=True):
         if job.diverged is not None:
-            what = f"{dial_of(run.regularizer)} {value:.3g}"
-            raise UserError(f"path: {run.algo.name} diverged at {what}: take a smaller hparams.client_lr, or auto")
+            what = " ".join(
+                f"{key} {value:.3g}" for key, value in asdict(psi).items() if isinstance(value, int | float)
+            )
+            raise UserError(f"{run.algo.name} diverged at {psi.name} {what}: take a smaller client_lr, or auto")
     models = np.array([job.model for job in jobs], dtype=float)
-    numbers = stack_numbers(turned(run.regularizer, value) for value in values)
-    residuals = np.array([job.history["kkt_residual"][-1] for job in jobs]) / problem.kkt_scale(numbers)
+    residuals = np.array([job.history["kkt_residual"][-1] for job in jobs]) / problem.kkt_scale(
+        stack_numbers(regularizers)
+    )
     return Solved(models, np.array([job.round for job in jobs]), residuals)

@@ -45,6 +45,7 @@ class Tabular(Task):
     test: str  # what is looked at once, at the end: likewise; auto: split or nothing
     test_fraction: float
     class_weight: str | None  # balanced: every class counts alike
+    site_intercept: bool  # a bias for every client, which it keeps, in the place of one for all
 
     main_metric = "objective"
     validates: ClassVar[str] = "rows"  # what task.holdout=auto is where the file's split has no such rows
@@ -134,12 +135,15 @@ class Tabular(Task):
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
         classes = None if data.classes is None else data.classes.tolist()
+        clients = np.unique(data.client[parts.training]).tolist()
+        one_bias = not self.site_intercept or (outputs == 1 and loss.together is None)
+        require(one_bias, "task.site_intercept", True, f"false for the {loss.name} loss, which has no one intercept")
         return TaskData(
-            training, Linear(len(preparation.features), outputs), loss, validation,
-            description=LinearModel(loss.name, classes, preparation),
+            training, Linear(len(preparation.features), outputs, site_bias=self.site_intercept), loss, validation,
+            description=LinearModel(loss.name, classes, preparation, clients),
             features=tuple(preparation.features),
             test=test,
-            clients=np.unique(data.client[parts.training]).tolist(),
+            clients=clients,
         )  # fmt: skip
 
     def _weighted(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
@@ -179,7 +183,9 @@ class Tabular(Task):
         """Files for people and other software; the local baseline has no single model to export."""
         if model.ndim == 1:
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
-            problem.description.write(folder, weights.astype(float), model[problem.layout.slices["bias"]].astype(float))
+            bias = model[problem.layout.slices["bias"]].astype(float)
+            own = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None
+            problem.description.write(folder, weights.astype(float), bias, own, problem.weights)
 
 
 def _rows(data: FederatedData, rows: Array, training: Array, preparation: Preparation, dtype: str) -> ClientData | None:

@@ -17,6 +17,7 @@ def reproduce(*arguments, cwd):
 
 def test_figures_and_page_are_made(tmp_path):
     """That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
+    (tmp_path / "outputs" / "figures").mkdir(parents=True)  # as an earlier call has left it
     done = reproduce("--profile", "smoke", "lasso_iii", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("lasso_iii_smoke.png", "lasso_iii_smoke.pdf", "lasso_iii_smoke_learning_rates.png"):

@@ -9,9 +9,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
+from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.commands.loopback import Loopback
 from fco_cli.federation.settings import Flare, hang_up
@@ -45,8 +48,10 @@ def files(folder: Path, features: int) -> dict[str, Path]:
 
 
 def measure(home: str, rounds: int) -> None:
-    plain = {"standardize": True, "holdout": "none", "holdout_fraction": 0.2, "huber_delta": 1.0}
-    task = Custom(name="custom", strength=0.1, radius=1, path="", loss="squared", **plain)
+    options: dict[str, Any] = {}
+    for file in ("base/tabular.yaml", "task/custom.yaml"):
+        options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
+    task = Custom(**options | {"path": "", "loss": "squared", "holdout": "none"})
     begin = time.monotonic()
     placed = Flare(sites=sorted(SIZES), home=home).placed(task)
     algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)

@@ -92,12 +92,12 @@ def test_a_sweep_gives_the_bits_of_the_simulation(federation, hospitals, tmp_pat
 
 def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=1500", "hparams.eval_every=100"]
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=800", "hparams.eval_every=100"]
     command = fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))
     begun = audited(federation, "north")["train"]
     with subprocess.Popen(command, start_new_session=True) as analyst:
         try:
-            federation.wait(lambda: audited(federation, "north")["train"] > begun + 200, "the run goes on")
+            federation.wait(lambda: audited(federation, "north")["train"] > begun + 100, "the run goes on")
             federation.stop("north")
             federation.join("north")
             again = audited(federation, "north")["train"]

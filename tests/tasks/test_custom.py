@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import subprocess
@@ -15,8 +16,9 @@ import pandas as pd
 import pytest
 from scipy.optimize import minimize
 from scipy.special import huber
-from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.linear_model import PoissonRegressor
 
+from fco_cli.commands.predict import predictions
 from fco_cli.errors import UserError
 from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.preparation import Preparation
@@ -47,7 +49,7 @@ def documented(language: str) -> str:
     return re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
 
 
-def test_the_documented_way_from_csv_to_a_scikit_learn_estimator(table, tmp_path):
+def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     for line in documented("").splitlines():
         command, *arguments = line.split()
         subprocess.run(
@@ -62,18 +64,23 @@ def test_the_documented_way_from_csv_to_a_scikit_learn_estimator(table, tmp_path
     assert len(weights) < 8
     assert 0 not in sizes
 
-    code = re.sub(r'Path\(".*?"\)', f'Path("{record}")', documented("python"))
-    assert len([line for line in code.splitlines() if line]) <= 10
-    scope: dict = {}
-    exec(code, scope)
-    estimator: LogisticRegression = scope["model"]
     frame = pd.read_csv(table)
-    predicted = estimator.predict(frame.drop(columns=["hospital", "diagnosis"]))
+    frame.drop(columns=["hospital", "diagnosis"]).to_csv(tmp_path / "new.csv", index=False)
+    predicted = pd.read_csv(io.StringIO(predictions(record, tmp_path / "new.csv")))["prediction"]
     result = json.loads((record / "result.json").read_text())["final"]
     held_out = round(0.2 * 300)  # the accuracy over all rows lies between those over the two parts
     right = result["train_accuracy"] * (300 - held_out) + result["validation_accuracy"] * held_out
     assert abs((predicted == frame["diagnosis"]).sum() - right) <= 4  # the parts' sizes are rounded client by client
     assert right / 300 > 0.9
+
+
+def test_the_documented_estimator(table):
+    frame = pd.read_csv(table)
+    features = frame.drop(columns=["hospital", "diagnosis"])
+    scope = {"X": (features - features.mean()) / features.std(), "y": frame["diagnosis"], "hospital": frame["hospital"]}
+    exec(documented("python"), scope)
+    assert set(np.argsort(-abs(scope["model"].coef_[0]))[:2]) == {1, 4}
+    assert scope["model"].score(scope["X"], frame["diagnosis"]) > 0.9
 
 
 @pytest.fixture
@@ -402,3 +409,15 @@ def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
     with pytest.raises(UserError, match="column 'x' is 'tall'"):
         run_stack([["task=custom", f"task.path={tmp_path / 't.csv'}"]])
     assert {path.name for path in (tmp_path / "outputs").rglob("*") if path.is_file()} <= {".lock"}
+
+
+def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
+    """It is in the record for each of them; a stranger gets their mean."""
+    task, problem = build(table, "task.client=hospital", "task.label=diagnosis", "task.site_intercept=true")
+    task.export(problem, np.zeros(problem.layout.size), tmp_path)
+    own = pd.read_csv(tmp_path / "site_intercepts.csv", index_col="client")["intercept"]
+    assert list(own.index) == sorted(["north", "south", "east", "west", "lake", "hill"])
+    shares = np.array([problem.data.client(m).y.mean() for m in range(6)])
+    np.testing.assert_allclose(own, np.log(shares) - np.log1p(-shares), atol=1e-9)
+    with np.load(tmp_path / "linear_model.npz") as arrays:
+        assert arrays["intercept"] == pytest.approx(own.mean())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -86,8 +87,7 @@ def epsilon_of(rounds: int, sampled: int, clients: int, noise_multiplier: float,
     """What of (epsilon, delta) so many rounds spend; 0 before the first, infinite without noise."""
     if rounds == 0 or noise_multiplier == 0:
         return math.inf if rounds else 0.0
-    from dp_accounting.rdp import compute_epsilon
-
+    compute_epsilon = _accountant().rdp.compute_epsilon
     orders, divergences = one_round(sampled, clients, noise_multiplier)
     return float(compute_epsilon(orders, rounds * divergences, delta)[0])
 
@@ -99,12 +99,21 @@ def one_round(sampled: int, clients: int, noise_multiplier: float) -> tuple[Arra
     The accountant measures noise by how far a sum changes between neighbors: 2 clip_norm. Its bound for a sample (Wang,
     Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
     """
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
-    from dp_accounting.rdp import RdpAccountant
+    library = _accountant()
 
     def after(event: Any) -> Any:
-        return RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE).compose(event)
+        accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
+        return accountant.compose(event)
 
-    everybody = GaussianDpEvent(noise_multiplier / 2)
-    sample = after(SampledWithoutReplacementDpEvent(clients, sampled, everybody))
+    everybody = library.GaussianDpEvent(noise_multiplier / 2)
+    sample = after(library.SampledWithoutReplacementDpEvent(clients, sampled, everybody))
     return sample.orders, np.minimum(sample.rdp, after(everybody).rdp)
+
+
+def _accountant() -> Any:
+    """The library, imported late. Its logging would close whatever was the standard error when it was loaded."""
+    import absl.logging
+    import dp_accounting
+
+    absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
+    return dp_accounting

@@ -1,0 +1,131 @@
+"""Estimators that choose their strength: the path of models, cross-validated by rows, clients or each client.
+
+`path_` has the strengths, the models' weights, the cross-validation's mean and its standard error; `strength_` is the
+chosen one, `min` or `1se` as `choice` says. The chosen model is refitted on all rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fco_cli.config.path_settings import PathSettings
+from fco_cli.errors import UserError
+from fco_cli.estimators.base import Classification, FederatedLinear, Regression
+from fco_cli.estimators.linear import FederatedLowRankRegression
+from fco_cli.estimators.rows import InMemory
+from fco_cli.problem.layout import Array
+from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.penalties import L1, ElasticNet
+from fco_cli.selection.select import select
+from fco_cli.selection.solve import Solved
+
+
+class Path(NamedTuple):
+    """A path and its cross-validation, the largest strength first."""
+
+    strengths: Array  # [J]
+    coefs: Array  # [J, ...]
+    mean: Array  # [J], the loss on rows that the models have not seen
+    error: Array  # [J], its standard error
+
+
+class CrossValidated(FederatedLinear):
+    """Fits the path in the place of one strength."""
+
+    def __init__(
+        self, n_strengths: int, ratio: float, cv: int, by: str, choice: str, algo: str, weighting: str,
+        client_lr: float | str, tol: float, max_rounds: int, random_state: int | None,
+    ) -> None:  # fmt: skip
+        self.n_strengths = n_strengths
+        self.ratio = ratio
+        self.cv = cv
+        self.by = by
+        self.choice = choice
+        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+
+    def _solve(self, task: InMemory) -> Solved:
+        if self.choice not in ("min", "1se"):
+            raise UserError(f"choice: got {self.choice!r}, must be min or 1se")
+        settings = PathSettings(strengths=self.n_strengths, ratio=self.ratio, folds=self.cv, by=self.by)
+        found = select(self._run(task), settings, lambda: None)
+        weights = found.path.models[:, : found.problem.layout.slices["bias"].start]
+        coefs = weights if found.problem.model.widths[-1] == 1 else weights.reshape(
+            len(weights), found.problem.model.widths[-1], -1
+        )  # fmt: skip
+        self.path_ = Path(found.values, coefs, found.curve.mean, found.curve.error)
+        self.strength_ = float(found.values[found.chosen[self.choice]])
+        place = found.refitted_place(self.choice)
+        return Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values()))
+
+
+class RegressionCV(CrossValidated, Regression):
+    """A regression that chooses its strength."""
+
+
+class ClassificationCV(CrossValidated, Classification):
+    """A classification that chooses its strength."""
+
+
+class FederatedLassoCV(RegressionCV):
+    """`FederatedLasso` at its best strength."""
+
+    def __init__(
+        self, *, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
+        choice: str = "min",
+        algo: str = "fista", weighting: str = "uniform",
+        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+
+    def _regularizer(self) -> Regularizer:
+        return L1(strength=1.0)
+
+
+class FederatedElasticNetCV(RegressionCV):
+    """`FederatedElasticNet` at its best strength; `l2_strength` stays as given."""
+
+    def __init__(
+        self, *, l2_strength: float = 1.0, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
+        choice: str = "min",
+        algo: str = "fista", weighting: str = "uniform",
+        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
+    ) -> None:  # fmt: skip
+        self.l2_strength = l2_strength
+        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+
+    def _regularizer(self) -> Regularizer:
+        return ElasticNet(strength=1.0, l2_strength=self.l2_strength)
+
+
+class FederatedLowRankRegressionCV(RegressionCV):
+    """`FederatedLowRankRegression` at its best strength."""
+
+    def __init__(
+        self, *, shape: tuple[int, int] | None = None, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10,
+        by: str = "rows", choice: str = "min",
+        algo: str = "fista", weighting: str = "uniform",
+        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
+    ) -> None:  # fmt: skip
+        self.shape = shape
+        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+
+    def _regularizer(self) -> Regularizer:
+        return Nuclear(strength=1.0)
+
+    _shape = FederatedLowRankRegression._shape
+
+
+class FederatedLogisticRegressionCV(ClassificationCV):
+    """`FederatedLogisticRegression` at its best strength."""
+
+    def __init__(
+        self, *, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
+        choice: str = "min",
+        algo: str = "fista", weighting: str = "uniform",
+        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+
+    def _regularizer(self) -> Regularizer:
+        return L1(strength=1.0)

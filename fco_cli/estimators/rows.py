@@ -1,0 +1,52 @@
+"""Rows of X as clients' rows, and a task that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from fco_cli.problem.data import ClientData, SparseRows
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.models import Linear, SparseLinear
+from fco_cli.problem.problem import TaskData
+from fco_cli.tasks.base import Task
+
+
+@dataclass(kw_only=True)
+class InMemory(Task):
+    """Data that are there already."""
+
+    made: TaskData
+
+    def build(self, seed: int, dtype: str) -> TaskData:
+        return self.made
+
+
+def task_of(
+    x: Any, y: Array, groups: Array, weights: Array | None, loss: Loss, outputs: int, shape: tuple[int, int] | None,
+    features: tuple[str, ...] | None,
+) -> InMemory:  # fmt: skip
+    """The rows of every group, one group after another in the order of their names; rows of weight 0 are no rows."""
+    if weights is not None:
+        some = weights > 0
+        x, y, groups, weights = x[some], y[some], groups[some], weights[some]
+    names, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(member, kind="stable")
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
+    rows = _sparse(x[order]) if issparse(x) else np.ascontiguousarray(x[order], dtype=float)
+    data = ClientData(rows, y[order].astype(float), offsets, None if weights is None else weights[order].astype(float))
+    kind = SparseLinear if issparse(x) else Linear
+    made = TaskData(
+        data, kind(x.shape[1], outputs, shape), loss, features=features, clients=[str(name) for name in names]
+    )
+    return InMemory(name="in_memory", strength=0.0, radius=1.0, made=made)
+
+
+def _sparse(x: Any) -> SparseRows:
+    stored = csr_matrix(x, dtype=float)
+    stored.sort_indices()
+    return SparseRows(stored.data, stored.indices, stored.indptr.astype(np.int64), x.shape[1])

@@ -1,0 +1,82 @@
+"""From a table to a model to predictions for another table."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from fco_cli.commands.predict import main, predictions
+from fco_cli.errors import UserError
+from fco_cli.federated_data.export import LinearModel
+from fco_cli.federated_data.fitted import FittedModel
+from fco_cli.federated_data.preparation import Recipe, prepared
+from fco_cli.federated_data.readers import read
+
+TABLE = "client,age,color,y\na,1,red,no\na,2,blue,yes\nb,3,red,no\nb,?,blue,yes\nb,5,green,yes\n"
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A model whose numbers are known, and the data that it was prepared with."""
+    (tmp_path / "t.csv").write_text(TABLE)
+    data = read(tmp_path / "t.csv")
+    preparation = prepared(data, Recipe(min_count=1))
+    folder = tmp_path / "record"
+    folder.mkdir()
+    weights = np.arange(1.0, len(preparation.features) + 1)[None]
+    LinearModel("logistic", data.classes.tolist(), preparation).write(folder, weights, np.array([0.25]))
+    return folder, preparation, weights[0]
+
+
+def table_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_predictions_are_those_of_the_prepared_rows(record, tmp_path):
+    folder, preparation, weights = record
+    (tmp_path / "new.csv").write_text("color,age\nblue,4\nred,?\npurple,1\n")  # another order, missing, unseen
+    rows = table_of(predictions(folder, tmp_path / "new.csv"))
+    (tmp_path / "again.csv").write_text("client,age,color,y\na,4,blue,no\na,?,red,no\nb,1,purple,no\nb,1,red,yes\n")
+    again = read(tmp_path / "again.csv")
+    scores = preparation.apply(again.raw)[:3] @ weights + 0.25
+    shares = [float(row["probability of yes"]) for row in rows]
+    np.testing.assert_allclose(shares, 1 / (1 + np.exp(-scores)), rtol=1e-8)
+    assert [row["prediction"] for row in rows] == ["yes" if score > 0 else "no" for score in scores]
+    assert [row["row"] for row in rows] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("age\n1\n", "it lacks color"),
+        ("age,color,size\n1,red,2\n", "unknown are size"),
+        ("agee,color\n1,red\n", "did you mean"),
+    ],
+)
+def test_columns_must_be_those_of_the_model(record, tmp_path, content, words):
+    (tmp_path / "new.csv").write_text(content)
+    with pytest.raises(UserError, match=words):
+        predictions(record[0], tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize("name", ["preparation.json", "linear_model.json", "linear_model.npz"])
+def test_a_record_that_lacks_a_file_or_is_damaged_is_one_line(record, tmp_path, capsys, name):
+    folder = record[0]
+    (folder / name).write_bytes(b"\x00nonsense")
+    with pytest.raises(UserError):
+        FittedModel.read(folder)
+    (folder / name).unlink()
+    with pytest.raises(SystemExit) as ended:
+        main([str(folder), str(tmp_path / "t.csv")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_writes_a_file(record, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("color,age\nblue,4\n")
+    main([str(record[0]), str(tmp_path / "new.csv"), "--output", str(tmp_path / "out.csv")])
+    assert len(table_of((tmp_path / "out.csv").read_text())) == 1
+    assert "1 predictions" in capsys.readouterr().out

@@ -1,0 +1,178 @@
+"""scikit-learn's own checks, its solutions, its pipelines; and what goes wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn import config_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fco_cli import estimators
+from fco_cli.estimators import (
+    FederatedClassifier,
+    FederatedElasticNet,
+    FederatedLasso,
+    FederatedLassoCV,
+    FederatedLogisticRegression,
+    FederatedLogisticRegressionCV,
+    FederatedLowRankRegression,
+    FederatedRegressor,
+)
+
+SHORT = {"n_strengths": 5, "cv": 2}  # a path of which only the calls are tested
+ALL = [
+    getattr(estimators, name)(**(SHORT if name.endswith("CV") else {}), tol=1e-6)
+    for name in estimators.__all__
+    if name not in ("FederatedLowRankRegressionCV", "FederatedElasticNetCV")  # of which the others prove the same
+]
+
+
+@pytest.mark.slow
+@parametrize_with_checks(ALL)
+def test_scikit_learn_has_no_objection(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def hospitals():
+    """Unequal groups in no order."""
+    random = np.random.default_rng(0)
+    groups = random.choice(["b", "a", "c"], 120, p=[0.5, 0.3, 0.2])
+    x = random.standard_normal((120, 6)) + (groups == "a")[:, None]
+    return x, x @ [2.0, -1, 0, 0, 0.5, 0] + 0.1 * random.standard_normal(120), groups
+
+
+def sizes(groups: np.ndarray) -> np.ndarray:
+    """Of a row: how many rows its group has."""
+    _, member, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return counts[member]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_lasso_is_the_pooled_one(hospitals, weighting, sparse):
+    x, y, groups = hospitals
+    mine = FederatedLasso(0.2, weighting=weighting).fit(csr_matrix(x) if sparse else x, y, groups=groups)
+    weights = np.ones(len(y)) if weighting == "examples" else 1 / sizes(groups)
+    pooled = Lasso(alpha=0.1, tol=1e-14, max_iter=100_000).fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(mine.coef_, pooled.coef_, atol=1e-7)
+    assert mine.intercept_ == pytest.approx(pooled.intercept_, abs=1e-7)
+    np.testing.assert_array_equal(mine.coef_ == 0, pooled.coef_ == 0)
+    assert mine.kkt_ <= 1e-8
+    assert mine.n_rounds_ > 1
+    np.testing.assert_allclose(mine.predict(x), pooled.predict(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("algo", ["zhj", "feddr"])
+def test_any_exact_method_will_do(hospitals, algo):
+    x, y, groups = hospitals
+    one, other = (FederatedLasso(0.2, algo=name, tol=1e-7).fit(x, y, groups=groups) for name in ("fista", algo))
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-5)
+
+
+def test_a_logistic_regression_is_the_pooled_one(hospitals):
+    x, y, groups = hospitals
+    words = np.where(y > 0, "ill", "well")
+    mine = FederatedLogisticRegression(0.05, weighting="examples").fit(x, words, groups=groups)
+    pooled = LogisticRegression(C=1 / (0.05 * len(y)), l1_ratio=1, solver="saga", tol=1e-12, max_iter=100_000)
+    pooled.fit(x, words)
+    assert mine.classes_.tolist() == ["ill", "well"]
+    np.testing.assert_allclose(mine.coef_, pooled.coef_, atol=1e-5)
+    np.testing.assert_allclose(mine.predict_proba(x).sum(axis=1), 1)
+    assert mine.score(x, words) > 0.9
+
+
+def test_rows_may_have_weights(hospitals):
+    """A row of weight 2 is two rows, one of weight 0 none."""
+    x, y, groups = hospitals
+    weights = np.tile([2.0, 0.0, 1.0], 40)
+    again = np.repeat(np.arange(120), weights.astype(int))
+    one = FederatedLasso(0.2).fit(x, y, groups=groups, sample_weight=weights)
+    other = FederatedLasso(0.2).fit(x[again], y[again], groups=groups[again])
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-7)
+
+
+def test_more_than_two_classes(hospitals):
+    x, y, groups = hospitals
+    three = np.digitize(y, [-1, 1])
+    mine = FederatedClassifier("l1", {"strength": 0.01}).fit(x, three, groups=groups)
+    assert mine.coef_.shape == (3, 6)
+    assert mine.score(x, three) > 0.8
+    assert mine.decision_function(x).shape == (120, 3)
+
+
+def test_low_rank(hospitals):
+    random = np.random.default_rng(1)
+    x = random.standard_normal((200, 12))
+    y = x @ np.outer([1, 2, 0], [1, 0, 1, 1]).ravel()
+    mine = FederatedLowRankRegression(0.1, shape=(3, 4)).fit(x, y, groups=np.arange(200) % 4)
+    assert np.linalg.matrix_rank(mine.coef_.reshape(3, 4), tol=1e-6) == 1
+    with pytest.raises(ValueError, match="shape: got"):
+        FederatedLowRankRegression(shape=(5, 4)).fit(x, y)
+
+
+def test_a_regularizer_by_its_name(hospitals):
+    x, y, groups = hospitals
+    mine = FederatedRegressor("squared", "l1_ball", {"radius": 1.0}).fit(x, y, groups=groups)
+    assert abs(mine.coef_).sum() <= 1 + 1e-9
+    net = FederatedElasticNet(0.1, 0.1).fit(x, y, groups=groups)
+    assert np.count_nonzero(net.coef_) >= 3
+
+
+@pytest.mark.parametrize("by", ["rows", "each_client"])
+def test_cross_validation_chooses(hospitals, by):
+    x, y, groups = hospitals
+    mine = FederatedLassoCV(n_strengths=12, cv=3, by=by).fit(x, y, groups=groups)
+    assert mine.path_.strengths.shape == mine.path_.mean.shape == (12,)
+    assert (np.diff(mine.path_.strengths) < 0).all()
+    assert not mine.path_.coefs[0].any()  # the null model
+    assert mine.strength_ in mine.path_.strengths
+    again = FederatedLasso(mine.strength_).fit(x, y, groups=groups)
+    np.testing.assert_allclose(mine.coef_, again.coef_, atol=1e-7)
+    simple = FederatedLassoCV(n_strengths=12, cv=3, by=by, choice="1se").fit(x, y, groups=groups)
+    assert simple.strength_ >= mine.strength_
+
+
+def test_pipelines_and_searches(hospitals):
+    x, y, groups = hospitals
+    with config_context(enable_metadata_routing=True):
+        learner = FederatedLasso().set_fit_request(groups=True)
+        search = GridSearchCV(make_pipeline(StandardScaler(), learner), {"federatedlasso__strength": [10, 0.01]},
+                              cv=GroupKFold(3))  # fmt: skip
+        search.fit(x, y, groups=groups)
+    assert search.best_params_ == {"federatedlasso__strength": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda x, y: FederatedLasso(-1).fit(x, y), "regularizer.strength: got -1"),
+        (lambda x, y: FederatedLasso(algo="nosuch").fit(x, y), "algo: got 'nosuch'"),
+        (lambda x, y: FederatedRegressor(regularizer="nosuch").fit(x, y), "regularizer: got 'nosuch'"),
+        (lambda x, y: FederatedRegressor(loss="nosuch").fit(x, y), "loss: got 'nosuch'"),
+        (lambda x, y: FederatedRegressor(regularizer="l1").fit(x, y), "regularizer_options: "),
+        (lambda x, y: FederatedRegressor("poisson").fit(x, y), "y: the poisson loss needs"),
+        (lambda x, y: FederatedLasso().fit(x, y, groups=[1, 2]), "inconsistent numbers of samples"),
+        (lambda x, y: FederatedLasso().fit(x, y, sample_weight=np.zeros(len(y))), "[Ss]ample.weight"),
+        (lambda x, y: FederatedLogisticRegression().fit(x, np.ones(len(y))), "one class"),
+        (lambda x, y: FederatedLogisticRegressionCV(cv=1).fit(x, y > 0), "path.folds"),
+        (lambda x, y: FederatedLassoCV(choice="best").fit(x, y), "choice: got 'best'"),
+    ],
+)
+def test_what_is_wrong_is_a_value_error_in_one_line(hospitals, make, words):
+    x, y, _ = hospitals
+    with pytest.raises(ValueError, match=words) as told:
+        make(x, y)
+    assert "\n" not in str(told.value)
+
+
+def test_what_has_not_converged_says_so(hospitals):
+    x, y, groups = hospitals
+    with pytest.warns(ConvergenceWarning, match="not converged after 3 rounds"):
+        FederatedLasso(0.01, max_rounds=3).fit(x, y, groups=groups)
