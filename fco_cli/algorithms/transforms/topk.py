@@ -11,7 +11,6 @@ from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.regularizers.ordered import by_magnitude
 
 
 @kernel
@@ -21,11 +20,44 @@ def entries(share, size):
 
 
 @kernel
-def add_to(vector, residual):
-    """vector <- vector + residual, of which nothing remains."""
+def kth_largest(values, k):
+    """The k-th largest number (Hoare's quickselect); they are reordered. NaN ends every comparison, and the search."""
+    low, high = 0, values.shape[0] - 1
+    while low < high:
+        pivot, i, j = values[(low + high) // 2], low, high
+        while i <= j:
+            while values[i] > pivot:
+                i += 1
+            while values[j] < pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i, j = i + 1, j - 1
+        if k - 1 <= j:
+            high = j
+        elif k - 1 >= i:
+            low = i
+        else:
+            break
+    return values[k - 1]
+
+
+@kernel
+def split(vector, k, rest):
+    """The k largest entries stay in `vector`, the others go to `rest`; of equal ones the first stay."""
+    magnitude, equal = np.empty_like(vector), k
     for i in range(vector.shape[0]):
-        vector[i] += residual[i]
-        residual[i] = 0
+        magnitude[i] = abs(vector[i])
+    least = kth_largest(magnitude, k)
+    for i in range(k):
+        equal -= magnitude[i] > least
+    for i in range(vector.shape[0]):
+        rest[i] = 0
+        if abs(vector[i]) == least and equal > 0:
+            equal -= 1
+        elif not abs(vector[i]) > least:
+            rest[i] = vector[i]
+            vector[i] *= 0  # NaN and infinity stay visible
 
 
 @dataclass(kw_only=True)
@@ -46,17 +78,16 @@ class TopK(Transform):
     @staticmethod
     @kernel
     def encode(message, residual, numbers, key):
+        nowhere = np.empty_like(message[0, 0])
         for n in range(message.shape[0]):
             for j in range(message.shape[1]):
-                sent, waits = message[n, j], n < residual.shape[0]
-                if waits:
-                    add_to(sent, residual[n, j])
-                order = by_magnitude(sent)
-                for rank in range(entries(numbers[j].share, sent.shape[0]), sent.shape[0]):
-                    i = order[rank]
-                    if waits:
-                        residual[n, j, i] = sent[i]
-                    sent[i] *= 0  # NaN and infinity stay visible
+                sent, k = message[n, j], entries(numbers[j].share, message.shape[2])
+                if n < residual.shape[0]:
+                    for i in range(sent.shape[0]):
+                        sent[i] += residual[n, j, i]
+                    split(sent, k, residual[n, j])
+                else:
+                    split(sent, k, nowhere)
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
         """k values and k indices, each of as many bits as tell P entries apart."""
