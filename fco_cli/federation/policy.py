@@ -6,8 +6,11 @@ import hashlib
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -64,11 +67,11 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.answered: Counter[str] = Counter()
-        if path.exists():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                self.answered[entry["kind"]] += entry["outcome"] == "answered"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        if text and not text.endswith("\n"):  # a kill or a power failure can tear the last line
+            self._append("\n")
+        entries = audited(text)
+        self.answered = Counter(entry["kind"] for entry in entries if entry["outcome"] == "answered")
 
     def write(self, kind: str, content: bytes, outcome: str) -> None:
         entry = {
@@ -78,8 +81,7 @@ class Audit:
             "sha256": hashlib.sha256(content).hexdigest(),
             "outcome": outcome,
         }
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        self._append(json.dumps(entry) + "\n")
         self.answered[kind] += outcome == "answered"
 
     def check(self, message: Message, policy: Policy) -> None:
@@ -89,3 +91,14 @@ class Audit:
         if limit is not None and self.answered[message.kind] >= limit:
             what = "rounds" if message.kind == "train" else "evaluations"
             raise Refusal(f"its limit of {limit} {what} is reached (site.yaml: max_{what})")
+
+    def _append(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text)
+
+
+def audited(text: str) -> Iterator[dict[str, Any]]:
+    """The lines of an audit file that are whole."""
+    for line in text.splitlines():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.loopback import Loopback
+from fco_cli.federation.policy import audited
 from tests.federation.test_clients import NAMES
 
 pytest.importorskip("nvflare")
@@ -77,10 +78,9 @@ def assert_same_bits(one: Path, other: Path, runs: int) -> None:
             np.testing.assert_array_equal(values, theirs[key][name])
 
 
-def audited(federation: Loopback, name: str) -> Counter[str]:
+def asked(federation: Loopback, name: str) -> Counter[str]:
     path = federation.home(name) / "audit.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return Counter(json.loads(line)["kind"] for line in lines)
+    return Counter(entry["kind"] for entry in audited(path.read_text() if path.exists() else ""))
 
 
 def test_a_sweep_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
@@ -94,14 +94,14 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
     words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=800", "hparams.eval_every=100"]
     command = fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))
-    begun = audited(federation, "north")["train"]
+    begun = asked(federation, "north")["train"]
     with subprocess.Popen(command, start_new_session=True) as analyst:
         try:
-            federation.wait(lambda: audited(federation, "north")["train"] > begun + 100, "the run goes on")
+            federation.wait(lambda: asked(federation, "north")["train"] > begun + 100, "the run goes on")
             federation.stop("north")
             federation.join("north")
-            again = audited(federation, "north")["train"]
-            federation.wait(lambda: audited(federation, "north")["train"] > again + 50, "the run continues", 200)
+            again = asked(federation, "north")["train"]
+            federation.wait(lambda: asked(federation, "north")["train"] > again + 50, "the run continues", 200)
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
     subprocess.run(command, check=True, timeout=300)
@@ -112,9 +112,9 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
 @pytest.mark.slow
 def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path):
     words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=1500", "hparams.eval_every=100"]
-    begun = audited(federation, "north")["train"]
+    begun = asked(federation, "north")["train"]
     with subprocess.Popen(fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))) as analyst:
-        federation.wait(lambda: audited(federation, "north")["train"] > begun + 200, "the run goes on")
+        federation.wait(lambda: asked(federation, "north")["train"] > begun + 200, "the run goes on")
         federation.stop("coordinator")
         time.sleep(2)
         federation.spawn("coordinator", "serve", federation.address)

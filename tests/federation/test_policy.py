@@ -1,0 +1,18 @@
+"""A site's audit file outlives the kill that tears its last line."""
+
+from __future__ import annotations
+
+from fco_cli.federation.policy import Audit, audited
+
+
+def test_a_torn_line_costs_only_itself(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    first = Audit(path)
+    first.write("train", b"one", "answered")
+    first.write("train", b"two", "answered")
+    path.write_text(path.read_text()[:-40])
+    again = Audit(path)
+    assert again.answered == {"train": 1}
+    again.write("evaluate", b"three", "answered")
+    assert [entry["kind"] for entry in audited(path.read_text())] == ["train", "evaluate"]
+    assert Audit(path).answered == {"train": 1, "evaluate": 1}
