@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fco_cli.commands import reproduce as command
+from fco_cli.federated_data.published import PUBLICATIONS
 
 REPRODUCE = Path(sys.executable).with_name("fco-reproduce")
 
@@ -75,13 +76,16 @@ def test_quick_runs_a_few(without_data):
     assert started == list(command.QUICK)
 
 
-def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, tmp_path, capsys):
+def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, capsys):
     started, _ = without_data
     assert end_of("--leaderboard") == 0
     assert "successors" in started
     assert all(name.startswith("successors") for name in started)
-    assert "skipped successors_heart: task.path: there is no heart.npz" in capsys.readouterr().out
-    (tmp_path / "heart.npz").touch()
+    assert "skipped successors_heart: heart_disease is not on this machine" in capsys.readouterr().out
+    folder = PUBLICATIONS["heart"].folder
+    folder.mkdir(parents=True)
+    for file in PUBLICATIONS["heart"].files:
+        (folder / file.name).touch()
     assert end_of("--leaderboard") == 0
     assert "successors_heart" in started
 
