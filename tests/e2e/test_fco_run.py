@@ -98,8 +98,8 @@ def test_again_from_another_folder_and_by_force(tmp_path, here):
     assert (record / "metrics.csv").read_bytes() == metrics
 
 
-@pytest.mark.machine_code
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     """Nor does it change the run's id."""
     with_threads = {key: value for key, value in os.environ.items() if key != "NUMBA_NUM_THREADS"}
@@ -111,6 +111,7 @@ def test_the_number_of_threads_changes_no_bit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:

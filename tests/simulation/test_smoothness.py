@@ -33,6 +33,7 @@ def test_the_largest_over_clients(make_problem):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_single_precision_is_good_enough(make_problem):
     single, double = (make_problem(sizes=(8,), features=5, dtype=dtype) for dtype in ("float32", "float64"))
     np.testing.assert_allclose(estimate_smoothness(single, 0, 8), estimate_smoothness(double, 0, 8), rtol=1e-3)
