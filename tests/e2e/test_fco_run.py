@@ -177,6 +177,8 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("algo.tolerance: got 0.0,", "algo=optimum algo.tolerance=0"),
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
         ("no/such: no such key;", "no/such=1"),
+        ("path: got 5, must be null: experiment=path brings it", "path=5"),
+        ("theory: got '', must be null: experiment=theory brings it", "theory="),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
         ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),
