@@ -18,10 +18,12 @@ from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
 from fco_cli.federation.message import Message
-from fco_cli.federation.sites import Sites, from_site
+from fco_cli.federation.metrics import SUMS
+from fco_cli.federation.sites import Agreement, from_site
 from fco_cli.federation.typed import plain
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import Evaluation, ordered_sum
@@ -33,56 +35,85 @@ from fco_cli.simulation.memory import DamagedMemory, Saved
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a site tells of models [J] on its rows of one part."""
+
+    site: str
+    rows: int
+    loss: Array  # [J], means over the rows
+    squares: Array | None  # [J], of the rows' losses; none where a row has no loss of its own
+    hits: Array | None  # [J], rows that are right, of classes
+    sums: Array | None  # [J, k], of which the loss's metrics are made (metrics.py), if it tells them
+
+
 @dataclass(frozen=True, eq=False)
 class SiteRows(Elsewhere):
-    """The rows of one part, training or held out, at their sites."""
+    """The rows of one part, training, held out or test, at the sites that have any."""
 
-    sites: Sites = field(kw_only=True)
+    agreement: Agreement = field(kw_only=True)
+    names: list[str] = field(kw_only=True)
     part: str = field(kw_only=True)
-    classification: bool = field(kw_only=True)
-    answers: dict[bytes, dict[str, Message]] = field(kw_only=True)  # the last evaluation, shared by both parts
+    loss: Loss = field(kw_only=True)
+    last: dict[bytes, dict[str, Message]] = field(default_factory=dict, kw_only=True)  # answers, of the last models
 
     def risk(self, weights: Array) -> Callable[..., Evaluation]:
         def at(w: Array, gradient: bool = True) -> Evaluation:
-            return self._evaluated(np.ascontiguousarray(w, dtype=float), weights)
+            return self._evaluated(np.ascontiguousarray(w, dtype=float), weights, gradient)
 
         return at
 
-    def _evaluated(self, w: Array, weights: Array) -> Evaluation:
-        """sum_m p_m F_m, its gradient and the share of the rows that are right, from the sites' own."""
+    def _evaluated(self, w: Array, weights: Array, gradient: bool) -> Evaluation:
+        """sum_m p_m F_m, its gradient and the share of the rows that are right, from the sites' own, which they have
+        weighted: so the sums have the simulation's bits."""
+        head = {"gradient": gradient, "weights": dict(zip(self.names, weights.tolist(), strict=True))}
         values, gradients, hits = [], [], []
-        for name, answer in self._asked(w).items():
+        for name, answer in self._asked(w, head).items():
             with from_site(name):
-                values.append(answer.wanted(f"{self.part}_value", (len(w),), float))
-                if self.part == "training":
+                values.append(answer.wanted("value", (len(w),), float))
+                if gradient:
                     gradients.append(answer.wanted("gradient", w.shape, float))
-                if self.classification:
-                    hits.append(answer.wanted(f"{self.part}_hits", (len(w),), float))
-        value = ordered_sum(weights[:, None] * np.stack(values))
-        gradient = ordered_sum(weights[:, None, None] * np.stack(gradients)) if gradients else np.empty((0, w.shape[1]))
-        return Evaluation(value, gradient, np.sum(hits, axis=0) / self.sizes.sum() if hits else None)
+                if self.loss.classification:
+                    hits.append(answer.wanted("hits", (len(w),), float))
+        total = ordered_sum(np.stack(gradients)) if gradient else np.empty((0, w.shape[1]))
+        accuracy = np.sum(hits, axis=0) / self.sizes.sum() if hits else None
+        return Evaluation(ordered_sum(np.stack(values)), total, accuracy)
+
+    def told(self, w: Array) -> list[Told]:
+        """What every site tells of these models beside the gradient."""
+        w, known = np.ascontiguousarray(w, dtype=float), SUMS.get(type(self.loss))
+        jobs, found = (len(w),), []
+        for (name, answer), rows in zip(self._asked(w, {"spread": True}).items(), self.sizes.tolist(), strict=True):
+            with from_site(name):
+                found.append(Told(
+                    name, rows, answer.wanted("value", jobs, float),
+                    None if self.loss.together else answer.wanted("squares", jobs, float),
+                    answer.wanted("hits", jobs, float) if self.loss.classification else None,
+                    answer.wanted("sums", (*jobs, known.width), float) if known and "sums" in answer.arrays else None,
+                ))  # fmt: skip
+        return found
 
     def sums(self, w: Array, width: int) -> Array | None:
         """What every site knows of its scores, [M, J, width]; nothing where one of them does not tell."""
-        parts = []
-        for name, answer in self._asked(np.ascontiguousarray(w, dtype=float)).items():
-            if f"{self.part}_sums" not in answer.arrays:
+        parts, w = [], np.ascontiguousarray(w, dtype=float)
+        answers = self.last.get(w.tobytes()) or self._asked(w, {})
+        for name, answer in answers.items():
+            if "sums" not in answer.arrays:
                 return None
             with from_site(name):
-                parts.append(answer.wanted(f"{self.part}_sums", (len(w), width), float))
+                parts.append(answer.wanted("sums", (len(w), width), float))
         return np.stack(parts)
 
-    def _asked(self, w: Array) -> dict[str, Message]:
-        """The sites' answers about these models; the last ones are kept, for there is more than one use of them."""
-        test = self.part == "test"  # which is asked about once, at the end
-        key = bytes([test]) + w.tobytes()
-        if key not in self.answers:
-            self.answers.clear()
-            self.answers[key] = self.sites.ask("evaluate", {"jobs": len(w), "test": test}, {"w": w})
-        return self.answers[key]
+    def _asked(self, w: Array, more: dict[str, Any]) -> dict[str, Message]:
+        """The sites' answers about these models; the last ones are kept, for there is more to learn from them."""
+        head = {"jobs": len(w), "part": self.part, "gradient": False, "weights": None, "spread": False} | more
+        answers = self.agreement.ask("evaluate", head, {"w": w}, self.names)
+        self.last.clear()
+        self.last[w.tobytes()] = answers
+        return answers
 
     def smoothness(self, seed: int, batch_size: int) -> float:
-        answers = self.sites.ask("curvature", {"seed": seed, "batch_size": batch_size})
+        answers = self.agreement.ask("curvature", {"seed": seed, "batch_size": batch_size}, who=self.names)
         largest = 0.0
         for name, answer in answers.items():
             with from_site(name):
@@ -93,7 +124,7 @@ class SiteRows(Elsewhere):
         """Who holds the clients of a simulation with these settings."""
 
         def hold(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
-            return AtSites(self.sites, problem, algorithm, len(w), hparams, seed)
+            return AtSites(self, problem, algorithm, len(w), hparams, seed)
 
         return hold
 
@@ -102,11 +133,12 @@ class AtSites(Clients):
     """The clients of a stack of jobs, one at each site."""
 
     def __init__(
-        self, sites: Sites, problem: Problem, algorithm: Algorithm, jobs: int, hparams: Hparams, seed: int
+        self, rows: SiteRows, problem: Problem, algorithm: Algorithm, jobs: int, hparams: Hparams, seed: int
     ) -> None:
-        self.sites, self.problem, self.hparams, self.seed = sites, problem, hparams, seed
+        self.agreement, self.sites, self.names = rows.agreement, rows.agreement.sites, rows.names
+        self.problem, self.hparams, self.seed = problem, hparams, seed
         self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # under which sites keep the jobs' memories
-        self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in sites.names}  # not yet told
+        self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not yet told
         self.done = 0
         self.algorithm: Algorithm | None = None
         self._introduce(algorithm)
@@ -130,7 +162,7 @@ class AtSites(Clients):
         arrays |= {"transform": _flat(stack_numbers([algorithm.transform] * len(varying)))}
         if varying.transform is not None:
             arrays["transform"] = _flat(varying.transform)
-        self.sites.ask("stack", head, arrays)
+        self._ask("stack", head, arrays)
         self.algorithm, self.stack = algorithm, self.sites.stacks
 
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
@@ -138,7 +170,7 @@ class AtSites(Clients):
         assert cohort is not None
         self._introduce(algorithm)
         state = algorithm.begun(state, cohort)
-        who = [self.sites.names[m] for m in cohort.clients]
+        who = [self.names[m] for m in cohort.clients]
         head = {
             **self._about(who),
             "round": cohort.round,
@@ -150,7 +182,7 @@ class AtSites(Clients):
         }
         received = {name: state[name] for name in algorithm.broadcast + algorithm.clocks}
         enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
-        answers = self.sites.ask("train", head, received, who, at_least=enough)
+        answers = self.agreement.ask("train", head, received, who, at_least=enough)
         shape = (len(self.tokens), self.problem.layout.size)
         # Of a client that did not answer nothing is finite: it weighs nothing, and its memory stays as it was.
         messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
@@ -165,6 +197,10 @@ class AtSites(Clients):
         self.done = cohort.round + 1
         return algorithm.concluded(state, cohort, messages, None)
 
+    def _ask(self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None) -> dict[str, Message]:
+        """A question to all who train."""
+        return self.agreement.ask(kind, head, arrays, self.names)
+
     def _about(self, who: list[str]) -> dict[str, Any]:
         return {
             "stack": self.stack,
@@ -178,7 +214,7 @@ class AtSites(Clients):
             assert made.arrived is not None
             for m, counted in zip(cohort.clients, made.arrived & finite, strict=True):
                 tokens = [token for token, here in zip(self.tokens, counted, strict=True) if here]
-                self.outcomes[self.sites.names[m]].append((cohort.round, tokens))
+                self.outcomes[self.names[m]].append((cohort.round, tokens))
 
     @property
     def _remembering(self) -> bool:
@@ -186,8 +222,8 @@ class AtSites(Clients):
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         self._introduce(algorithm)
-        answers = self.sites.ask("own", self._about(self.sites.names))
-        self.outcomes = {name: [] for name in self.sites.names}
+        answers = self._ask("own", self._about(self.names))
+        self.outcomes = {name: [] for name in self.names}
         found: dict[str, tuple[list[int], list[Array]]] = {}
         for m, (name, answer) in enumerate(answers.items()):
             with from_site(name):
@@ -203,7 +239,7 @@ class AtSites(Clients):
     def keep(self, jobs: Array) -> None:
         left = [token for token, kept in zip(self.tokens, jobs, strict=True) if not kept]
         if self._remembering:
-            self.sites.ask("forget", {"tokens": left})
+            self._ask("forget", {"tokens": left})
         self.tokens = [token for token, kept in zip(self.tokens, jobs, strict=True) if kept]
 
     def save(self, j: int) -> Saved:
@@ -211,8 +247,8 @@ class AtSites(Clients):
         if not self._remembering:
             return {}
         if j == 0:
-            self.sites.ask("save", {**self._about(self.sites.names), "round": self.done})
-            self.outcomes = {name: [] for name in self.sites.names}
+            self._ask("save", {**self._about(self.names), "round": self.done})
+            self.outcomes = {name: [] for name in self.names}
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
     def saved(self) -> None: ...
@@ -225,14 +261,14 @@ class AtSites(Clients):
         except KeyError as problem:
             raise DamagedMemory("the checkpoint does not say where the sites' memories are") from problem
         head = {"stack": self.stack, "tokens": [self.tokens[j]], "round": self.done}
-        for name, answer in self.sites.ask("load", head).items():
+        for name, answer in self._ask("load", head).items():
             with from_site(name):
                 if not answer.value("known", bool):
                     raise DamagedMemory(f"{name} does not know what it remembered in round {self.done}")
 
     def ended(self) -> None:
         if self._remembering:
-            self.sites.ask("forget", {"tokens": self.tokens})
+            self._ask("forget", {"tokens": self.tokens})
 
 
 def _flat(numbers: Numbers) -> Array:
