@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,13 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
+from fco_cli.federation.elsewhere import Answers, SiteRows
 from fco_cli.federation.message import Message
-from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.sites import Agreement, from_site
+from fco_cli.federation.sites import from_site
 from fco_cli.federation.typed import plain
-from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.risk import Evaluation, ordered_sum
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.evaluate import OwnMetrics
 from fco_cli.simulation.hparams import Hparams
@@ -35,98 +32,13 @@ from fco_cli.simulation.memory import DamagedMemory, Saved
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a site tells of models [J] on its rows of one part."""
+def at_work(rows: SiteRows, hparams: Hparams, seed: int) -> Callable[..., Clients]:
+    """Who holds the clients of a simulation with these settings."""
 
-    site: str
-    rows: int
-    loss: Array  # [J], means over the rows
-    squares: Array | None  # [J], of the rows' losses; none where a row has no loss of its own
-    hits: Array | None  # [J], rows that are right, of classes
-    sums: Array | None  # [J, k], of which the loss's metrics are made (metrics.py), if it tells them
+    def hold(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
+        return AtSites(rows, problem, algorithm, len(w), hparams, seed)
 
-
-@dataclass(frozen=True, eq=False)
-class SiteRows(Elsewhere):
-    """The rows of one part, training, held out or test, at the sites that have any."""
-
-    agreement: Agreement = field(kw_only=True)
-    names: list[str] = field(kw_only=True)
-    part: str = field(kw_only=True)
-    loss: Loss = field(kw_only=True)
-    last: dict[bytes, dict[str, Message]] = field(default_factory=dict, kw_only=True)  # answers, of the last models
-
-    def risk(self, weights: Array) -> Callable[..., Evaluation]:
-        def at(w: Array, gradient: bool = True) -> Evaluation:
-            return self._evaluated(np.ascontiguousarray(w, dtype=float), weights, gradient)
-
-        return at
-
-    def _evaluated(self, w: Array, weights: Array, gradient: bool) -> Evaluation:
-        """sum_m p_m F_m, its gradient and the share of the rows that are right, from the sites' own, which they have
-        weighted: so the sums have the simulation's bits."""
-        head = {"gradient": gradient, "weights": dict(zip(self.names, weights.tolist(), strict=True))}
-        values, gradients, hits = [], [], []
-        for name, answer in self._asked(w, head).items():
-            with from_site(name):
-                values.append(answer.wanted("value", (len(w),), float))
-                if gradient:
-                    gradients.append(answer.wanted("gradient", w.shape, float))
-                if self.loss.classification:
-                    hits.append(answer.wanted("hits", (len(w),), float))
-        total = ordered_sum(np.stack(gradients)) if gradient else np.empty((0, w.shape[1]))
-        accuracy = np.sum(hits, axis=0) / self.sizes.sum() if hits else None
-        return Evaluation(ordered_sum(np.stack(values)), total, accuracy)
-
-    def told(self, w: Array) -> list[Told]:
-        """What every site tells of these models beside the gradient."""
-        w, known = np.ascontiguousarray(w, dtype=float), SUMS.get(type(self.loss))
-        jobs, found = (len(w),), []
-        for (name, answer), rows in zip(self._asked(w, {"spread": True}).items(), self.sizes.tolist(), strict=True):
-            with from_site(name):
-                found.append(Told(
-                    name, rows, answer.wanted("value", jobs, float),
-                    None if self.loss.together else answer.wanted("squares", jobs, float),
-                    answer.wanted("hits", jobs, float) if self.loss.classification else None,
-                    answer.wanted("sums", (*jobs, known.width), float) if known and "sums" in answer.arrays else None,
-                ))  # fmt: skip
-        return found
-
-    def sums(self, w: Array, width: int) -> Array | None:
-        """What every site knows of its scores, [M, J, width]; nothing where one of them does not tell."""
-        parts, w = [], np.ascontiguousarray(w, dtype=float)
-        answers = self.last.get(w.tobytes()) or self._asked(w, {})
-        for name, answer in answers.items():
-            if "sums" not in answer.arrays:
-                return None
-            with from_site(name):
-                parts.append(answer.wanted("sums", (len(w), width), float))
-        return np.stack(parts)
-
-    def _asked(self, w: Array, more: dict[str, Any]) -> dict[str, Message]:
-        """The sites' answers about these models; the last ones are kept, for there is more to learn from them."""
-        head = {"jobs": len(w), "part": self.part, "gradient": False, "weights": None, "spread": False} | more
-        answers = self.agreement.ask("evaluate", head, {"w": w}, self.names)
-        self.last.clear()
-        self.last[w.tobytes()] = answers
-        return answers
-
-    def smoothness(self, seed: int, batch_size: int) -> float:
-        answers = self.agreement.ask("curvature", {"seed": seed, "batch_size": batch_size}, who=self.names)
-        largest = 0.0
-        for name, answer in answers.items():
-            with from_site(name):
-                largest = max(largest, float(answer.wanted("largest", (1,), float)[0]))
-        return largest
-
-    def clients_at_work(self, hparams: Hparams, seed: int) -> Callable[..., Clients]:
-        """Who holds the clients of a simulation with these settings."""
-
-        def hold(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
-            return AtSites(self, problem, algorithm, len(w), hparams, seed)
-
-        return hold
+    return hold
 
 
 class AtSites(Clients):
@@ -181,9 +93,18 @@ class AtSites(Clients):
             "steps": None if algorithm.pace == "epochs" else int(cohort.steps[0]),
         }
         received = {name: state[name] for name in algorithm.broadcast + algorithm.clocks}
+        shape = (len(self.tokens), self.problem.layout.size)
+        if self.sites.mask_bits is not None:
+            noise = algorithm.noise_on_mean(cohort)
+            head["factors"] = dict(zip(who, algorithm.counted(cohort).factors.tolist(), strict=True))
+            head["noise"] = None if noise is None else (noise / np.sqrt(len(who))).tolist()  # of each site's share
+            masked = Answers(self.agreement.ask("train", head, received, who), 0)
+            self.outcomes = {name: [] for name in self.names}
+            self.done = cohort.round + 1
+            total = np.stack([masked.total(name, shape) for name in algorithm.sent])
+            return algorithm.concluded_from_sum(state, cohort, total, masked.fits(len(self.tokens)))
         enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
         answers = self.agreement.ask("train", head, received, who, at_least=enough)
-        shape = (len(self.tokens), self.problem.layout.size)
         # Of a client that did not answer nothing is finite: it weighs nothing, and its memory stays as it was.
         messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
         for i, name in enumerate(who):

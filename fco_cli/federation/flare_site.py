@@ -34,8 +34,9 @@ class SiteExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         if self.site is None:
-            local = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir()
-            self.site = site_of(json.loads((Path(local) / "fco.json").read_text()))
+            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
+            self.site = site_of(own, Path(workspace.get_startup_kit_dir()))
         reply = Shareable()
         if task_name == QUESTION:
             reply[CONTENT] = self.site.answer(shareable[CONTENT])

@@ -23,6 +23,7 @@ class Sums(NamedTuple):
     of_rows: Callable[[Array, Array], Array]
     metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
     histogram: bool = False
+    additive: bool = True  # whether sites' sums may be added up before the metrics are made of them
 
 
 def _squares(scores: Array, y: Array) -> Array:
@@ -76,7 +77,7 @@ def _auc(sums: Array, rows: Array) -> dict[str, Array]:
 
 
 SUMS: dict[type[Loss], Sums] = {
-    Squared: Sums(3, _squares, _rmse_and_r2),
+    Squared: Sums(3, _squares, _rmse_and_r2, additive=False),
     Huber: Sums(1, _absolute, _mae),
     Poisson: Sums(4, _deviances, _d2),
     Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),

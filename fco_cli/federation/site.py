@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
+from fco_cli.federation.masks import MASKED, Badge, Masks
 from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.policy import Audit, Policy, Refusal
 from fco_cli.federation.rows import SiteFile
@@ -24,18 +25,19 @@ log = logging.getLogger(__name__)
 class Site:
     """Answers one coordinator's questions, in the order of their numbers."""
 
-    def __init__(self, name: str, file: SiteFile, policy: Policy, folder: Path) -> None:
+    def __init__(self, name: str, file: SiteFile, policy: Policy, folder: Path, badge: Badge | None = None) -> None:
         self.name, self.file, self.policy = name, file, policy
         self.audit = Audit(folder / "audit.jsonl")
         self.telling = telling = Telling(name, file, policy)
         self.working = working = Working(telling, folder / "memory")
+        self.masks = masks = Masks(name, badge)
         self.session: str | None = None
         self.number = 0
         self.kinds: dict[str, Callable[[Message], Message]] = {
             "describe": telling.describe, "prepare": self._prepare, "count": telling.count, "apply": telling.apply,
             "evaluate": telling.evaluate, "curvature": telling.curvature,
             "stack": working.stack, "train": working.train, "own": working.own,
-            "save": working.save, "load": working.load, "forget": working.forget,
+            "key": masks.key, "keys": masks.keys, "save": working.save, "load": working.load, "forget": working.forget,
         }  # fmt: skip
 
     def answer(self, content: bytes) -> bytes:
@@ -48,6 +50,8 @@ class Site:
             kind, number = message.kind, message.value("number", int)
             self._admit(message, number)
             reply = self.kinds[kind](message)
+            if self.masks.agreed and kind in MASKED:
+                reply = self.masks.hidden(content, reply)
         except (Refusal, BadMessage, UserError) as problem:
             reason = shown(problem)
             self.audit.write(kind, content, f"refused: {reason}")
@@ -72,6 +76,10 @@ class Site:
         self.number = number
         self.policy.check("messages", message.kind)
         self.audit.check(message, self.policy)
+        if self.policy.masks and message.kind in MASKED and not self.masks.agreed:
+            raise Refusal("its policy answers through masks only (masks: true; federation.masks=true)")
+        if message.kind == "own" and (self.policy.masks or self.masks.agreed):
+            raise Refusal("how its own model does is no sum, and cannot be masked")
 
     def _prepare(self, message: Message) -> Message:
         self.working.stop()

@@ -38,7 +38,10 @@ class Sites:
         timeout: float = 60.0,
         patience: float = 600.0,
         min_sites: int | None = None,
+        mask_bits: int | None = None,
     ) -> None:
+        """With `mask_bits` behind the point sites answer through masks, and only sums over all of them are known."""
+        self.mask_bits = mask_bits
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.enough = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
@@ -99,6 +102,9 @@ class Sites:
             if theirs != ours:
                 versions = f"{shown(theirs[0])} ({shown(theirs[1])}), here it is {ours[0]} ({ours[1]})"
                 raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
+        if self.mask_bits is not None:
+            keys = {name: answer.head for name, answer in self._ask("key", {}, {}, self.names, everyone).items()}
+            self._ask("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, everyone)
         if self.agreement is not None:
             self._repeat(self.agreement)
 

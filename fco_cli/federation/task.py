@@ -11,7 +11,7 @@ from fco_cli.errors import UserError, require
 from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.preparation import Preparation, agree, median_search
 from fco_cli.federated_data.summary import Summary, merged
-from fco_cli.federation.clients import SiteRows
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.sites import Agreement, Sites, from_site
@@ -95,10 +95,14 @@ class CustomAtSites(Custom):
         if training is None:
             raise UserError("federation.sites: none of them has rows to train on")
         trained |= {name: m for m, name in enumerate(training.names)}
+        held_out, test = rows("held_out"), rows("test")
+        if self.connection.mask_bits is not None:
+            everybody = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
+            require(everybody, "federation.masks", True, "false here: only some sites have rows of a part")
         return TaskData(
-            training, Linear(len(preparation.features), outputs), loss, rows("held_out"),
+            training, Linear(len(preparation.features), outputs), loss, held_out,
             description=LinearModel(self.loss, classes, preparation),
-            features=tuple(preparation.features), test=rows("test"), clients=training.names,
+            features=tuple(preparation.features), test=test, clients=training.names,
         )  # fmt: skip
 
     def _way(self, key: str, described: dict[str, Message]) -> str:
@@ -132,7 +136,7 @@ class CustomAtSites(Custom):
         """Those that follow from sums over the sites' rows; none where a site does not tell."""
         known = SUMS.get(type(problem.loss))
         sums = data.sums(w, known.width) if known is not None and isinstance(data, SiteRows) else None
-        return {} if sums is None or known is None else known.metrics(sums, data.sizes)
+        return {} if sums is None or known is None else known.metrics(*sums)
 
 
 def _check_names(described: dict[str, Message]) -> None:

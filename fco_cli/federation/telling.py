@@ -154,7 +154,8 @@ class Telling:
         """Of rows that a model has not learnt from: sums for the loss's metrics, and the spread of the rows' losses."""
         loss, arrays = self.loss(), dict[str, Array]()
         known, spread = SUMS.get(type(loss)), message.value("spread", bool) and loss.together is None
-        known = known if known is not None and (self.policy.share_histograms or not known.histogram) else None
+        if not message.value("sums", bool) or (known and known.histogram and not self.policy.share_histograms):
+            known = None
         if known is None and not spread:
             return arrays
         scores = scores_of(self.linear(), data, w)
@@ -162,7 +163,7 @@ class Telling:
             arrays["sums"] = known.of_rows(scores[:, 0].astype(float), data.y.astype(float))
         if spread:
             losses = [[loss.value.as_python(job[:, i], y) for i, y in enumerate(data.y)] for job in scores]
-            arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1)
+            arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * self._weight(message)
         return arrays
 
     def _weight(self, message: Message) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,12 @@ class Working:
         sent, after = algorithm.client_update(received, before, rows, order, edges, keys)
         if algorithm.kept:
             self.memory.propose(round_index, tokens, np.stack(list(after.values())))
+        if (factors := message.head.get("factors")) is not None:  # of a sum, in which the site weights its message
+            mine = factors.get(self.telling.name) if isinstance(factors, dict) else None
+            factor, noise = _per_job("factors", mine, jobs), message.head.get("noise")
+            sent = {name: factor[:, None] * values.astype(float) for name, values in sent.items()}
+            if noise is not None:
+                sent = _with_noise(sent, _per_job("noise", noise, jobs))
         return Message("", arrays=sent)
 
     def own(self, message: Message) -> Message:
@@ -158,3 +165,19 @@ def _tokens(message: Message) -> list[str]:
     if not all(isinstance(token, str) for token in tokens):
         raise BadMessage(f"{message.kind}: tokens must be text")
     return tokens
+
+
+def _per_job(name: str, values: Any, jobs: int) -> Array:
+    """A number for every job."""
+    if not (isinstance(values, list) and len(values) == jobs and all(isinstance(one, float) for one in values)):
+        raise BadMessage(f"train: {name} must be numbers for every job")
+    return np.array(values)
+
+
+def _with_noise(sent: dict[str, Array], deviation: Array) -> dict[str, Array]:
+    """With this site's share of the noise: from randomness that nobody else knows, unlike the run's seed."""
+    random = np.random.default_rng(secrets.randbits(128))
+    return {
+        name: values + deviation[:, None] * random.standard_normal(values.shape)  # jobs that share it would tell it
+        for name, values in sent.items()
+    }

@@ -16,7 +16,7 @@ import numpy as np
 from fco_cli.config import Run
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
-from fco_cli.federation.clients import SiteRows
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import Deal, HeldOut

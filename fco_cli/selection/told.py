@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 from scipy.special import expit, logit
 
-from fco_cli.federation.clients import Told
+from fco_cli.federation.elsewhere import Told
 from fco_cli.federation.metrics import BINS, SUMS
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss

@@ -10,7 +10,8 @@ import numpy as np
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.federation.clients import SiteRows
+from fco_cli.federation.clients import at_work
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.simulation.clients import Clients, Here
@@ -85,7 +86,7 @@ def setup_of(run: Run, problem: Problem) -> Setup:
 
 def holder_of(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
     """Who holds the problem's clients: this process, or their sites."""
-    return problem.data.clients_at_work(hparams, seed) if isinstance(problem.data, SiteRows) else Here
+    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else Here
 
 
 def varying_of(runs: list[Run]) -> Varying:

@@ -77,6 +77,25 @@ def test_the_bits_are_the_simulations(both, by):
     assert [bin["rows"] for bin in here.bins] == [bin["rows"] for bin in apart.bins]
 
 
+def test_through_masks(composed, at_sites, hospitals, signed):
+    """The simulation in fixed point chooses the same, and what is told of the sites is told of all together."""
+    words = ("hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
+    here = composed("task.loss=logistic", f"task.path={hospitals('logistic') / 'pooled.npz'}", *words)
+    badges = {name: signed(name) for name in NAMES}
+    apart = at_sites("logistic", "federation.masks=true", *words, badges=badges, mask_bits=40)
+    one, other = (select(run, run.path, lambda: None) for run in (here, apart))
+    assert one.chosen == other.chosen
+    np.testing.assert_allclose(one.refitted.models, other.refitted.models, atol=1e-9)
+    assert [line["client"] for line in other.clients] == ["all clients"] * 2
+    for ours, theirs in ((one.clients[0], other.clients[0]), (one.tests["min"], other.tests["min"])):
+        assert ours["rows"] == theirs["rows"]
+        np.testing.assert_allclose(theirs["loss"], ours["loss"], atol=1e-9)
+        np.testing.assert_allclose(theirs["loss_error"], ours["loss_error"], atol=1e-6)
+    apart = at_sites("logistic", *words, "path.by=each_client", badges=badges, mask_bits=40)
+    with pytest.raises(UserError, match=r"^federation.masks: got True, must be false here: only some sites"):
+        select(apart, apart.path, lambda: None)
+
+
 @pytest.mark.parametrize("loss", ["squared", "softmax"])
 def test_other_losses(both, loss):
     """Here squares are summed up as a matrix, there by rows: the digits agree, not the bits."""

@@ -15,6 +15,7 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.preparation import Recipe, agree
 from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.clients import AtSites
+from fco_cli.federation.clients import at_work as clients_at_work
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.site import Site
@@ -71,7 +72,7 @@ TRAIN = {
     "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
     "steps": None, "last_batch": "keep",
 }  # fmt: skip
-EVALUATE = {"jobs": 1, "part": "training", "gradient": True, "weights": None, "spread": False}
+EVALUATE = {"jobs": 1, "part": "training", "gradient": True, "weights": None, "sums": True, "spread": False}
 STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
 
 
@@ -230,7 +231,7 @@ def test_a_policy_is_kept_and_the_analyst_told(interpreted, hospitals, make_site
         psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
         hparams = make_hparams(rounds=5, clients_per_round=3)
         problem = task.data(0, "float64").joined(psi)
-        hold = problem.data.clients_at_work(hparams, 0)
+        hold = clients_at_work(problem.data, hparams, 0)
         rate = np.array([0.1])
         run(Setup(task, problem, hparams, 0, algorithm, clients=hold), Varying.in_rates(algorithm, psi, rate, rate))
 
