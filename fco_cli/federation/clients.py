@@ -98,14 +98,20 @@ class AtSites(Clients):
             noise = algorithm.noise_on_mean(cohort)
             head["factors"] = dict(zip(who, algorithm.counted(cohort).factors.tolist(), strict=True))
             head["noise"] = None if noise is None else (noise / np.sqrt(len(who))).tolist()  # of each site's share
-            masked = Answers(self.agreement.ask("train", head, received, who), 0)
-            self.outcomes = {name: [] for name in self.names}
-            self.done = cohort.round + 1
-            total = np.stack([masked.total(name, shape) for name in algorithm.sent])
-            return algorithm.concluded_from_sum(state, cohort, total, masked.fits(len(self.tokens)))
+            answers = Answers(self.agreement.ask("train", head, received, who), self.sites.mask_bits)
+            self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
+            total = np.stack([answers.total(name, shape) for name in algorithm.sent])
+            return algorithm.concluded_from_sum(state, cohort, total, answers.fits(len(self.tokens)))
+        messages = self._messages(algorithm, head, received, who, shape)
+        self.done = cohort.round + 1
+        return algorithm.concluded(state, cohort, messages, None)
+
+    def _messages(
+        self, algorithm: Federated, head: dict[str, Any], received: State, who: list[str], shape: tuple[int, int]
+    ) -> Array:
+        """[S, sent, J, P]. Of a client that did not answer nothing is finite: it weighs nothing and remembers nothing."""
         enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
         answers = self.agreement.ask("train", head, received, who, at_least=enough)
-        # Of a client that did not answer nothing is finite: it weighs nothing, and its memory stays as it was.
         messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
         for i, name in enumerate(who):
             if name in answers:
@@ -114,9 +120,8 @@ class AtSites(Clients):
                     for n, sent in enumerate(algorithm.sent):
                         messages[i, n] = answers[name].wanted(sent, shape, self.problem.dtype)
             else:
-                log.warning("%s: no answer in round %d; the round goes on without it", name, cohort.round + 1)
-        self.done = cohort.round + 1
-        return algorithm.concluded(state, cohort, messages, None)
+                log.warning("%s: no answer in round %d; the round goes on without it", name, head["round"] + 1)
+        return messages
 
     def _ask(self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None) -> dict[str, Message]:
         """A question to all who train."""
