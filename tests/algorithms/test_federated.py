@@ -19,8 +19,6 @@ from fco_cli.problem.problem import Problem
 SIX = ["fedavg", "fedavg_subgrad", "fedmid", "fedmid_osp", "feddualavg", "feddualavg_osp"]  # of the paper
 ROUNDS = 4
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def outputs(algorithm, cohorts, start=None):
     """The models of job 0 after every round."""

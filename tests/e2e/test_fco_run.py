@@ -98,6 +98,7 @@ def test_again_from_another_folder_and_by_force(tmp_path, here):
     assert (record / "metrics.csv").read_bytes() == metrics
 
 
+@pytest.mark.machine_code
 @pytest.mark.slow
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     """Nor does it change the run's id."""
@@ -301,7 +302,7 @@ def test_a_corrupt_file_is_moved_aside_and_the_run_starts_over(tmp_path, name, h
 
 # Stopping and continuing.
 
-LONG = [*TINY[:4], "hparams.clients_per_round=3", "hparams.rounds=5000", "hparams.eval_every=10", "threads=1"]
+LONG = [*TINY[:4], "hparams.clients_per_round=3", "hparams.rounds=1500", "hparams.eval_every=10", "threads=1"]
 
 
 def interrupt(words, number, earlier_starts):
@@ -330,7 +331,7 @@ def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
         assert not (record / "result.json").exists()
         with np.load(record / "checkpoint.npz", allow_pickle=False) as checkpoint:
             rounds.append(int(checkpoint["round"]))
-    assert 0 < rounds[0] < rounds[1] < 5000
+    assert 0 < rounds[0] < rounds[1] < 1500
     fco_run(*parts)
     fco_run(*whole)
     one, other = the_record(tmp_path / "whole"), the_record(tmp_path / "parts")

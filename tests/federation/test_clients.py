@@ -78,25 +78,26 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
 
 @pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
 @pytest.mark.parametrize("algo", FEDERATED)
-def test_every_algorithm_gives_the_bits_of_the_simulation(interpreted, both, algo, everybody):
+def test_every_algorithm_gives_the_bits_of_the_simulation(both, algo, everybody):
     here, apart, varying = both(algo, everybody=everybody)
     assert_same(run(here, varying), run(apart, varying))
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
-def test_every_loss(interpreted, both, loss, weighting):
+def test_every_loss(both, loss, weighting):
     here, apart, varying = both("zhj", loss=loss, weighting=weighting, dtype="float32")
     assert_same(run(here, varying), run(apart, varying))
 
 
+@pytest.mark.machine_code
 def test_machine_code(both):
     here, apart, varying = both("feddualavg")
     assert_same(run(here, varying), run(apart, varying))
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj", "feddr"])
-def test_a_resumed_run_gives_the_same_bits(interpreted, both, algo):
+def test_a_resumed_run_gives_the_same_bits(both, algo):
     """The coordinator and all sites start anew from what they have saved in round 2; round 3 is forgotten."""
     here, apart, varying = both(algo, rounds=5)
     jobs = [Job(), Job()]
@@ -111,7 +112,7 @@ def test_a_resumed_run_gives_the_same_bits(interpreted, both, algo):
     assert_same(run(here, varying), run(apart, varying, saved))
 
 
-def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
+def test_a_job_that_diverges_leaves_the_stack(both):
     here, apart, varying = both("zhj", loss="squared", rounds=40)
     varying = dataclasses.replace(varying, client_lr=np.array([0.01, 50.0]))
     one, other = run(here, varying), run(apart, varying)
@@ -121,7 +122,7 @@ def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
-def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
+def test_a_silent_site_is_left_out_of_the_round(both, algo):
     """As the simulation leaves out a client whose message is not finite, in what it then remembers too."""
     here, apart, varying = both(algo, everybody=True)
     apart.task.connection.enough = 2
@@ -141,7 +142,7 @@ def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
     assert_same(pooled.finished, simulation.finished)
 
 
-def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
+def test_without_enough_sites_the_run_waits_for_them(both):
     _, apart, varying = both("feddualavg", everybody=True)
     simulation = Simulation(apart, [Job(), Job()], varying)
     apart.task.connection.link.silent_in_training = "north"
@@ -150,9 +151,7 @@ def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
 
 
 @pytest.mark.parametrize("fill", ["mean", "median"])
-def test_tables_as_they_are_are_prepared_by_what_sites_tell(
-    interpreted, tmp_path, make_site_on, psi_for, make_hparams, fill
-):
+def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_on, psi_for, make_hparams, fill):
     """Categories, missing values, a test split: the features, and then the bits, of the simulation."""
     random = np.random.default_rng(5)
     lines = []
@@ -182,7 +181,7 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(
 
 
 @pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
-def test_transforms_are_the_simulation_s(interpreted, both, transform):
+def test_transforms_are_the_simulation_s(both, transform):
     here, apart, varying = both("zhj")
     here, apart = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (here, apart))
     assert_same(run(here, varying), run(apart, varying))

@@ -21,6 +21,8 @@ from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.sampling import Sampler
 
+pytestmark = pytest.mark.machine_code
+
 SIZE, JOBS = 6, 5
 PAIRS = [
     (Entropy(), NoRegularizer()),
@@ -155,7 +157,6 @@ def test_divergence_is_bregman(mirror):
     assert mirror.divergence(w, w) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algorithm", ["feddualavg", "fedmid"])
 @pytest.mark.parametrize(
     "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name

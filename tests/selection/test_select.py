@@ -15,8 +15,6 @@ from fco_cli.selection.select import select
 from fco_cli.selection.solve import problem_on
 from fco_cli.simulation.stop import Stop
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def nothing() -> None:
     """Nobody watches."""

@@ -172,7 +172,6 @@ THROUGH = [
 ]
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("name", "options", "large", "transform"),
     [

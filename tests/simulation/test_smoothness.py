@@ -52,9 +52,6 @@ def test_a_function_of_the_seed(make_problem):
 
 
 # hparams.client_lr=auto
-
-
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("loss", "factor"), [("squared", 2.0), ("logistic", 0.25)])
 def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor):
     """Also where one client of many decides, and the batches that a warning looks at do not meet it."""
@@ -67,13 +64,11 @@ def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor)
     assert estimate_smoothness(problem, 1, 6) < exact / 3
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_auto_is_always_the_same_number(make_problem):
     problem = make_problem(sizes=(9, 9), features=3)
     assert automatic_rate(problem, 0, 4) == automatic_rate(problem, 0, 4)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_where_the_start_does_not_tell_auto_is_refused(make_problem, regularizer):
     """One line each."""
     problem = make_problem(loss="softmax", outputs=3, features=4)

@@ -74,6 +74,7 @@ def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     assert right / 300 > 0.9
 
 
+@pytest.mark.machine_code
 def test_the_documented_estimator(table):
     frame = pd.read_csv(table)
     features = frame.drop(columns=["hospital", "diagnosis"])

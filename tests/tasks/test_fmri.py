@@ -286,7 +286,6 @@ def run_in_process(*overrides: str) -> None:
         command.run(hydra.compose("config", overrides=["task=fmri", *overrides]))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algorithm", ["feddualavg", "local"])
 def test_a_run_leaves_the_weights_as_an_image(tree: Tree, tmp_path: Path, algorithm: str) -> None:
     run_in_process(
