@@ -109,7 +109,7 @@ class AtSites(Clients):
     def _messages(
         self, algorithm: Federated, head: dict[str, Any], received: State, who: list[str], shape: tuple[int, int]
     ) -> Array:
-        """[S, sent, J, P]. Of a client that did not answer nothing is finite: it weighs nothing and remembers nothing."""
+        """[S, sent, J, P]; of a client that did not answer nothing is finite: it weighs nothing, its memory stays."""
         enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
         answers = self.agreement.ask("train", head, received, who, at_least=enough)
         messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)

@@ -71,9 +71,8 @@ class Kernel:
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
-        """The function to call: machine code from the cache, or Python where a part is, or where NUMBA_DISABLE_JIT is
-        set: everything is then slower, and starts at once."""
-        if not self.compilable or _numba().config.DISABLE_JIT:
+        """The function to call: machine code from the cache, or Python where a part is Python."""
+        if not self.compilable:
             return self.as_python
         compiled = self._compile()
         if (folder := _cache_folder()) is not None:

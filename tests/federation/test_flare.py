@@ -39,13 +39,10 @@ RUN = [
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, hospitals) -> Iterator[Loopback]:
-    """One for all tests; nobody compiles, for a dozen rows that takes longer than all else."""
     data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("NUMBA_DISABLE_JIT", "1")
-        with Loopback(tmp_path_factory.mktemp("federation"), data) as made:
-            made.up()
-            yield made
+    with Loopback(tmp_path_factory.mktemp("federation"), data) as made:
+        made.up()
+        yield made
 
 
 def fco_run(*words: object) -> list[str]:
@@ -116,7 +113,8 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
 
 
 @pytest.mark.slow
-def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path):
+def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # as the sites have it
     words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=1500", "hparams.eval_every=100"]
     begun = asked(federation, "north")["train"]
     with subprocess.Popen(

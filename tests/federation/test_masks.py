@@ -144,12 +144,12 @@ def both(hospitals, make_sites, psi_for, make_hparams, badges) -> Callable[..., 
 
 
 @pytest.mark.parametrize("algo", [name for name in FEDERATED if name not in PERSONAL])
-def test_every_algorithm_gives_the_bits_of_the_fixed_point_simulation(interpreted, both, algo):
+def test_every_algorithm_gives_the_bits_of_the_fixed_point_simulation(both, algo):
     here, apart, varying = both(algo, rounds=2, weighting="examples", dtype="float32" if algo == "zhj" else "float64")
     assert_same(run(here, varying), run(apart, varying))
 
 
-def test_fixed_point_is_close_to_what_it_rounds(interpreted, both):
+def test_fixed_point_is_close_to_what_it_rounds(both):
     here, _, varying = both("feddualavg")
     exact = dataclasses.replace(here, hparams=dataclasses.replace(here.hparams, fraction_bits=None))
     for one, other in zip(run(here, varying), run(exact, varying), strict=True):
@@ -157,7 +157,7 @@ def test_fixed_point_is_close_to_what_it_rounds(interpreted, both):
         assert (one.model != other.model).any()
 
 
-def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
+def test_a_job_that_diverges_leaves_the_stack(both):
     """Its numbers do not fit, in both worlds in the same round."""
     here, apart, varying = both("feddualavg", rounds=4)
     varying = dataclasses.replace(varying, client_lr=np.array([0.01, 1e300]))
@@ -167,7 +167,7 @@ def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
     assert_same(one, other)
 
 
-def test_a_dropped_site_makes_the_round_repeat(interpreted, both):
+def test_a_dropped_site_makes_the_round_repeat(both):
     here, apart, varying = both("zhj", rounds=3)
     jobs = [Job(), Job()]
     simulation = Simulation(apart, jobs, varying)
@@ -181,7 +181,7 @@ def test_a_dropped_site_makes_the_round_repeat(interpreted, both):
     assert_same(run(here, varying), run(apart, varying, saved))
 
 
-def test_sites_draw_the_noise_themselves(interpreted, both):
+def test_sites_draw_the_noise_themselves(both):
     """Nobody knows it, so no seed repeats it; what it has in all is what one server would have added."""
     pytest.importorskip("dp_accounting")
     noise, rounds = ClipNoise(clip_norm=1e-3, noise_multiplier=100.0), 12
@@ -196,7 +196,7 @@ def test_sites_draw_the_noise_themselves(interpreted, both):
     assert 0.1 < ((first - second)[0] ** 2).mean() / expected < 10
 
 
-def test_a_site_may_demand_masks(interpreted, both):
+def test_a_site_may_demand_masks(both):
     policy = Policy(min_rows=2, masks=True)
     _, apart, varying = both("feddualavg", policy, masked=False)
     with pytest.raises(UserError, match="its policy answers through masks only"):
@@ -205,7 +205,7 @@ def test_a_site_may_demand_masks(interpreted, both):
     run(apart, varying)
 
 
-def test_a_site_without_a_certificate_says_so(interpreted, hospitals, make_sites):
+def test_a_site_without_a_certificate_says_so(hospitals, make_sites):
     with pytest.raises(UserError, match="east: it has no certificate to sign a mask key with"):
         make_sites(hospitals("logistic"), mask_bits=BITS).described()
 

@@ -19,7 +19,6 @@ from fco_cli.selection.select import Selection, select
 from fco_cli.simulation.stop import Stop
 from tests.federation.test_clients import NAMES
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 FEW = [
     "path.strengths=2", "path.folds=2", "path.ratio=0.2", "path.tolerance=0.2", "hparams.tolerance=0.1",
     "hparams.client_lr=0.1",
