@@ -27,7 +27,7 @@ IDLE_SECONDS = 120.0  # after which a relay that hears nothing ends by itself
 LOGIN_SECONDS = 10.0
 READY_SECONDS = 0.5
 MARGIN_SECONDS = 5.0  # beyond what the relay waits for the sites
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
 
 
 def _impatient(authenticator: Any, **options: Any) -> Any:

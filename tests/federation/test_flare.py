@@ -31,6 +31,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 HERE = Path(__file__).parent
+SAVING_OFTEN = """
+from fco_cli.commands.run import main
+from fco_cli.sweeps import runner
+runner.CHECKPOINT_SECONDS = 0.2
+main()
+"""
 RUN = [
     "task=custom", "task.loss=logistic", "regularizer.strength=0.05", "hparams.clients_per_round=2",
     "hparams.batch_size=4", "threads=1",
@@ -95,16 +101,16 @@ def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hosp
 
 def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=400", "hparams.eval_every=100"]
-    command = fco_run(*words, *between_sites(federation, tmp_path / "sites", "federation.timeout=3"))
-    begun = asked(federation, "north")["train"]
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=150", "hparams.eval_every=50"]
+    where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
+    command = [sys.executable, "-c", SAVING_OFTEN, *words, *where]
     with subprocess.Popen(command, start_new_session=True) as analyst:
         try:
-            federation.wait(lambda: asked(federation, "north")["train"] > begun + 50, "the run goes on")
+            federation.wait(lambda: any((tmp_path / "sites").rglob("checkpoint.npz")), "the run is saved")
             federation.stop("north")
             federation.join("north")
             again = asked(federation, "north")["train"]
-            federation.wait(lambda: asked(federation, "north")["train"] > again + 20, "the run continues", 200)
+            federation.wait(lambda: asked(federation, "north")["train"] > again + 10, "the run continues", 200)
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
     subprocess.run(command, check=True, timeout=300)
