@@ -73,7 +73,7 @@ class Run:
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
             )
-        parts["task"] = parts["federation"].placed(parts["task"])
+        parts["task"] = parts["federation"].placed(parts["task"], parts["hparams"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -116,6 +116,9 @@ class Run:
         """Between sites there are no pooled rows, and a client's model stays with it."""
         if self.federation.apart:
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
+            hidden = not self.federation.masked or self.algo.personal is None
+            allowed = f"one without personal models: {self.algo.name}'s do well or not at each site, which is no sum"
+            require(hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
 
     def check_memory(self) -> None:

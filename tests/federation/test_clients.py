@@ -15,6 +15,7 @@ from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.quantize import Quantize
 from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.federation.clients import at_work
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
@@ -48,7 +49,7 @@ def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Se
             problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
             setups.append(Setup(one, problem, hparams, 0, algorithm))
         rows = setups[1].problem.data
-        setups[1] = dataclasses.replace(setups[1], clients=rows.clients_at_work(hparams, 0))
+        setups[1] = dataclasses.replace(setups[1], clients=at_work(rows, hparams, 0))
         rates = np.array([0.05, 0.02], hparams.dtype)
         return *setups, Varying.in_rates(algorithm, psi, rates, np.ones_like(rates))
 
@@ -172,7 +173,7 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_
         problem = data.joined(psi)
         setup = Setup(one, problem, hparams, 0, algorithm)
         if one is apart:
-            setup = dataclasses.replace(setup, clients=problem.data.clients_at_work(hparams, 0))
+            setup = dataclasses.replace(setup, clients=at_work(problem.data, hparams, 0))
         assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
         jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
         assert evaluate_test(one, problem, jobs[-1][0].model)["test_loss"] > 0

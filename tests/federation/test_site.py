@@ -15,10 +15,12 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.preparation import Recipe, agree
 from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.clients import AtSites
+from fco_cli.federation.clients import at_work as clients_at_work
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site import Site, sent_task
+from fco_cli.federation.site import Site
 from fco_cli.federation.task import CustomAtSites
+from fco_cli.federation.telling import sent_task
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.sampling import Sampler
@@ -70,6 +72,7 @@ TRAIN = {
     "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
     "steps": None, "last_batch": "keep",
 }  # fmt: skip
+EVALUATE = {"jobs": 1, "part": "training", "gradient": True, "weights": None, "sums": True, "spread": False}
 STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
 
 
@@ -135,7 +138,7 @@ def test_a_state_that_is_not_finite_gives_an_answer_that_is_not(asked, value):
     at_work(ask)
     answer = ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)}))
     assert not all(np.isfinite(values).all() for values in answer.arrays.values())
-    assert ask.site.memory.rows == {}
+    assert ask.site.working.memory.rows == {}
 
 
 def test_a_message_that_comes_twice_or_too_late(asked):
@@ -150,7 +153,7 @@ def test_a_message_that_comes_twice_or_too_late(asked):
 def test_another_coordinator(asked):
     ask = asked()
     prepared(ask)
-    refused(ask("evaluate", {"jobs": 1, "test": False}, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+    refused(ask("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
@@ -228,7 +231,7 @@ def test_a_policy_is_kept_and_the_analyst_told(hospitals, make_sites, make_hpara
         psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
         hparams = make_hparams(rounds=5, clients_per_round=3)
         problem = task.data(0, "float64").joined(psi)
-        hold = problem.data.clients_at_work(hparams, 0)
+        hold = clients_at_work(problem.data, hparams, 0)
         rate = np.array([0.1])
         run(Setup(task, problem, hparams, 0, algorithm, clients=hold), Varying.in_rates(algorithm, psi, rate, rate))
 
@@ -250,7 +253,7 @@ def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
     """Every answer to an honest coordinator has the size of the model, whatever the number of rows."""
     ask = asked()
     at_work(ask)
-    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", {"jobs": 1, "test": False}, w=np.zeros((1, 6)))):
+    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", EVALUATE, w=np.zeros((1, 6)))):
         assert answer.kind != "refused"
         assert all(values.size <= 6 for values in answer.arrays.values())
 
@@ -265,7 +268,7 @@ class TestWhatASiteSends:
         problem = task.data(0, "float64").joined(L1(strength=0.1))
         algorithm = make_algorithm("feddualavg", problem)
         hparams = make_hparams(clients_per_round=3)
-        clients = AtSites(task.connection, problem, algorithm, 1, hparams, 0)
+        clients = AtSites(problem.data, problem, algorithm, 1, hparams, 0)
         return task.connection, clients, algorithm, problem, hparams
 
     def trained(self, session):
