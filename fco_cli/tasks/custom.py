@@ -11,6 +11,7 @@ from fco_cli.federated_data.partition import Partition
 from fco_cli.federated_data.preparation import prepared
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.federated_data.source import Columns
+from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.tasks.tabular import Tabular
 
 
@@ -58,4 +59,5 @@ class Custom(Tabular):
         if self._partition is None:
             return read(Path(self.path), self.columns, self.min_samples)
         data = read(Path(self.path), self.columns, min_clients=1)
-        return self._partition.deal(data, prepared(data, self.recipe).apply(data.raw), seed)
+        x = data.x if is_sparse(data.x) else prepared(data, self.recipe).apply(data.raw)
+        return self._partition.deal(data, x, seed)
