@@ -125,6 +125,8 @@ def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: C
 def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
     """The first file decides who is chosen, so that train and test have the same clients."""
     decided: list[str] = []
+    if columns is not None and columns.event is not None and not isinstance(source.format, Table):
+        raise UserError(f"{source.path}: has no column for the event; there the label is negative where none happened")
 
     def chosen(clients: list[str]) -> list[str]:
         if not decided:

@@ -482,3 +482,17 @@ def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path, interprete
     (tmp_path / "new.csv").write_text("x0,x1,x2\n1,2,3\n")
     with pytest.raises(UserError, match="must hold sparse rows"):
         predictions(record, tmp_path / "new.csv")
+
+
+def test_times_until_an_event_are_learnt_by_the_cox_loss(build, tmp_path):
+    (tmp_path / "t.csv").write_text("client,age,days,dead\na,1,5,1\na,2,7.5,0\nb,3,9,0\nb,4,2,1\n")
+    _, problem = build(tmp_path / "t.csv", "task.label=days", "task.event=dead", "task.holdout=none")
+    assert problem.loss.name == "cox"
+    assert problem.data.y.tolist() == [5, -7.5, -9, 2]
+    with pytest.raises(UserError, match=r"task\.event: got 'dead', must be null unless task\.loss=cox"):
+        build(tmp_path / "t.csv", "task.label=days", "task.event=dead", "task.loss=squared")
+
+
+def test_only_tables_have_a_column_for_the_event(build, data):
+    with pytest.raises(UserError, match="has no column for the event; there the label is negative where none happened"):
+        build(data, "task.event=dead")
