@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.reporting.figures import drawable, line_options, log_scale
+from fco_cli.reporting.figures import drawable, line_options, log_ticks
 from fco_cli.reporting.style import COLOURS, AlgorithmStyle, algorithm_order, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure, printable
 
@@ -42,15 +42,25 @@ def draw_lines(axis: Axes, table: pd.DataFrame, x: str, y: str, by: str) -> None
         every = max(1, len(at) // 6)
         axis.plot(at, middle, label=for_figure(style.label), markevery=every, **line_options(style))
         axis.fill_between(at, low, high, color=style.colour, alpha=0.2, linewidth=0)
-    axis.set(xlabel=for_figure(printable(x)), ylabel=for_figure(metric_style(y).label))
-    for side, name, surely in (("x", x, False), ("y", y, metric_style(y).log)):
-        shown = drawable(table[name].to_numpy(dtype=float))
-        shown = shown[np.isfinite(shown)]
-        if len(shown) and shown.min() > 0 and (surely or shown.max() > WIDE * shown.min()):
-            log_scale(axis, side)
+    _scale(axis, "x", printable(x), table[x], log=False)
+    _scale(axis, "y", metric_style(y).label, table[y], metric_style(y).log)
     axis.grid(alpha=0.25, linewidth=0.5)
     if groups:
         axis.legend(frameon=False, title=None if algorithms else for_figure(printable(by)))
+
+
+def _scale(axis: Axes, side: str, label: str, column: pd.Series, log: bool) -> None:
+    """Name an axis; a logarithmic one where a metric asks for it or the values are wide apart, and can be."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = drawable(column.to_numpy(dtype=float))
+    values = values[np.isfinite(values)]
+    if len(values) and values.min() > 0 and (log or values.max() > WIDE * values.min()):
+        log_ticks(axis, side)
+        label += ", log scale"
+    elif side == "x":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=bool((values == np.floor(values)).all())))
+    axis.set(**{f"{side}label": for_figure(label)})
 
 
 def _in_order(value: Any) -> tuple[bool, float, str]:
@@ -63,5 +73,10 @@ def _style(value: Any, number: int | None) -> AlgorithmStyle:
     """An algorithm looks as in every figure; other values differ in colour and marker."""
     if number is None:
         return algorithm_style(value)
-    label = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else printable(str(value))
+    if value is None or value != value:
+        label = "none"
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        label = f"{value:g}"
+    else:
+        label = printable(str(value))
     return AlgorithmStyle(label, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
