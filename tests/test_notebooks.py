@@ -28,7 +28,7 @@ def quickly(monkeypatch, tmp_path):
 
 
 @NOTEBOOKS
-@pytest.mark.usefixtures("quickly", "interpreted")
+@pytest.mark.usefixtures("quickly")
 def test_every_cell_runs(path):
     from matplotlib import pyplot
 

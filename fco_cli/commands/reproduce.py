@@ -20,6 +20,7 @@ from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.simulation.stop import SIGNALS
 
+FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
@@ -122,10 +123,12 @@ def _without_data(experiments: list[str]) -> dict[str, str]:
 
 def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
-    command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={name}", f"profile={profile}"]
-    command += [f"algo={algo}"] if algo else []
+    words = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
     line = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, _passing_on_signals_to(process):
+    with (
+        subprocess.Popen([*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, text=True) as process,
+        _passing_on_signals_to(process),
+    ):
         assert process.stderr is not None
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)
