@@ -89,12 +89,14 @@ class FederatedLinear(BaseEstimator):
     def _solve(self, task: InMemory) -> Solved:
         """Until it has converged, or says that it has not."""
         run = self._run(task)
-        solved = solve(run, task.made, [run.regularizer], self.tol)
+        return self._checked(solve(run, task.made, [run.regularizer], self.tol))
+
+    def _checked(self, solved: Solved) -> Solved:
         if solved.residuals[0] > self.tol:
             warnings.warn(
                 f"not converged after {solved.rounds[0]} rounds: KKT residual {solved.residuals[0]:.1e}, above tol; "
                 "raise max_rounds or tol",
-                ConvergenceWarning, stacklevel=3,
+                ConvergenceWarning, stacklevel=4,
             )  # fmt: skip
         return solved
 

@@ -106,7 +106,8 @@ def draw_coefficients(path: RecordedPath) -> Figure:
     axis.set_ylabel("weight" if not path.names[0].startswith("singular") else "singular value")
     _mark_choices(axis, path, label=False)
     _by_dial(axis, path)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    if named:  # the null model may be the best one
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
