@@ -109,6 +109,9 @@ def _refuse_experiment_alone(config: DictConfig) -> None:
     if not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
         return
     if config.experiment is None:
+        if (name := config.profile.name) != "paper":
+            how = f"how much of an experiment is run: fco-run -m experiment=... profile={name}"
+            raise UserError(f"profile: got {name}, which says {how}; must be paper for a single run")
         if config.seeds is not None:
             raise UserError(f"seeds: got {config.seeds}, which is several runs: fco-run -m ..., or seed=... for one")
         return

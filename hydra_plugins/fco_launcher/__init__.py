@@ -64,6 +64,9 @@ class GridSweeper(Sweeper):
         for algo, grid in self.grid_of.items():
             if not isinstance(grid, Mapping | NoneType):
                 raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be key: values, or null")
+        if "" in self.params.values():
+            none = "which takes an experiment's learning rates near the best, and here there are none"
+            raise HydraException(f"profile: got {config.profile.name}, {none}; must be another, such as paper")
         self.folder, self.whole = Path(str(config.hydra.sweep.dir)), config
         self.seeds: int = config.get("seeds") or 1
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)

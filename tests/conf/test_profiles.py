@@ -1,0 +1,24 @@
+"""A profile says how much of an experiment is run; where there is none, one line."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["task=lasso", "profile=quick"], "profile: got quick, which says how much of an experiment is run"),
+        (["task=lasso", "profile=laptop"], "profile: got laptop, which says how much of an experiment is run"),
+        (["-m", "task=lasso", "profile=quick"], "learning rates near the best, and here there are none"),
+        (["-m", "experiment=path", "profile=quick", "task.path=t.csv"], "and here there are none; must be another"),
+        (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper: a path has no other scale"),
+        (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper: a path has no other scale"),
+    ],
+)
+def test_a_profile_of_nothing(here, tmp_path, words, says):
+    said = here(*words, cwd=tmp_path, code=2).err
+    assert said.startswith("fco-run: profile: got ")
+    assert says in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.rglob("*.json"))
