@@ -62,11 +62,11 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled kernels for the tests that are marked so, and for the slow ones: for bits, threads, caches and sizes.
+    """Compiled kernels for the tests that are marked so: for bits, threads, caches and sizes.
 
     Once for every algorithm, regularizer, mirror map and loss, machine code must say the same as its text.
     """
-    if any(request.node.get_closest_marker(name) for name in ("machine_code", "slow")):
+    if request.node.get_closest_marker("machine_code"):
         monkeypatch.setattr("numba.config.DISABLE_JIT", 0)
         monkeypatch.delenv("NUMBA_DISABLE_JIT")
 

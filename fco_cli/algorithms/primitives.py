@@ -1,4 +1,4 @@
-"""The words that local steps are written in. `specialize` binds the first five to the problem at hand."""
+"""The words that local steps are written in. `specialize` binds the first six to the problem at hand."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def to_dual(w, geometry, out):
 
 def to_primal(z, t, geometry, out):
     """out = grad (h + t psi)*(z); grad h*(z) where an algorithm's local steps do not know psi."""
+    raise NotImplementedError
+
+
+def primal_for(z, t, geometry, batches, k, out):
+    """`to_primal`, at least of the weights that batch k looks at: of sparse rows only a few."""
     raise NotImplementedError
 
 

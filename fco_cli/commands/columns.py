@@ -15,6 +15,8 @@ def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     label = tables.add_mutually_exclusive_group()
     label.add_argument("--label", default="y", metavar="COLUMN", help="to predict (default: %(default)s)")
     label.add_argument("--positive", dest="label", metavar="CONDITION", help="a label of 0 and 1, such as 'num>0'")
+    event = "the label is a time; 1, or a condition such as 'status==2', where the event happened at it"
+    tables.add_argument("--event", metavar="COLUMN", help=event)
     tables.add_argument("--split", default="split", metavar="COLUMN", help="train, val or test, if there is one")
     for option, meaning in (("drop", "no feature"), ("categorical", "categories that are written as numbers")):
         tables.add_argument(
@@ -34,4 +36,4 @@ def columns_of(options: argparse.Namespace) -> Columns:
     lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
     names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
     client, weights = getattr(options, "client", "client"), getattr(options, "weights", None)
-    return Columns(options.label, client, options.split, weights, *lists, names)
+    return Columns(options.label, client, options.split, weights, *lists, names, event=options.event)

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder", nargs="?", type=Path, help="also the .npz files in this folder")
     command.set_defaults(do=_list)
 
-    command = commands.add_parser("convert", help="LEAF's JSON, TFF's HDF5, CSV or Parquet to an .npz file")
+    command = commands.add_parser("convert", help="CSV, Parquet, svmlight, LEAF's JSON or TFF's HDF5 to an .npz file")
     _source(command)
     command.add_argument("target", type=Path, help="the .npz file to write")
     command.set_defaults(do=_convert)
@@ -134,7 +134,8 @@ def _describe(options: argparse.Namespace) -> None:
         raise UserError(f"{options.picture}: the picture must end in .png, .pdf or .svg")
     tables = read_raw(options.source, columns_of(options))
     profile = of_tables(tables) if tables is not None else of_data(_read(options))
-    _print(_of_columns(profile))  # before anything is refused
+    if profile:
+        _print(_of_columns(profile))  # before anything is refused
     if options.table:
         write_atomically(options.table, as_csv(profile))
         print(f"table: {options.table}")

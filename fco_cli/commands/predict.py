@@ -20,7 +20,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("record", type=Path, help="the folder that fco-run printed")
-    parser.add_argument("table", type=Path, help="CSV or Parquet, with the columns that the model has learnt from")
+    parser.add_argument(
+        "table",
+        type=Path,
+        help="CSV or Parquet, with the columns that the model has learnt from; .npz or .svm, if it was that",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the predictions (default: here)")
     options = parser.parse_args(arguments)
     try:
@@ -41,11 +45,9 @@ def predictions(record: Path, table: Path) -> str:
     import numpy as np
 
     from fco_cli.federated_data.fitted import FittedModel
-    from fco_cli.federated_data.readers import read_features
 
     model = FittedModel.read(record)
-    scores = model.scores(model.preparation.encode(read_features(table, model.preparation.table)))
-    columns = model.columns(scores)
+    columns = model.columns(model.scores(model.rows(table)))
     lines = [",".join(["row", *(_quoted(name) for name in columns)])]
     rows: np.ndarray = np.column_stack(list(columns.values()))
     lines += [",".join([str(k), *(_shown(value) for value in row)]) for k, row in enumerate(rows)]

@@ -105,16 +105,15 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _without_data(experiments: list[str]) -> dict[str, str]:
     """The experiments whose data are not on this machine, and what they wait for; nothing is started to find out."""
-    from hydra import compose, initialize_config_module
+    from hydra import compose
     from omegaconf import OmegaConf
 
     from fco_cli import theory
-    from fco_cli.config import register
+    from fco_cli.config.compose import shipped
 
-    register()
     theory.register()
     missing = {}
-    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+    with shipped():
         for name in experiments:
             task = OmegaConf.to_object(compose("config", [f"experiment={name}"]).task)
             if reason := task.missing_data():  # type: ignore[union-attr]

@@ -83,7 +83,7 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
-            path=None if config.path is None else _typed(config, "path"),
+            path=_path_settings(config),
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -197,6 +197,12 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
 def check_profile(config: DictConfig) -> None:
     """First of all: numbers of rounds may depend on it."""
     _typed(config, "profile")
+
+
+def _path_settings(config: DictConfig) -> PathSettings | None:
+    brought = config.path is None or OmegaConf.get_type(config, "path") is PathSettings
+    require(brought, "path", config.path, "null: experiment=path brings it")
+    return None if config.path is None else _typed(config, "path")
 
 
 def _typed(config: DictConfig, key: str) -> Any:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_array, issparse
 
+from fco_cli.federated_data.sparse import as_sparse_rows
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
@@ -47,6 +48,6 @@ def task_of(
 
 
 def _sparse(x: Any) -> SparseRows:
-    stored = csr_matrix(x, dtype=float)
+    stored = csr_array(x, dtype=float)
     stored.sort_indices()
-    return SparseRows(stored.data, stored.indices, stored.indptr.astype(np.int64), x.shape[1])
+    return as_sparse_rows(stored, stored.data)

@@ -190,6 +190,9 @@ class _Reader:
         )  # fmt: skip
         if found.split is not None:
             table.split = as_names(path, "split", self._given(found.split) or [])
+        if found.event is not None:
+            table.event_meaning = found.event_meaning
+            table.event = label_column(path, self.cells, self.others[found.event])
         if found.weights is not None:
             table.weights = self._weights(table, self.others[found.weights])
         return table

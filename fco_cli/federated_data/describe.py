@@ -14,6 +14,7 @@ from fco_cli.federated_data.format import FederatedData, shown
 from fco_cli.federated_data.moments import Moments, aggregated_moments
 from fco_cli.federated_data.preparation import Recipe, prepared
 from fco_cli.federated_data.profile import Column, Profile, of_data, overall
+from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -77,7 +78,7 @@ class Description:
         data, sizes = self.data, self.sizes
         rows = [
             ("samples", f"{len(data.y)}"),
-            ("features", f"{data.x.shape[1]} ({data.x.dtype})"),
+            ("features", f"{data.x.shape[1]} ({data.x.dtype}{', sparse' if is_sparse(data.x) else ''})"),
             ("clients", f"{len(sizes)}"),
             ("samples per client", f"{sizes.min()} to {sizes.max()}, median {np.median(sizes):g}"),
         ]
@@ -91,7 +92,10 @@ class Description:
             rows.append(("classes", f"{(self.labels.sum(axis=0) > 0).sum()}"))
             rows.append(("classes per client", f"median {np.median((self.labels > 0).sum(axis=1)):g}"))
             rows.append(("label skew", f"{self.label_skew:.3f} (0 alike, 1 disjoint)"))
-        rows.append(("feature shift between clients", f"{self.feature_shift:.3f} of the variance"))
+        if is_sparse(data.x):
+            rows.append(("stored entries", f"{data.x.nnz}, {data.x.nnz / len(data.y):.1f} of a row"))
+        else:
+            rows.append(("feature shift between clients", f"{self.feature_shift:.3f} of the variance"))
         return rows
 
     def draw(self, path: Path) -> None:

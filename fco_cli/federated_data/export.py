@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,24 +22,27 @@ class LinearModel:
 
     loss: str
     classes: list[str] | None
-    preparation: Preparation
+    preparation: Preparation | None  # none: sparse rows, which stay as they are
     clients: list[str] = field(default_factory=list)  # who trained
+    features: Sequence[str] | None = None  # the names of sparse columns, where they have any
 
     def write(
         self, folder: Path, weights: Array, bias: Array, own: Array | None = None, shares: Array | None = None
     ) -> None:
-        """Four files from the weights [C, D] and bias [C] for prepared features; with `own` biases of the clients [M] a
-        fifth, and their mean by shares [M] for whoever is none of them.
+        """Some files from the weights [C, D] and bias [C] for prepared features; with `own` biases of the clients [M] a
+        further one, and their mean by shares [M] for whoever is none of them.
 
         model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature
         linear_model.npz    coef [C, D] and intercept [C] for features in their own units; mean and scale
         linear_model.json   the names
-        preparation.json    how a table becomes these features (federated_data/preparation.py)
+        preparation.json    how a table becomes these features (federated_data/preparation.py); not of sparse rows
         site_intercepts.csv the clients' own intercepts, for features in their own units
         """
-        names = self.preparation.features
-        mean = np.array(self.preparation.mean or np.zeros(len(names)))
-        scale = np.array(self.preparation.scale or np.ones(len(names)))
+        preparation, names = self.preparation, self.features
+        mean, scale = np.zeros(weights.shape[1]), np.ones(weights.shape[1])
+        if preparation is not None:
+            names = preparation.features
+            mean, scale = np.array(preparation.mean or mean), np.array(preparation.scale or scale)
         coef = weights / scale
         intercept = bias - (coef * mean).sum(axis=1)
         if own is not None and shares is not None:
@@ -50,11 +54,12 @@ class LinearModel:
         arrays = io.BytesIO()
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
         write_atomically(folder / "linear_model.npz", arrays.getvalue())
-        plain = {"loss": self.loss, "features": names, "classes": self.classes}
+        plain = {"loss": self.loss, "features": names, "classes": self.classes, "sparse": preparation is None}
         write_atomically(folder / "linear_model.json", (json.dumps(plain, indent=1) + "\n").encode())
-        write_atomically(folder / "preparation.json", self.preparation.as_json().encode())
+        if preparation is not None:
+            write_atomically(folder / "preparation.json", preparation.as_json().encode())
 
-    def _table(self, names: list[str], weights: Array, coef: Array) -> bytes:
+    def _table(self, names: Sequence[str] | None, weights: Array, coef: Array) -> bytes:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         one = len(weights) == 1
@@ -63,7 +68,8 @@ class LinearModel:
         for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
             label, feature = np.unravel_index(place, weights.shape)
             name = [] if one else [label if self.classes is None else as_text(self.classes[label])]
-            writer.writerow([as_text(names[feature]), *name, weights[label, feature], coef[label, feature]])
+            column = f"x{feature}" if names is None else as_text(names[feature])
+            writer.writerow([column, *name, weights[label, feature], coef[label, feature]])
         return text.getvalue().encode()
 
 

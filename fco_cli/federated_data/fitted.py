@@ -12,6 +12,8 @@ from scipy.special import expit, softmax
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.preparation import Preparation
+from fco_cli.federated_data.readers import read_features, read_stored
+from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
 
 LARGEST_FILE = 1 << 30  # bytes
@@ -19,11 +21,11 @@ LARGEST_FILE = 1 << 30  # bytes
 
 @dataclass(frozen=True)
 class FittedModel:
-    """For features in their own units, as the preparation encodes them."""
+    """For features in their own units, as the preparation encodes them; without one, for sparse rows as they are."""
 
     loss: str
     classes: list[str] | None
-    preparation: Preparation
+    preparation: Preparation | None
     coef: Array  # [C, D]
     intercept: Array  # [C]
 
@@ -31,18 +33,27 @@ class FittedModel:
     def read(cls, record: Path) -> FittedModel:
         """All of it, or one line that says what is wrong with the record."""
         try:
-            preparation = Preparation.of_json(_content(record, "preparation.json").decode(), str(record))
             names = json.loads(_content(record, "linear_model.json"))
+            preparation = None
+            if not names.get("sparse"):
+                preparation = Preparation.of_json(_content(record, "preparation.json").decode(), str(record))
             with np.load(io.BytesIO(_content(record, "linear_model.npz")), allow_pickle=False) as arrays:
                 coef, intercept = np.asarray(arrays["coef"], float), np.asarray(arrays["intercept"], float)
-            right = coef.shape == (len(intercept), len(preparation.features)) and np.isfinite(coef).all()
+            features = coef.shape[-1] if preparation is None else len(preparation.features)
+            right = coef.shape == (len(intercept), features) and np.isfinite(coef).all()
             if not right or not np.isfinite(intercept).all() or not isinstance(names["loss"], str):
                 raise ValueError("its files do not fit each other")
             return cls(names["loss"], names["classes"], preparation, coef, intercept)
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError, OSError, EOFError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError, OSError, EOFError) as problem:
             raise UserError(f"{record}: has no model that can be read: {problem}") from problem
 
-    def scores(self, x: Array) -> Array:
+    def rows(self, path: Path) -> Rows:
+        """Those of a new file, prepared as the model's were."""
+        if self.preparation is None:
+            return read_stored(path, self.coef.shape[1])
+        return self.preparation.encode(read_features(path, self.preparation.table))
+
+    def scores(self, x: Rows) -> Array:
         """[N, C]."""
         return x @ self.coef.T + self.intercept
 

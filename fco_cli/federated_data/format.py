@@ -10,7 +10,8 @@
     categories, category_of  [K]  optional: the names of categories, and the feature (from 0) that each belongs to;
                       x holds a category's place (from 0) among those of its feature
 
-NaN in x is a missing value (preparation.py says what becomes of it).
+NaN in x is a missing value (preparation.py says what becomes of it). In the place of x there may be sparse rows
+(sparse.py), which have no missing values and no categories.
 A folder with these arrays as x.npy, y.npy, ... is the same, read by memory map: x may be larger than the memory.
 Everything is read without pickle, an .npz file not before its size is known. Whatever is wrong is said in one line that
 names the file and, where there is one, the client and the row (counted from 0).
@@ -29,9 +30,10 @@ from typing import NoReturn
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.federated_data.sparse import as_sparse_rows, is_sparse, row_of, stored, with_rows
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
@@ -60,7 +62,7 @@ class FederatedData:
     """Rows of many clients, checked; `source` is the file that messages name."""
 
     source: str
-    x: Array
+    x: Rows  # [N, d], an array or sparse (csr_array)
     y: Array
     client: Array  # strings
     split: Array | None = None
@@ -122,7 +124,8 @@ class FederatedData:
             order = np.argsort(member, kind="stable")
             x, y, weights = x[order], y[order], None if weights is None else weights[order]
         weights = None if weights is None else self._cast(weights, dtype)
-        return ClientData(self._cast(x, dtype), self._cast(y, dtype), start, weights)
+        rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
+        return ClientData(rows, self._cast(y, dtype), start, weights)
 
     def owners(self, training: Array, held_out: Array) -> Array:
         """Of two masks over the rows: which of the clients that train every client of the other rows is; -1 if none."""
@@ -148,12 +151,14 @@ def save(data: FederatedData, path: Path) -> None:
     """Write the file, whole or not at all."""
     optional = {name: getattr(data, name) for name in OPTIONAL if getattr(data, name) is not None}
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, x=data.x, y=data.y, client=data.client, **optional)
+    rows = stored(data.x) if is_sparse(data.x) else {"x": data.x}
+    np.savez_compressed(buffer, allow_pickle=False, **rows, y=data.y, client=data.client, **optional)
     write_atomically(Path(path), buffer.getvalue())
 
 
 def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: int = 2) -> FederatedData:
     """Check everything that does not depend on the loss, without clients of fewer than `min_samples` rows."""
+    arrays = with_rows(source, arrays)
     for name in NEEDED:
         if name not in arrays:
             raise UserError(f"{source}: array {name!r} is missing; needed are x, y and client")
@@ -162,11 +167,11 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
             known = f"beside x, y and client there are {_list(OPTIONAL)}"
             raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
     x = arrays["x"]
-    _shape(source, "x", x, x.ndim == 2 and x.size > 0, "rows and columns, [N, d]")
+    _shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
     for name in BY_ROW:
         if name in arrays:
             array = arrays[name]
-            _shape(source, name, array, array.shape == (len(x),), f"a value for each of the {len(x)} rows of x")
+            _shape(source, name, array, array.shape == x.shape[:1], f"a value for each of the {x.shape[0]} rows of x")
     for name in ("features", "classes", "categories", "category_of"):
         if name in arrays:
             _shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
@@ -246,9 +251,11 @@ def shown(text: object, most: int = 200) -> str:
 
 
 def _check_values(data: FederatedData) -> None:
-    if (row := first_row(np.isinf, data.x)) is not None:
+    if is_sparse(data.x):
+        _check_stored(data)
+    elif (row := first_row(np.isinf, data.x)) is not None:
         column = int(np.argmax(np.isinf(data.x[row])))
-        name = shown(data.feature_names[column])
+        name = _feature_name(data, column)
         data.fail(row, f"feature {name!r} is {data.x[row, column]}; every value must be finite")
     if (row := first_row(not_finite, data.y)) is not None:
         data.fail(row, f"the label is {data.y[row]}; every label must be finite")
@@ -258,6 +265,19 @@ def _check_values(data: FederatedData) -> None:
     if data.split is not None and not (known := np.isin(data.split, SPLITS)).all():
         row = int(np.argmin(known))
         data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
+
+
+def _check_stored(data: FederatedData) -> None:
+    """What is not stored is 0: of a missing value nothing could be told apart."""
+    if data.categories is not None or data.category_of is not None:
+        raise UserError(f"{data.source}: sparse rows have no categories; give each a column of 0 and 1")
+    if (entry := first_row(not_finite, data.x.data)) is not None:
+        value, name = data.x.data[entry], _feature_name(data, int(data.x.indices[entry]))
+        data.fail(row_of(data.x, entry), f"feature {name!r} is {value}; every stored value must be finite")
+
+
+def _feature_name(data: FederatedData, column: int) -> str:
+    return f"x{column}" if data.features is None else shown(data.features[column])
 
 
 def _check_categories(data: FederatedData) -> None:

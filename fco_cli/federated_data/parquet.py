@@ -49,6 +49,9 @@ class Parquet(Table):
         )  # fmt: skip
         if found.split is not None:
             raw.split = as_names(path, "split", _text(path, header[found.split], table))
+        if found.event is not None:
+            raw.event_meaning = found.event_meaning
+            raw.event = _label(path, table.column(header[found.event]), cells)
         if found.weights is not None:
             raw.weights, rows, words = _cells(path, table.column(header[found.weights]), cells)
             if len(rows):

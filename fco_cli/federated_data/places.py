@@ -14,7 +14,7 @@ from fco_cli.federated_data.source import Columns, Wanted
 
 @dataclass(frozen=True)
 class Places:
-    """Of the label, the client, the split and the weights, where these are read, and of the features."""
+    """Of the label, the client, the split, the weights and the event, where these are read, and of the features."""
 
     meaning: Label
     label: int | None  # None: not wanted, for the rows are there to be predicted
@@ -22,20 +22,24 @@ class Places:
     split: int | None
     weights: int | None
     features: list[int]
+    event_meaning: Label | None = None
+    event: int | None = None
 
     @property
     def others(self) -> list[int]:
         """All but the features."""
-        return [place for place in (self.label, self.client, self.split, self.weights) if place is not None]
+        return [place for place in (self.label, self.client, self.split, self.weights, self.event) if place is not None]
 
 
 def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
     """Find the columns by their names; all that have no other meaning are features."""
     columns, found = wanted.columns, {name: place for place, name in enumerate(header)}
     meaning = Label.of(columns.label, header)
-    special = [name for name in (meaning.column, columns.client, columns.split, columns.weights) if name]
-    check_different(path, "the columns for label, client, split and weights", special)
-    needed = _needed(meaning, wanted)
+    event = None if columns.event is None else Label.of(columns.event, header)
+    own_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
+    special = [name for name in own_columns if name]
+    check_different(path, "the columns for label, client, split, weights and event", special)
+    needed = _needed(meaning, event, wanted)
     _check_there(path, header, wanted, needed)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
@@ -56,17 +60,19 @@ def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
         needed.append(columns.split)
     own = {name: found[name] for name in needed}
     client, weights = own.get(columns.client), own.get(columns.weights or "")
-    return Places(meaning, own.get(meaning.column), client, own.get(columns.split), weights, features)
+    happened = None if event is None else own.get(event.column)
+    return Places(meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, happened)
 
 
-def _needed(meaning: Label, wanted: Wanted) -> list[str]:
+def _needed(meaning: Label, event: Label | None, wanted: Wanted) -> list[str]:
     """The columns beside the features without which a table cannot be used; to predict, none."""
     columns = wanted.columns
     if not wanted.labelled:
         return []
     client = [] if wanted.in_folder or columns.dealt else [columns.client]
     split = [] if columns.split == Columns.split else [columns.split]
-    return [meaning.column, *client, *split, *([columns.weights] if columns.weights else [])]
+    weights = [columns.weights] if columns.weights else []
+    return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
 
 
 def _check_there(path: Path, header: Sequence[str], wanted: Wanted, needed: list[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from fco_cli.federated_data.cells import category
 from fco_cli.federated_data.export import as_text
 from fco_cli.federated_data.format import FederatedData, listed
+from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.federated_data.tables import RawTable
 from fco_cli.problem.layout import Array
 
@@ -74,8 +75,10 @@ def of_tables(tables: Sequence[RawTable]) -> Profile:
 
 
 def of_data(data: FederatedData) -> Profile:
-    """Of checked data."""
+    """Of checked data; of sparse rows nothing, for they may have a million columns, which miss no value."""
     profile: Profile = {}
+    if is_sparse(data.x):
+        return profile
     for client, table in data.by_client():
         columns = _numeric(table.names, table.x, ["number"] * len(table.names))
         for k, levels in table.levels.items():
@@ -88,7 +91,7 @@ def of_data(data: FederatedData) -> Profile:
 
 def overall(profile: Profile) -> list[Column]:
     """All clients together."""
-    first = next(iter(profile.values()))
+    first = next(iter(profile.values()), [])
     total = {column.name: Column(column.name) for column in first}
     for columns in profile.values():
         for column in columns:

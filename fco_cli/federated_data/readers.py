@@ -16,10 +16,13 @@ from fco_cli.federated_data.leaf import Leaf
 from fco_cli.federated_data.numpy_files import Npy, Npz
 from fco_cli.federated_data.parquet import Parquet
 from fco_cli.federated_data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays, understood
+from fco_cli.federated_data.sparse import is_sparse, with_rows
+from fco_cli.federated_data.svmlight import Libsvm, Svmlight
 from fco_cli.federated_data.tables import RawTable, Table
 from fco_cli.federated_data.tff import Tff
+from fco_cli.problem.data import Rows
 
-FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet())
+FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Svmlight(), Libsvm())
 
 Choice = Callable[[list[str]], list[str]]  # of some clients, from the sorted names of all
 
@@ -44,7 +47,10 @@ def read_alone(path: Path, name: str, columns: Columns | None = None) -> Federat
     """The rows of one client, all that a site has; its name is the site's, whatever the file says."""
     source = examine(path, FORMATS)
     arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
-    return from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
+    data = from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
+    if is_sparse(data.x):
+        raise UserError(f"{path}: has sparse rows, which only a simulation takes; a site's must be a table")
+    return data
 
 
 def read_features(path: Path, columns: Columns | None = None) -> Features:
@@ -58,6 +64,21 @@ def read_features(path: Path, columns: Columns | None = None) -> Features:
     arrays = read_arrays(source, wanted)
     rows = len(arrays["x"])
     return from_arrays(str(path), arrays | {"y": np.zeros(rows)}, min_clients=0).raw
+
+
+def read_stored(path: Path, features: int, columns: Columns | None = None) -> Rows:
+    """The same of sparse rows, for a model of so many features."""
+    source = examine(path, FORMATS)
+    arrays = with_rows(str(path), read_arrays(source, Wanted(columns or Columns(), everyone, source.in_folder, False)))
+    x: Rows = arrays.get("x")
+    if not is_sparse(x):
+        raise UserError(f"{path}: must hold sparse rows, from which the model has learnt: .npz, .svm or .libsvm")
+    if isinstance(source.format, Svmlight) and x.shape[1] < features:
+        x.resize(x.shape[0], features)
+    if x.shape[1] != features:
+        raise UserError(f"{path}: its rows have {x.shape[1]} features, the model {features}")
+    rows = x.shape[0]
+    return from_arrays(str(path), {"x": x, "y": np.zeros(rows), "client": np.zeros(rows, int)}, min_clients=0).x
 
 
 def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
@@ -104,6 +125,8 @@ def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: C
 def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
     """The first file decides who is chosen, so that train and test have the same clients."""
     decided: list[str] = []
+    if columns is not None and columns.event is not None and not isinstance(source.format, Table):
+        raise UserError(f"{source.path}: has no column for the event; there the label is negative where none happened")
 
     def chosen(clients: list[str]) -> list[str]:
         if not decided:

@@ -40,6 +40,7 @@ class Columns:
     missing: tuple[str, ...] = ()  # what stands for a missing value beside the usual: a word, a number, age:0
     names: tuple[str, ...] = ()  # of the columns of a table without a header
     dealt: bool = False  # the rows will be dealt to clients: a client column is left out
+    event: str | None = None  # the label is a time; this column, or a condition on one, says what happened at it
 
 
 @dataclass(frozen=True)

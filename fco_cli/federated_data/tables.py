@@ -34,6 +34,8 @@ class RawTable:
     split: Array | None = None
     weights: Array | None = None
     unit: str = "line"  # what `lines` counts
+    event_meaning: Label | None = None
+    event: Array | None = None  # as the label
 
     def kind(self, feature: int) -> str:
         """number, category, date, mixed, or empty."""
@@ -102,8 +104,30 @@ class RawTable:
         missing = label == "" if label.dtype.kind == "U" else np.isnan(label)
         if missing.any():
             self.fail(int(np.argmax(missing)), self.meaning.column, "", "it must be given in every row")
-        made = {"y": self.meaning.apply(label)}
+        made = {
+            "y": self.meaning.apply(label) if self.event_meaning is None else self._times(label, self.event_meaning)
+        }
         return made if self.meaning.classes is None else made | {"classes": self.meaning.classes}
+
+    def _times(self, times: Array, meaning: Label) -> Array:
+        """The label of the Cox model: negative where nothing has happened until then."""
+        assert self.event is not None
+        if self.meaning.comparison or times.dtype.kind == "U":
+            self.fail(
+                0, self.meaning.text, times[0], f"a time is a number > 0, beside the event {shown(meaning.text)!r}"
+            )
+        if (wrong := ~(times > 0)).any():
+            row = int(np.argmax(wrong))
+            self.fail(row, self.meaning.column, times[row], "a time is a number > 0")
+        known = self.event != "" if self.event.dtype.kind == "U" else ~np.isnan(self.event)
+        happened = meaning.apply(self.event)
+        if not meaning.comparison:
+            known &= np.isin(happened, (0, 1)) if happened.dtype.kind != "U" else False
+        if not known.all():
+            row = int(np.argmin(known))
+            wanted = "0 (not until then) or 1 in every row, or a condition such as status==2"
+            self.fail(row, meaning.column, self.event[row], f"the event is {wanted}")
+        return np.where(happened > 0, times, -times)
 
     def fail(self, row: int, column: object, cell: object, wanted: str) -> NoReturn:
         """The one wording for a bad cell."""

@@ -36,8 +36,12 @@ class Loss:
     together: ClassVar[Kernel | None] = None  # in place of slope: the whole loop (descent.each_row), where rows of a
     # client depend on each other; only all of them then make a batch
     hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
-    most_curved_at_zero: ClassVar[bool] = False  # it is smooth, and scores of 0, where runs start, say how much
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
+
+    @property
+    def most_curved(self) -> Loss:
+        """A loss that says at scores of 0, where runs start, how large steps along this one's slopes may be."""
+        return self
 
     @property
     def classification(self) -> bool:
@@ -74,7 +78,6 @@ class Squared(Loss):
     """(score - y)^2, no 1/2 (docs/method.md, Problem)."""
 
     name = "squared"
-    most_curved_at_zero = True
     quadratic = True
 
     @staticmethod
@@ -109,6 +112,11 @@ class Huber(Loss):
     def __post_init__(self) -> None:
         require(0 < self.delta < np.inf, "task.huber_delta", self.delta, "a number > 0")
 
+    @property
+    def most_curved(self) -> Loss:
+        """What it is within delta; where runs start it may be straight."""
+        return Squared()
+
     @staticmethod
     @kernel
     def value(scores, y):
@@ -129,10 +137,32 @@ class Huber(Loss):
         return {"mae": float(np.abs(scores - y).mean())}
 
 
+class CurvedAsCounts(Loss):
+    """max(y, 1) score^2 / 2: the curvature of the Poisson loss at the start, where the mean is 1, or at the count.
+
+    There is no bound for all scores. This one holds where the means stay at or below their counts or 1; 1/L is half of
+    what it allows, so that they may be twice as large.
+    """
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        return max(y, 1.0) * scores[0] * scores[0] / 2
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        scores[0] *= max(y, 1.0)
+
+
 class Poisson(Loss):
     """Half the deviance of counts y whose mean is e^score: e^score - y - y (score - log y), 0 where e^score = y."""
 
     name = "poisson"
+
+    @property
+    def most_curved(self) -> Loss:
+        return CurvedAsCounts()
 
     @staticmethod
     @kernel
@@ -164,7 +194,6 @@ class Logistic(Loss):
     """log(1 + e^score) - y score for y in {0, 1}; e^-|score| never overflows."""
 
     name = "logistic"
-    most_curved_at_zero = True
 
     @staticmethod
     @kernel
@@ -214,10 +243,12 @@ def largest(scores):
 
 
 class Softmax(Loss):
-    """log sum_c e^(score_c) - score_y, shifted by the largest score."""
+    """log sum_c e^(score_c) - score_y, shifted by the largest score.
+
+    It is most curved where all scores are 0, or nearly: two classes at odds may be more so.
+    """
 
     name = "softmax"
-    most_curved_at_zero = True  # or nearly: two classes at odds may be more so
 
     @staticmethod
     @kernel

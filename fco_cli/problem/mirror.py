@@ -52,6 +52,30 @@ def to_primal(z, t, geometry, out):
                 copy(z[j, start:stop], out[j, start:stop])
 
 
+@kernel
+def primal_of_all(z, t, geometry, batches, k, out):
+    """`to_primal`, which a batch of dense rows needs of all weights."""
+    to_primal(z, t, geometry, out)
+
+
+@kernel
+def primal_of_stored(z, t, geometry, batches, k, out):
+    """`to_primal` of the weights that batch k has stored entries for, and of the biases; the others stay as they are.
+
+    Of a linear model on sparse rows, with an h and a psi that take every weight by itself.
+    """
+    x, features, outputs = batches.x, batches.widths[0], batches.widths[-1]
+    _start, stop, _rows, _columns, _regularized, piece = geometry.table[0]
+    for j in range(z.shape[0]):
+        for i in range(batches.edges[k], batches.edges[k + 1]):
+            for e in range(x.starts[batches.order[i]], x.starts[batches.order[i] + 1]):
+                for c in range(outputs):
+                    at = c * features + x.columns[e]
+                    block = OneBlock(piece, 1, 1, geometry.each[at : at + 1])
+                    primal(z[j, at : at + 1], t[j], geometry.psi[j], geometry.h[0], block, out[j, at : at + 1])
+        copy(z[j, stop:], out[j, stop:])
+
+
 def prox(z, t, psi, block, out):  # bound by `specialize` to a separable regularizer's
     raise NotImplementedError
 

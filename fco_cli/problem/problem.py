@@ -11,11 +11,21 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel, specialize
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.descent import descent
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.mirror import Geometry, farthest, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
+from fco_cli.problem.mirror import (
+    Geometry,
+    farthest,
+    primal_of_all,
+    primal_of_stored,
+    prox_of_each,
+    psi_subgradient,
+    psi_value,
+    to_dual,
+    to_primal,
+)
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
@@ -162,6 +172,13 @@ class Problem:
     def free_primal(self) -> Kernel:
         """to_primal without psi."""
         return specialize(to_primal, primal=self.mirror.free_primal)
+
+    def primal_for_batches(self, with_psi: bool) -> Kernel:
+        """to_primal, or free_primal, of no more weights than a batch looks at, where it can be had for some."""
+        if isinstance(self.data.x, SparseRows) and self.regularizer.separable and isinstance(self.mirror, Euclidean):
+            primal = self.mirror.primal(self.regularizer) if with_psi else self.mirror.free_primal
+            return specialize(primal_of_stored, primal=primal)
+        return specialize(primal_of_all, to_primal=self.to_primal if with_psi else self.free_primal)
 
     @cached_property
     def prox_of_each(self) -> Kernel:

@@ -67,13 +67,13 @@ def partial_likelihood(scores, y, rows, seen, slopes):
 class Cox(Loss):
     """Minus the log of the partial likelihood within a client, per row (Cox, 1972; stratified by client).
 
-    A label is a time, negative where the row was censored at it. The bias cancels and stays 0.
+    A label is a time, negative where the row was censored at it. The bias cancels and stays 0. It is most curved where
+    all scores are 0, or nearly: those at risk may be weighed so that they are further apart.
     """
 
     name = "cox"
     value = own_value
     together = partial_likelihood
-    most_curved_at_zero = True  # or nearly: those at risk may be weighed so that they are further apart
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         """Of the pairs within a client of whom one is known to have lasted longer: in how many it scores lower."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
-from fco_cli.problem.data import Batches, Elsewhere
+from fco_cli.problem.data import Batches, Elsewhere, SparseRows
 from fco_cli.problem.layout import Array
+from fco_cli.problem.models import Model, SparseLinear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
@@ -47,12 +49,15 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
 def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) -> float:
     """The same for steps along grad F, with the L of F itself: by power iteration, clients send gradients."""
     _check_automatic(problem)
+    loss, curved = problem.loss, _most_curved(problem)
+    known = curved is problem or not isinstance(problem.data, Elsewhere)
+    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {loss.name} loss of rows at other sites")
     start = problem.model.initial()[None]
     vector = generator(seed, PROBES, 3).standard_normal(start.shape)
     smoothness = 0.0
     for _ in range(iterations):
         vector *= 1e-2 / np.linalg.norm(vector)
-        ahead, behind = problem.risk(np.concatenate([start + vector, start - vector])).gradient
+        ahead, behind = curved.risk(np.concatenate([start + vector, start - vector])).gradient
         product = (ahead - behind)[None] / 2
         smoothness = float((vector * product).sum() / (vector * vector).sum())
         vector = product
@@ -60,11 +65,9 @@ def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) ->
 
 
 def _check_automatic(problem: Problem) -> None:
-    model, mirror, loss = problem.model, problem.mirror, problem.loss
+    model, mirror = problem.model, problem.mirror
     require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network from where it starts")
     require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{UNKNOWN} in the norm of mirror={mirror.name}")
-    curved = loss.most_curved_at_zero
-    require(curved, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {loss.name} loss from where it starts")
 
 
 def _inverse(smoothness: float) -> float:
@@ -81,16 +84,16 @@ def largest_curvature(
 
     A Hessian times a vector is the difference of two gradients, so any model and loss will do.
     """
-    data, dtype = problem.data, problem.dtype
-    start = problem.model.initial().astype(dtype)[None]
+    data, dtype, problem = problem.data, problem.dtype, _most_curved(problem)
     largest = 0.0
     for m in clients:
         low, high = data.offsets[m], data.offsets[m + 1]
-        rows = random.permutation(high - low)[:batch_size] + low
+        model, batch = _looked_at(problem, random.permutation(high - low)[:batch_size] + low)
+        start = model.initial().astype(dtype)[None]
         vector = random.standard_normal(start.shape).astype(dtype)
         for _ in range(iterations):
             vector *= 1e-2 / np.linalg.norm(vector)
-            product = batch_gradient(problem, start + vector, rows) - batch_gradient(problem, start - vector, rows)
+            product = _gradient(problem, start + vector, batch) - _gradient(problem, start - vector, batch)
             eigenvalue = float((vector * product).sum() / (2 * (vector * vector).sum()))
             if not np.linalg.norm(product) > 0:
                 break
@@ -99,12 +102,35 @@ def largest_curvature(
     return min(largest, float(np.finfo(float).max))
 
 
-def batch_gradient(problem: Problem, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
-    gradient, data = np.zeros_like(w), problem.data
-    one = Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths)
-    problem.descend(gradient, w, one, 0, -np.ones(len(w)))
+def _most_curved(problem: Problem) -> Problem:
+    """With the loss that says at the start how curved it may become."""
+    loss = problem.loss.most_curved
+    return problem if loss is problem.loss else replace(problem, loss=loss)
+
+
+def _looked_at(problem: Problem, rows: Array) -> tuple[Model, Batches]:
+    """Some rows as a batch, and the model that it needs: of sparse rows one with the weights of stored entries only."""
+    x, model, targets, edges = problem.data.x, problem.model, problem.data.targets, np.array([0, len(rows)])
+    if not isinstance(x, SparseRows) or not isinstance(model, SparseLinear):
+        return model, Batches(x, targets, rows, edges, model.widths)
+    entries = np.concatenate([np.arange(x.starts[row], x.starts[row + 1]) for row in rows])
+    known, columns = np.unique(x.columns[entries], return_inverse=True)
+    starts = np.append(0, np.cumsum(x.starts[rows + 1] - x.starts[rows]))
+    few = SparseRows(x.values[entries], columns.astype(x.columns.dtype), starts, len(known))
+    model = SparseLinear(len(known), model.outputs, site_bias=model.site_bias)
+    return model, Batches(few, targets[rows], np.arange(len(rows)), edges, model.widths)
+
+
+def _gradient(problem: Problem, w: Array, batch: Batches) -> Array:
+    gradient = np.zeros_like(w)
+    problem.descend(gradient, w, batch, 0, -np.ones(len(w)))
     return gradient
+
+
+def batch_gradient(problem: Problem, w: Array, rows: Array) -> Array:
+    """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
+    data = problem.data
+    return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths))
 
 
 def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | None:

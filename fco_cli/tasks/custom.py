@@ -11,6 +11,7 @@ from fco_cli.federated_data.partition import Partition
 from fco_cli.federated_data.preparation import prepared
 from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.federated_data.source import Columns
+from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.tasks.tabular import Tabular
 
 
@@ -20,6 +21,9 @@ class Custom(Tabular):
 
     path: str
     label: str  # a column, or a condition on one: num>0
+    event: (
+        str | None
+    )  # the label is a time, and this column, or a condition on one, says whether it is that of an event
     client: str  # the column that says whose row it is
     split: str  # the column with train, val and test, if there is one
     weights: str | None  # the column with the rows' weights
@@ -33,7 +37,10 @@ class Custom(Tabular):
     partition_concentration: float
 
     def __post_init__(self) -> None:
+        if self.event is not None and self.loss == "auto":
+            self.loss = "cox"
         super().__post_init__()
+        require(self.event is None or self.loss == "cox", "task.event", self.event, "null unless task.loss=cox")
         require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
         _ = self._partition
 
@@ -46,7 +53,8 @@ class Custom(Tabular):
     @property
     def columns(self) -> Columns:
         lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
-        return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=self.partition is not None)
+        dealt = self.partition is not None
+        return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event)
 
     def missing_data(self) -> str | None:
         return None if Path(self.path).exists() else f"task.path: there is no {self.path}"
@@ -58,4 +66,5 @@ class Custom(Tabular):
         if self._partition is None:
             return read(Path(self.path), self.columns, self.min_samples)
         data = read(Path(self.path), self.columns, min_clients=1)
-        return self._partition.deal(data, prepared(data, self.recipe).apply(data.raw), seed)
+        x = data.x if is_sparse(data.x) else prepared(data, self.recipe).apply(data.raw)
+        return self._partition.deal(data, x, seed)

@@ -17,13 +17,14 @@ from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.format import FederatedData, check_labels, listed
 from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
 from fco_cli.federated_data.source import Columns
+from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.federated_data.splits import Holdout, Parts, split
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
@@ -106,7 +107,8 @@ class Tabular(Task):
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self.read(seed)
         made = self._built(data, split(data, *self.holdouts, seed), dtype)
-        if constant := made.description.preparation.constant:
+        preparation = made.description.preparation
+        if preparation is not None and (constant := preparation.constant):
             log.warning("%s: the same in all rows, so without a weight: %s", data.source, listed(constant))
         return made
 
@@ -132,7 +134,7 @@ class Tabular(Task):
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
         data = self._weighted(data, parts.training, loss)
-        preparation = replace(prepared(data.take(parts.training), self.recipe), table=self.columns)
+        preparation = self._prepared(data, parts.training)
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
@@ -140,13 +142,24 @@ class Tabular(Task):
         clients = np.unique(data.client[parts.training]).tolist()
         one_bias = not self.site_intercept or (outputs == 1 and loss.together is None)
         require(one_bias, "task.site_intercept", True, f"false for the {loss.name} loss, which has no one intercept")
+        names = data.features if preparation is None else preparation.features
+        features = None if names is None else tuple(names)
+        kind = SparseLinear if preparation is None else Linear
         return TaskData(
-            training, Linear(len(preparation.features), outputs, site_bias=self.site_intercept), loss, validation,
-            description=LinearModel(loss.name, classes, preparation, clients),
-            features=tuple(preparation.features),
+            training, kind(training.x.shape[1], outputs, site_bias=self.site_intercept), loss, validation,
+            description=LinearModel(loss.name, classes, preparation, clients, features),
+            features=features,
             test=test,
             clients=clients,
         )  # fmt: skip
+
+    def _prepared(self, data: FederatedData, training: Array) -> Preparation | None:
+        """What the clients agree on; of sparse rows nothing, they stay as they are."""
+        if is_sparse(data.x):
+            dense = f"false: centered, the sparse rows of {data.source} would be dense"
+            require(not self.standardize, "task.standardize", self.standardize, dense)
+            return None
+        return replace(prepared(data.take(training), self.recipe), table=self.columns)
 
     def _weighted(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
         """With the rows' weights as given, times those of their classes, 1 on average of the rows that train."""
@@ -162,8 +175,10 @@ class Tabular(Task):
         require(mean > 0, "weights", "0 for every row that trains", "above 0 for some")
         return replace(data, weights=weights / mean)
 
-    def _check_memory(self, data: FederatedData, preparation: Preparation, dtype: str) -> None:
+    def _check_memory(self, data: FederatedData, preparation: Preparation | None, dtype: str) -> None:
         """Of the rows in the run's precision, and in double precision while they are prepared."""
+        if preparation is None:
+            return  # what is stored has been read, and is copied as often as any other
         mapped, nothing = isinstance(data.x, np.memmap), (self.holdout, self.test) == ("none", "none")
         if mapped and not self.standardize and nothing:
             return  # left on disk
@@ -190,10 +205,13 @@ class Tabular(Task):
             problem.description.write(folder, weights.astype(float), bias, own, problem.weights)
 
 
-def _rows(data: FederatedData, rows: Array, training: Array, preparation: Preparation, dtype: str) -> ClientData | None:
+def _rows(
+    data: FederatedData, rows: Array, training: Array, preparation: Preparation | None, dtype: str
+) -> ClientData | None:
     """Some of the rows, prepared; nothing if there are none."""
     if not rows.any():
         return None
     part = data.take(rows)
-    made = replace(part, x=preparation.apply(part.raw)).as_clients(dtype)
+    x = part.x if preparation is None else preparation.apply(part.raw)
+    made = replace(part, x=x).as_clients(dtype)
     return made if rows is training else replace(made, trained_as=data.owners(training, rows))

@@ -95,7 +95,6 @@ def sites(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.machine_code
 @pytest.mark.parametrize(
     ("name", "transform"),
     [

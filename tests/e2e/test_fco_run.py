@@ -98,8 +98,8 @@ def test_again_from_another_folder_and_by_force(tmp_path, here):
     assert (record / "metrics.csv").read_bytes() == metrics
 
 
-@pytest.mark.machine_code
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     """Nor does it change the run's id."""
     with_threads = {key: value for key, value in os.environ.items() if key != "NUMBA_NUM_THREADS"}
@@ -111,6 +111,7 @@ def test_the_number_of_threads_changes_no_bit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:
@@ -176,6 +177,8 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("algo.tolerance: got 0.0,", "algo=optimum algo.tolerance=0"),
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
         ("no/such: no such key;", "no/such=1"),
+        ("path: got 5, must be null: experiment=path brings it", "path=5"),
+        ("theory: got '', must be null: experiment=theory brings it", "theory="),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
         ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),

@@ -34,6 +34,7 @@ ALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @parametrize_with_checks(ALL)
 def test_scikit_learn_has_no_objection(estimator, check):
     check(estimator)

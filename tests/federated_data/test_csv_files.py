@@ -63,12 +63,13 @@ def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
 def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
     path = csv(tmp_path)
     twice = refusal(path, columns=Columns(label="client"))
-    assert "label, client, split and weights: given more than once: client" in twice
+    assert "label, client, split, weights and event: given more than once: client" in twice
     assert "'y' cannot be left out and used" in refusal(path, columns=Columns(drop=("y",)))
     for absent in (
         Columns(drop=("note",)),
         Columns(categorical=("note",)),
         Columns(weights="note"),
+        Columns(event="note"),
         Columns(split="note"),
     ):
         assert "has no column 'note'" in refusal(path, columns=absent)

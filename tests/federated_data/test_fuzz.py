@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from scipy.sparse import csr_array, issparse
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.describe import Description
 from fco_cli.federated_data.format import NEEDED, OPTIONAL
+from fco_cli.federated_data.numpy_files import Npz
 from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
 from fco_cli.federated_data.profile import as_csv, of_tables
 from fco_cli.federated_data.readers import FORMATS, fingerprint, read, read_raw
@@ -81,9 +83,22 @@ def _tsv() -> bytes:
     return b"\xef\xbb\xbfclient\theight\tward\ty\na\t1.5\tred\t0\na\t?\tblue\t1\nb\tNA\t\t0\nb\t7\tred\t1\n"
 
 
+def _svmlight() -> bytes:
+    return b"-1 qid:1 1:1.5 4:1e3 # a\n1 qid:1\n-1 qid:20 2:-.5\n1 qid:20 1:7 3:8\n"
+
+
+def _sparse_npz() -> bytes:
+    file, x = io.BytesIO(), csr_array(X)
+    parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": x.shape}
+    np.savez(file, **parts, y=Y, client=CLIENT)
+    return file.getvalue()
+
+
 SAMPLES: dict[str, Callable[[], bytes]] = {
     ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet,
+    ".svm": _svmlight, ".libsvm": _svmlight,
 }  # fmt: skip
+KINDS = [pytest.param(kind, SAMPLES[kind.ending], id=kind.ending) for kind in FORMATS]
 TOKENS = [
     b"[", b"]", b"{", b"}", b'"', b",", b"\n", b"_", b"(", b"'", b"1e999", b"-", b"NaN", b"null", b"true", b"9" * 400,
     b"\xff", bytes(8), b"\xff" * 8, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\xed\xa0\x80", b"\\ud800", b"[" * 5000,
@@ -115,6 +130,9 @@ def read_or_refuse(path: Path) -> None:
             as_csv(of_tables(tables))
         data = read(path)
         Description(data).rows()
+        if issparse(data.x):
+            data.as_clients("float64")
+            return
         preparation = prepared(data, Recipe(flag_missing=True, fill="median"))
         assert np.isfinite(preparation.apply(data.raw)).all()
         assert Preparation.of_json(preparation.as_json(), "here") == preparation
@@ -142,9 +160,9 @@ def test_every_format_has_a_sample():
 
 
 @budgets
-@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
-def test_bytes(kind, cases, tmp_path):
-    sample = SAMPLES[kind.ending]()
+@pytest.mark.parametrize(("kind", "make"), [*KINDS, pytest.param(Npz(), _sparse_npz, id="sparse")])
+def test_bytes(kind, make, cases, tmp_path):
+    sample = make()
     path = tmp_path / f"x{kind.ending}"
     if kind.not_alone:
         np.save(tmp_path / "y.npy", Y)
@@ -176,6 +194,18 @@ def test_arrays_of_any_type_and_shape(cases, tmp_path):
     good = {"x": X, "y": Y, "client": CLIENT, "split": SPLIT}
 
     @given(st.dictionaries(st.sampled_from([*NEEDED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
+    def test(changes):
+        np.savez(tmp_path / "d.npz", **(good | changes))
+        read_or_refuse(tmp_path / "d.npz")
+
+    fuzz(cases, test)
+
+
+@budgets
+def test_sparse_arrays_of_any_type_and_shape(cases, tmp_path):
+    good = dict(np.load(io.BytesIO(_sparse_npz())))
+
+    @given(st.dictionaries(st.sampled_from([*good, "format"]), ANY_ARRAY, min_size=1, max_size=2))
     def test(changes):
         np.savez(tmp_path / "d.npz", **(good | changes))
         read_or_refuse(tmp_path / "d.npz")

@@ -132,6 +132,41 @@ def test_weights_are_numbers_from_0_on(tmp_path, refusal, weight):
     assert message.endswith("a row's weight is a number >= 0")
 
 
+TIMES = "client,age,days,status\na,1,5,2\na,2,7.5,1\nb,3,9,1\nb,4,2,2\n"
+
+
+@pytest.mark.parametrize(("event", "status"), [("status==2", "2"), ("status>=2", "2"), ("status==dead", "dead")])
+def test_times_are_negative_where_no_event_happened(tmp_path, event, status):
+    data = read(write(tmp_path, TIMES.replace(",2\n", f",{status}\n")), Columns(label="days", event=event))
+    assert data.y.tolist() == [5, -7.5, -9, 2]
+    assert (data.feature_names, data.classes) == (["age"], None)
+
+
+def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
+    text = TIMES.replace(",1\n", ",0\n").replace(",2\n", ",1\n")
+    assert read(write(tmp_path, text), Columns(label="days", event="status")).y.tolist() == [5, -7.5, -9, 2]
+    assert read_features(write(tmp_path, text), Columns(label="days", event="status")).names == ["age"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "event", "says"),
+    [
+        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event is 0 (not until then) or 1"),
+        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event is 0 (not until then) or 1"),
+        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time is a number > 0"),
+        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time is a number > 0"),
+        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; it must be given in every row"),
+        (",9,", ",soon,", "days", "status==2", "a time is a number > 0, beside the event 'status==2'"),
+        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; a time is a number > 0"),
+        ("", "", "days", "days", "weights and event: given more than once: days"),
+        ("", "", "days", "dead", "has no column 'dead'"),
+    ],
+)
+def test_times_and_events_that_are_none(tmp_path, refusal, old, new, label, event, says):
+    path = write(tmp_path, TIMES.replace(old, new) if old else TIMES)
+    assert says in refusal(path, columns=Columns(label=label, event=event))
+
+
 def test_files_of_clients_may_order_their_columns_and_know_other_categories(tmp_path):
     write(tmp_path, "age,ward,y\n1,red,0\n2,blue,1\n", "a.csv")
     write(tmp_path, "ward,y,age\n,0,3\ngreen,1,4\n", "b.csv")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fco_cli.problem.compiled import specialize
+from fco_cli.problem.data import Batches, SparseRows
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
+from fco_cli.problem.models import SparseLinear
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 
@@ -50,6 +54,23 @@ def test_every_weight_may_have_its_own_time(geometry):
     out = np.empty_like(z)
     specialize(prox_of_each, prox=L1.prox)(z, t, geometry, out)
     np.testing.assert_array_equal(out, [[2, -1, 0.25, 3, 3, -2.5, 0.5, 0], [0, 0, 0, 0, 3, -1, 0, 0]])
+
+
+@pytest.mark.parametrize("with_psi", [True, False])
+def test_of_sparse_rows_only_what_a_batch_looks_at_is_computed(make_problem, regularizer, with_psi):
+    problem = make_problem(regularizer("elastic_net"), "softmax", features=4, outputs=2)
+    rows = SparseRows(np.ones(3), np.array([2, 0, 2], np.int32), np.array([0, 1, 1, 3]), 4)  # columns 2 | none | 0, 2
+    data = replace(problem.data, x=rows)
+    sparse = replace(problem, data=data, model=SparseLinear(4, 2))
+    batches = Batches(rows, data.y, np.array([0, 1, 2]), np.array([0, 2, 3]), sparse.model.widths)
+    geometry, t = sparse.geometry(np.repeat(sparse.regularizer.numbers, 3)), np.array([0.0, 0.5, 2.0])
+    z, full = np.random.default_rng(0).standard_normal((3, 10)), np.empty((3, 10))
+    (sparse.to_primal if with_psi else sparse.free_primal)(z, t, geometry, full)
+    for k, seen in ((0, [2, 6, 8, 9]), (1, [0, 2, 4, 6, 8, 9])):
+        some = np.full_like(z, np.nan)
+        sparse.primal_for_batches(with_psi)(z, t, geometry, batches, k, some)
+        assert np.flatnonzero(~np.isnan(some[0])).tolist() == seen
+        np.testing.assert_array_equal(some[:, seen], full[:, seen])
 
 
 def test_psi_sums_over_the_regularised_blocks(geometry):

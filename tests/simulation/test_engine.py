@@ -174,6 +174,7 @@ def test_optimum_needs_one_round(make_setup, simulate):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_single_precision_follows_double(make_setup, simulate):
     """float32 states, the same clients and batches: the same curve to single precision."""
     single, double = (

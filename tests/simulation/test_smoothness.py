@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from fco_cli.errors import UserError
+from fco_cli.problem.data import SparseRows
 from fco_cli.problem.mirror_maps import Entropy
+from fco_cli.problem.models import SparseLinear
 from fco_cli.problem.network import Network
 from fco_cli.problem.problem import TaskData
-from fco_cli.simulation.smoothness import automatic_rate, estimate_smoothness
+from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean, estimate_smoothness
 
 
 def largest_eigenvalue(x, factor):
@@ -33,6 +38,7 @@ def test_the_largest_over_clients(make_problem):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_single_precision_is_good_enough(make_problem):
     single, double = (make_problem(sizes=(8,), features=5, dtype=dtype) for dtype in ("float32", "float64"))
     np.testing.assert_allclose(estimate_smoothness(single, 0, 8), estimate_smoothness(double, 0, 8), rtol=1e-3)
@@ -64,6 +70,44 @@ def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor)
     assert estimate_smoothness(problem, 1, 6) < exact / 3
 
 
+def test_auto_of_huber_is_that_of_squares(make_problem):
+    """Although all labels are beyond delta, where it is straight from the start."""
+    huber, squared = make_problem(loss="huber"), make_problem()
+    huber.data.y[:] = squared.data.y[:] = 100.0
+    assert automatic_rate(huber, 0, 9) == automatic_rate(squared, 0, 9)
+    assert automatic_rate_of_mean(huber, 0) == automatic_rate_of_mean(squared, 0)
+
+
+def test_auto_of_counts_is_by_their_curvature_where_the_means_are_the_counts(make_problem):
+    problem = make_problem(loss="poisson", sizes=(9,), features=3)
+    rows = np.hstack([problem.data.x, np.ones((9, 1))])
+    exact = np.linalg.eigvalsh(rows.T @ (np.maximum(problem.data.y, 1)[:, None] * rows) / 9)[-1]
+    assert automatic_rate(problem, 0, 9) == pytest.approx(1 / exact, rel=1e-2)
+    assert automatic_rate_of_mean(problem, 0) == pytest.approx(1 / exact, rel=3e-2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_of_auto_lead_counts_downhill(make_problem, seed):
+    problem = make_problem(loss="poisson", sizes=(30,), features=3, seed=seed)
+    rate, w, values = automatic_rate_of_mean(problem, 0), np.zeros((1, 4)), []
+    for _ in range(300):
+        found = problem.risk(w)
+        values.append(found.value[0])
+        w = w - rate * found.gradient
+    assert (np.diff(values) <= 1e-12).all()
+    assert np.linalg.norm(found.gradient) < 1e-3
+
+
+def test_of_sparse_rows_it_is_the_same(make_problem):
+    dense = make_problem(loss="logistic", features=40)
+    x = np.where(np.random.default_rng(0).random(dense.data.x.shape) < 0.1, dense.data.x, 0)
+    rows = csr_array(x)
+    stored = SparseRows(rows.data, rows.indices, rows.indptr.astype(np.int64), 40)
+    thin = replace(dense, data=replace(dense.data, x=stored), model=SparseLinear(40))
+    dense = replace(dense, data=replace(dense.data, x=x))
+    assert automatic_rate(thin, 0, 9) == pytest.approx(automatic_rate(dense, 0, 9), rel=1e-2)
+
+
 def test_auto_is_always_the_same_number(make_problem):
     problem = make_problem(sizes=(9, 9), features=3)
     assert automatic_rate(problem, 0, 4) == automatic_rate(problem, 0, 4)
@@ -79,8 +123,6 @@ def test_where_the_start_does_not_tell_auto_is_refused(make_problem, regularizer
     for unknown, line in (
         (network, "for a network from where it starts"),
         (positive, "in the norm of mirror=entropy"),
-        (make_problem(loss="poisson"), "for the poisson loss from where it starts"),
-        (make_problem(loss="huber"), "for the huber loss from where it starts"),
         (huge, "on these data"),
     ):
         with pytest.raises(UserError) as caught:

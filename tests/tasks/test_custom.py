@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 from scipy.special import huber
 from sklearn.linear_model import PoissonRegressor
 
@@ -25,6 +26,7 @@ from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import read
 from fco_cli.federated_data.splits import Holdout, split
 from fco_cli.problem.losses import all_losses
+from fco_cli.problem.models import SparseLinear
 from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -305,7 +307,8 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     preparation = Preparation.of_json((tmp_path / "preparation.json").read_text(), "here")
     np.testing.assert_allclose(preparation.apply(read(data).raw), problem.data.x, atol=1e-12)
     names = json.loads((tmp_path / "linear_model.json").read_text())
-    assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": ["low", "mid", "high"]}
+    classes = ["low", "mid", "high"]
+    assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": classes, "sparse": False}
 
 
 def test_values_without_room_in_the_precision_are_refused(build, data):
@@ -422,3 +425,75 @@ def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
     np.testing.assert_allclose(own, np.log(shares) - np.log1p(-shares), atol=1e-9)
     with np.load(tmp_path / "linear_model.npz") as arrays:
         assert arrays["intercept"] == pytest.approx(own.mean())
+
+
+@pytest.fixture
+def sparse(data) -> Path:
+    """The same rows as `data`, stored entry by entry."""
+    arrays = dict(np.load(data))
+    x = csr_array(arrays.pop("x"))
+    path = data.with_name("sparse.npz")
+    np.savez(path, data=x.data, indices=x.indices, indptr=x.indptr, shape=x.shape, **arrays)
+    return path
+
+
+def test_sparse_rows_are_the_same_problem(build, data, sparse):
+    settings = ["task.standardize=false", "task.test=clients", "task.class_weight=balanced"]
+    _, dense = build(data, *settings)
+    _, other = build(sparse, *settings)
+    assert isinstance(other.model, SparseLinear)
+    w = np.array([[0.1, -0.02, 0.003, 0.5]])
+    for mine, theirs in ((other.risk(w), dense.risk(w)), (other.validation(w), dense.validation(w))):
+        np.testing.assert_allclose(mine.value, theirs.value, rtol=1e-12)
+        np.testing.assert_allclose(mine.gradient, theirs.gradient, rtol=1e-10)
+    np.testing.assert_allclose(other.scores_on(other.test, w), dense.scores_on(dense.test, w), rtol=1e-12)
+
+
+def test_sparse_rows_are_not_centered(build, sparse):
+    with pytest.raises(UserError, match=r"task\.standardize: got True, must be false: centered, the sparse rows"):
+        build(sparse)
+
+
+@pytest.mark.parametrize("way", ["quantity", "features"])
+def test_sparse_rows_are_dealt(build, sparse, way):
+    settings = ["task.standardize=false", f"task.partition={way}", "task.partition_clients=3", "task.holdout=none"]
+    _, problem = build(with_changes(sparse, client=np.full(60, "all")), *settings)
+    assert problem.data.clients == 3
+    assert problem.data.sizes.sum() == 60
+
+
+def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
+    settings = ["hparams.rounds=2", "task.standardize=false", "hparams.client_lr=1e-4"]
+    run_stack([["task=custom", f"task.path={sparse}", *settings]])
+    (record,) = (tmp_path / "outputs" / "custom" / "feddualavg").iterdir()
+    model = np.load(record / "linear_model.npz")
+    assert {row["feature"] for row in csv.DictReader((record / "model.csv").read_text().splitlines())} <= {
+        "x0",
+        "x1",
+        "x2",
+    }
+    scores = read(sparse).x @ model["coef"][0] + model["intercept"]
+    shares = pd.read_csv(io.StringIO(predictions(record, sparse)))["probability of 1"]
+    np.testing.assert_allclose(shares, 1 / (1 + np.exp(-scores)), rtol=1e-8)
+    (tmp_path / "new.svm").write_text("0 1:2.5\n")
+    assert predictions(record, tmp_path / "new.svm").count("\n") == 2
+    (tmp_path / "new.svm").write_text("0 3:2.5\n")
+    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model 3"):
+        predictions(record, tmp_path / "new.svm")
+    (tmp_path / "new.csv").write_text("x0,x1,x2\n1,2,3\n")
+    with pytest.raises(UserError, match="must hold sparse rows"):
+        predictions(record, tmp_path / "new.csv")
+
+
+def test_times_until_an_event_are_learnt_by_the_cox_loss(build, tmp_path):
+    (tmp_path / "t.csv").write_text("client,age,days,dead\na,1,5,1\na,2,7.5,0\nb,3,9,0\nb,4,2,1\n")
+    _, problem = build(tmp_path / "t.csv", "task.label=days", "task.event=dead", "task.holdout=none")
+    assert problem.loss.name == "cox"
+    assert problem.data.y.tolist() == [5, -7.5, -9, 2]
+    with pytest.raises(UserError, match=r"task\.event: got 'dead', must be null unless task\.loss=cox"):
+        build(tmp_path / "t.csv", "task.label=days", "task.event=dead", "task.loss=squared")
+
+
+def test_only_tables_have_a_column_for_the_event(build, data):
+    with pytest.raises(UserError, match="has no column for the event; there the label is negative where none happened"):
+        build(data, "task.event=dead")

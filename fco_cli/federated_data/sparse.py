@@ -1,0 +1,86 @@
+"""Rows of which only the entries that are not 0 are stored: compressed sparse rows, as `scipy.sparse` has them.
+
+In the neutral format (format.py) four arrays take the place of x, under the names that `scipy.sparse.save_npz` gives:
+
+    data      [stored]  numbers: the entries, row by row; all finite, for what is not stored is 0 and not missing
+    indices   [stored]  whole numbers: their columns, no column twice in a row
+    indptr    [N + 1]   row i has the entries indptr[i] to indptr[i + 1]
+    shape     [2]       N and d
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from fco_cli.errors import UserError
+from fco_cli.memory_limit import require_memory
+from fco_cli.problem.data import Rows, SparseRows
+from fco_cli.problem.layout import Array
+
+PARTS = ("data", "indices", "indptr", "shape")
+WRITTEN_BESIDE = ("format", "_is_array")  # by scipy.sparse.save_npz
+MOST_FEATURES = 2**31 - 1
+
+
+def with_rows(source: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """With x in the place of the four arrays, if they are there."""
+    if "x" in arrays or not {"indptr", "format"} & arrays.keys():
+        return arrays
+    if "format" in arrays and arrays["format"].tobytes().replace(b"\0", b"") != b"csr":
+        raise UserError(f"{source}: holds a sparse matrix in another format than csr; save x.tocsr()")
+    if lacking := [name for name in PARTS if name not in arrays]:
+        raise UserError(f"{source}: array {lacking[0]!r} is missing; sparse rows are {', '.join(PARTS)}")
+    rest = {name: array for name, array in arrays.items() if name not in PARTS + WRITTEN_BESIDE}
+    return {"x": _rows(source, *(arrays[name] for name in PARTS)), **rest}
+
+
+def _rows(source: str, data: Array, indices: Array, indptr: Array, shape: Array) -> csr_array:
+    for name, array, kinds, length in (
+        ("data", data, "biuf", data.size), ("indices", indices, "iu", data.size), ("shape", shape, "iu", 2),
+    ):  # fmt: skip
+        if array.dtype.kind not in kinds or array.shape != (length,):
+            wanted = f"{length} {'numbers' if name == 'data' else 'whole numbers'}"
+            raise UserError(f"{source}: array {name!r} holds {array.dtype.name} {array.shape}, must be {wanted}")
+    rows, features = (int(size) for size in shape)
+    if rows < 1 or not 1 <= features <= MOST_FEATURES:
+        raise UserError(f"{source}: array 'shape' is {rows} x {features}, must be at least 1 x 1, at most N x 2^31 - 1")
+    require_memory(f"{source}: a model of its {features} features", 8 * features)
+    sound = indptr.dtype.kind in "iu" and indptr.shape == (rows + 1,) and indptr[0] == 0 and indptr[-1] == data.size
+    if not sound or (indptr[1:] < indptr[:-1]).any():
+        raise UserError(
+            f"{source}: array 'indptr' must be {rows + 1} whole numbers, where rows begin, from 0 up to {data.size}"
+        )
+    if data.size and not (indices.min() >= 0 and indices.max() < features):
+        odd = indices.min() if indices.min() < 0 else indices.max()
+        raise UserError(f"{source}: array 'indices' holds {odd}, must hold columns from 0 to {features - 1}")
+    if data.dtype not in (np.float32, np.float64):
+        data = data.astype(float)
+    places = np.int32 if data.size < 2**31 else np.int64  # one type for both arrays, or scipy widens the narrower
+    index = (indices.astype(places, copy=False), indptr.astype(places, copy=False))
+    x = csr_array((data, *index), shape=(rows, features))
+    x.sort_indices()
+    again = np.flatnonzero(x.indices[1:] == x.indices[:-1]) + 1
+    again = again[~np.isin(again, x.indptr)]  # those that do not begin a row
+    if len(again):
+        row = row_of(x, again[0])
+        raise UserError(f"{source}: row {row}: column {x.indices[again[0]]} is stored twice")
+    return x
+
+
+def row_of(x: csr_array, entry: int) -> int:
+    return int(np.searchsorted(x.indptr, entry, side="right")) - 1
+
+
+def stored(x: csr_array) -> dict[str, Array]:
+    """To be saved."""
+    return {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": np.array(x.shape)}
+
+
+def as_sparse_rows(x: csr_array, values: Array) -> SparseRows:
+    """As kernels see it, with its values in the precision of a run."""
+    return SparseRows(values, x.indices.astype(np.int32, copy=False), x.indptr.astype(np.int64), x.shape[1])
+
+
+def is_sparse(x: Rows) -> bool:
+    return bool(issparse(x))
