@@ -20,8 +20,6 @@ SMALL = (
 )  # fmt: skip
 ONE_PROCESS = "hydra.launcher.n_jobs=1"
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
