@@ -25,7 +25,7 @@ class Sums(NamedTuple):
     additive: bool = True  # whether sites' sums may be added up before the metrics are made of them
 
 
-# SciPy has both, but takes as long to import as all the rest of a site's process.
+# SciPy has both, but `scipy.special` takes a while to import, in every process of a site.
 
 
 def _probability(scores: Array) -> Array:
