@@ -42,6 +42,8 @@ RUN = [
     "hparams.batch_size=4", "threads=1",
 ]  # fmt: skip
 
+pytestmark = pytest.mark.sites
+
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, hospitals) -> Iterator[Loopback]:
