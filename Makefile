@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
 ALGO ?=
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all lint reproduce-figures leaderboard benchmark federation-demo clean
+.PHONY: help install run test pytest test-all lint reproduce-figures leaderboard benchmark federation-demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +30,14 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## lint and the tests of a few minutes
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(INSTALLED) ## lint and the tests of a few minutes, beside each other
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest: $(INSTALLED)
+	$(PYTEST)
 
 test-all: lint ## lint and all tests, those at the paper's size too
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -26,6 +27,29 @@ class Interrupted(Exception):
 
 class SweepFailed(Exception):
     """Some runs of a sweep failed; the message lists them, a line each."""
+
+
+def is_foreseen(problem: Exception) -> bool:
+    """Whether it is one of those above, or Hydra's or OmegaConf's word for a wrong configuration."""
+    if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):
+        return True
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    return isinstance(problem, HydraException | OmegaConfBaseException)
+
+
+@contextmanager
+def as_python_errors() -> Iterator[None]:
+    """What a user got wrong is a ValueError in Python, of the one line that a command says; Ctrl-C is what it is."""
+    try:
+        yield
+    except Interrupted as problem:
+        raise KeyboardInterrupt("stopped; the same call continues from what is saved") from problem
+    except Exception as problem:
+        if not is_foreseen(problem) or isinstance(problem, SweepFailed | MemoryError | BrokenPipeError):
+            raise
+        raise ValueError(one_line(problem)) from None
 
 
 def require(condition: bool, key: str, given: object, allowed: str) -> None:
@@ -80,7 +104,7 @@ def one_line(problem: BaseException) -> str:
         reason = (lines[-2] if len(lines) > 1 else lines[-1]) if "=" in problem.override else "it has no ="
         return f"{problem.override}: cannot be read as key=value: {reason}"
     if lines and (ambiguous := re.match(r"Ambiguous value for argument '([^=]+)=(.*)'", lines[0])):
-        return f"{ambiguous[1]}: got several values, {ambiguous[2]}: -m runs one after the other"
+        return f"{ambiguous[1]}: got several values, {ambiguous[2]}: -m (in Python: sweep) runs them all"
     return "; ".join(lines)
 
 

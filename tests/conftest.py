@@ -19,7 +19,6 @@ from fco_cli.algorithms.rounds import Pace
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.commands.run import main
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import Kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.mirror_maps import Euclidean
@@ -53,23 +52,28 @@ def real_data() -> Callable[[str], Path]:
     return find
 
 
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run as the Python they are written in: for what a text says, with a dozen rows, that takes milliseconds.
+def pytest_configure() -> None:
+    """Kernels run as the Python they are written in, here and in processes that tests start: it takes milliseconds."""
+    import numba  # compiles its own parts as it is imported, so the switch comes after
 
-    That machine code says the same is proven apart, once for every algorithm, regularizer, mirror map and loss.
+    numba.config.DISABLE_JIT = 1
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled kernels for the tests that are marked so: for bits, threads, caches and sizes.
+
+    Once for every algorithm, regularizer, mirror map and loss, machine code must say the same as its text.
     """
-
-    def call(kernel: Kernel, *arguments: Any) -> Any:
-        with np.errstate(all="ignore"):  # machine code does not warn either
-            return kernel.as_python(*arguments)
-
-    monkeypatch.setattr(Kernel, "__call__", call)
+    if request.node.get_closest_marker("machine_code"):
+        monkeypatch.setattr("numba.config.DISABLE_JIT", 0)
+        monkeypatch.delenv("NUMBA_DISABLE_JIT")
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], interpreted: None) -> Callable[..., Any]:
-    """fco-run in this process, its kernels as text: what it says and leaves is the same, in a fifth of the time."""
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """fco-run in this process: what it says and leaves is the same, in a fifth of the time."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
     def run(*words: object, cwd: object = None, code: int = 0) -> Any:

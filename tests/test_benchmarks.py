@@ -63,6 +63,7 @@ def test_nuclear_norm(plain, make_problem):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_softmax_in_a_ball(plain, make_problem):
     problem = make_problem(all_regularizers()["l1_ball"](radius=0.1), loss="softmax", outputs=3)
     balls = plain.l1_balls(0.1, [problem.layout.slices["weights"]])

@@ -15,7 +15,7 @@ from fco_cli.simulation.smoothness import estimate_smoothness
 from fco_cli.tasks.lasso import Lasso
 from fco_cli.tasks.nuclear import Nuclear
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.machine_code]
 
 COMMON = {"strength": 0.5, "radius": 1.0, "clients": 64, "samples": 128}
 

@@ -16,6 +16,8 @@ from fco_cli.config import Run, register
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.sweeps.problems import problem_of, varying_of
 
+pytestmark = pytest.mark.machine_code
+
 CASES = json.loads(Path(__file__).with_name("reference.json").read_text())
 ALWAYS = ("lasso/", "nuclear/feddualavg", "lasso_small/")  # the others take long to compile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ FLOORS = [
     {"sweeps"},
     {"selection"},
     {"reporting", "theory", "advice", "estimators"},
+    {"api"},
     {"commands"},
 ]
 ROOMS = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"}
@@ -66,3 +68,14 @@ def test_every_room_is_on_a_floor():
 def test_every_module_is_small():
     """400 lines are a smell."""
     assert not [path for path in MODULES if len(path.read_text().splitlines()) > 400]
+
+
+def test_every_package_is_shipped():
+    """setuptools takes those that are listed, and says nothing of the others."""
+    root = PACKAGE.parent
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    code = [path.parent.relative_to(root) for path in PACKAGE.rglob("*.py")]
+    settings = ["fco_cli" / path.parent.relative_to(root) for path in (root / "conf").rglob("*.yaml")]
+    templates = [path.parent.relative_to(root) for path in PACKAGE.rglob("*.html")]
+    folders = {str(folder).replace("/", ".") for folder in (*code, *settings, *templates)}
+    assert folders <= set(listed)

@@ -30,7 +30,7 @@ class Fista(Federated):
     everybody = True
     steps_on_mean = True
     server_proxes = 1
-    uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype"))
+    uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fista knows no other map")

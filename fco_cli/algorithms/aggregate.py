@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fco_cli.algorithms.fixed_point import as_numbers, rounded
 from fco_cli.problem.compiled import is_finite, kernel
 from fco_cli.problem.layout import Array
 
@@ -65,20 +66,64 @@ def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
                 result[k] *= scale
 
 
-def aggregate(
-    messages: Array, names: tuple[str, ...], weights: Array, steps: Array, all_weights: float, mean_steps: Array | None
-) -> tuple[Aggregates, Array]:
-    """The aggregates of messages [S, sent, J, P] of steps [S, J], and which client arrived in which job.
+@dataclass(frozen=True)
+class Counted:
+    """How often every client's message counts."""
 
-    With `mean_steps` K [J] a message counts as K / K_m times itself (FedNova; Wang et al., 2020): a client that takes
-    more steps then moves the mean no further than another, and the method minimizes F with the weights p_m. Without it
-    F has the weights p_m K_m.
-    """
+    weights: Array  # [S], in proportion to p_m
+    all_weights: float  # the sum over all clients
+    steps: Array  # [S, J], K_m
+    mean_steps: Array | None  # K [J]; none: every message counts as it is
+
+    @property
+    def stretch(self) -> Array:
+        """With `mean_steps` a message counts as K / K_m times itself (FedNova; Wang et al., 2020): [S, J].
+
+        A client that takes more steps then moves the mean no further than another, and the method minimizes F with the
+        weights p_m. Without it F has the weights p_m K_m.
+        """
+        return np.ones_like(self.steps) if self.mean_steps is None else self.mean_steps / self.steps
+
+    @property
+    def factors(self) -> Array:
+        """Likewise, times p_m: [S, J]."""
+        return (self.weights / self.all_weights)[:, None] * self.stretch
+
+    def steps_of_mean(self, taken: Array, some: Array) -> Array:
+        """The steps that a mean stands for, of clients who took so many; NaN in jobs where there is none: [J]."""
+        return taken if self.mean_steps is None else np.where(some, self.mean_steps, np.nan)
+
+
+def aggregate(messages: Array, names: tuple[str, ...], counted: Counted) -> tuple[Aggregates, Array]:
+    """The aggregates of messages [S, sent, J, P], and which client arrived in which job."""
     jobs, size = messages.shape[2:]
     arrived = np.empty((len(messages), jobs), dtype=bool)
     total, taken, mean = np.empty(jobs), np.empty(jobs), np.empty((len(names), jobs, size), messages.dtype)
-    stretch = np.ones_like(steps) if mean_steps is None else mean_steps / steps
-    add_up(messages, weights, stretch, steps, arrived, total, taken, mean)
-    if mean_steps is not None:
-        taken = np.where(total > 0, mean_steps, np.nan)
-    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / all_weights), arrived
+    add_up(messages, counted.weights, counted.stretch, counted.steps, arrived, total, taken, mean)
+    taken = counted.steps_of_mean(taken, total > 0)
+    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / counted.all_weights), arrived
+
+
+def summed(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
+    """The sum [sent, J, P] of messages [S, sent, J, P], each as often as factors [S, J] say, in fixed point; and who
+    arrived: [S, J]."""
+    total, arrived = np.zeros(messages.shape[1:], np.int64), np.empty(factors.shape, dtype=bool)
+    for i, (message, factor) in enumerate(zip(messages, factors, strict=True)):
+        share = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
+        whole, arrived[i] = rounded(share, bits, len(messages))
+        total += np.swapaxes(whole["all"], 0, 1)
+    return total, arrived
+
+
+def of_sum(
+    total: Array, bits: int, names: tuple[str, ...], counted: Counted, arrived: Array, dtype: np.dtype
+) -> Aggregates:
+    """The aggregates of such a sum, of the clients that arrived."""
+    share, taken = np.zeros(arrived.shape[1]), np.zeros(arrived.shape[1])
+    weights = counted.weights / counted.all_weights
+    for weight, here, own in zip(weights, arrived, counted.steps, strict=True):  # whatever the number of jobs
+        share, taken = share + weight * here, taken + weight * here * own
+    with np.errstate(all="ignore"):
+        scale = np.where(share > 0, 1 / share, np.nan)
+    mean = (as_numbers(total, bits) * scale[:, None]).astype(dtype)
+    return Aggregates(dict(zip(names, mean, strict=True)), counted.steps_of_mean(taken * scale, share > 0), share)

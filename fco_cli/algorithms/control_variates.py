@@ -1,7 +1,8 @@
 """Control variates against client drift: local steps go along g - c_m + c, where c_m is the mean of the gradients that
 client m used last and c = sum_m p_m c_m (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
 
-The methods differ in where psi acts. With full gradients all but scaffold_osp are exact, whatever cohorts and K_m.
+The methods differ in where psi acts; one more has a file of its own (scaffold_prox.py). With full gradients all but
+scaffold_osp are exact, whatever cohorts and K_m.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.feddualavg import FedDualAvg
-from fco_cli.algorithms.primitives import add, assign, descend, free_primal, step_along, subtract, to_dual, to_primal
+from fco_cli.algorithms.primitives import assign, descend, free_primal, step_along, subtract, to_primal
 from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
 from fco_cli.problem.compiled import kernel
@@ -112,51 +112,3 @@ class Scaffold(ScaffoldOsp):
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.name == "none", "regularizer", psi.name, "none: scaffold knows no psi")
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold knows no other map")
-
-
-@dataclass(kw_only=True)
-class ScaffoldProx(FedAvg):
-    """Psi in every local step, not at the server, where it would count twice (derived from SCAFFOLD). Clients send the
-    change of c_m too: their w can then be averaged as they are, which keeps to a convex set and a map's domain. To tell
-    c_m from w, a w would have to count K / K_m times, and the map to be Euclidean."""
-
-    name: str = "scaffold_prox"
-    broadcast = ("w", "c")
-    remembered = ("c",)
-    sent = ("w", "c")
-    differences = ("c",)
-    normalized = False
-    keeps_sum = True
-    uses = FedAvg.uses - {"normalize_steps"}
-    step_proxes = 1
-
-    @staticmethod
-    @kernel
-    def local_steps(received, memory, message, rate, options, batches, geometry):
-        w, z, total, before = message.w, np.empty_like(received.w), np.zeros_like(received.w), np.zeros_like(received.w)
-        correction = received.c.copy()
-        assign(w, received.w)
-        subtract(correction, memory.c)  # c - c_m
-        for k in range(steps_of(batches)):
-            to_dual(w, geometry, z)
-            descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
-            for j in range(w.shape[0]):
-                for i in range(w.shape[1]):
-                    z[j, i] += total[j, i] - before[j, i] - rate[j] * correction[j, i]
-                    before[j, i] = total[j, i]
-            to_primal(z, rate, geometry, w)
-        subtract(w, received.w)
-        for j in range(w.shape[0]):
-            for i in range(w.shape[1]):
-                message.c[j, i] = -total[j, i] / (rate[j] * steps_of(batches)) - memory.c[j, i]
-
-    @staticmethod
-    @kernel
-    def remember(received, memory, message, rate, options, steps):
-        add(memory.c, message.c)
-
-    def initial_state(self, w: Array) -> State:
-        return super().initial_state(w) | {"c": np.zeros_like(w)}
-
-    def server_step(self, state: State, aggregates: Aggregates) -> State:
-        return super().server_step(state, aggregates) | {"c": state["c"] + aggregates.sum("c")}

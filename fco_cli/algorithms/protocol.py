@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates, aggregate
+from fco_cli.algorithms.aggregate import Aggregates, Counted, aggregate, of_sum, summed
 from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
@@ -169,7 +169,7 @@ class Federated(Algorithm):
     federated: ClassVar[bool] = True
     uses: ClassVar[frozenset[str]] = frozenset(
         ("client_lr", "server_lr", "rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every",
-         "weighting", "normalize_steps", "last_batch", "dtype")
+         "weighting", "normalize_steps", "last_batch", "dtype", "fraction_bits")
     )  # fmt: skip
     broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
     clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
@@ -302,20 +302,42 @@ class Federated(Algorithm):
         new = self.server_step(state, aggregates)
         return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)
 
+    def concluded_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
+        """The same where the server knows the sum in fixed point only (`summed`), and whose message counts in it; noise
+        that the mean must have is in the sum already."""
+        assert cohort.fraction_bits is not None
+        found = of_sum(total, cohort.fraction_bits, self.sent, self.counted(cohort), arrived, self.problem.dtype)
+        new = self.server_step(state, found)
+        return Round(new, (~arrived).sum(axis=0), arrived=arrived)
+
     def begun(self, state: State, cohort: Cohort) -> State:
         """The server's state when a round begins, and the cohort is known; clients receive theirs from this one."""
         return state
 
     def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
         """What the server sees of the messages, and which of them arrived: finite, [S, J]."""
+        counted = self.counted(cohort)
+        if cohort.fraction_bits is None:
+            found, arrived = aggregate(messages, self.sent, counted)
+        else:
+            total, arrived = summed(messages, counted.factors, cohort.fraction_bits)
+            found = of_sum(total, cohort.fraction_bits, self.sent, counted, arrived, messages.dtype)
+        return self.transform.at_server(found, cohort, self._transform_numbers, self._largest(cohort)), arrived
+
+    def counted(self, cohort: Cohort) -> Counted:
+        """How the messages of a cohort count."""
         normalized = cohort.normalize if self.normalized is None else self.normalized
-        steps = self.gradients_in(cohort.steps)
-        mean_steps, least = self.gradients_in(np.array([cohort.mean_steps, cohort.least_steps]))
-        found, arrived = aggregate(
-            messages, self.sent, cohort.weights, steps, cohort.all_weights, mean_steps if normalized else None
-        )
-        largest = mean_steps / least if normalized else np.ones(len(self.varying))
-        return self.transform.at_server(found, cohort, self._transform_numbers, largest), arrived
+        mean_steps = self.gradients_in(np.array([cohort.mean_steps]))[0] if normalized else None
+        return Counted(cohort.weights, cohort.all_weights, self.gradients_in(cohort.steps), mean_steps)
+
+    def noise_on_mean(self, cohort: Cohort) -> Array | None:
+        """The deviation [J] of the noise that this round's mean must have, if any."""
+        return self.transform.noise_on_mean(cohort, self._transform_numbers, self._largest(cohort))
+
+    def _largest(self, cohort: Cohort) -> Array:
+        """How often a client's message may count at most: [J]."""
+        mean_steps, least = self.counted(cohort).mean_steps, self.gradients_in(np.array([cohort.least_steps]))[0]
+        return np.ones(len(self.varying)) if mean_steps is None else mean_steps / least
 
     def gradients_in(self, steps: Array) -> Array:
         """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to

@@ -56,6 +56,7 @@ class Cohort:
     least_steps: float = 1.0  # the least K of all clients
     seed: int = 0  # what is random in the messages is a function of seed, round and client
     round: int = 0  # which one, counted from 0
+    fraction_bits: int | None = None  # of a sum in fixed point (fixed_point.py); none: numbers are added as they are
 
     @property
     def steps(self) -> Array:

@@ -1,4 +1,4 @@
-"""`make federation-demo`: a coordinator and four hospitals on this machine, and a path of sparse models between them.
+"""`make federation-demo`: a coordinator and four hospitals on this machine choose a sparse model by cross-validation.
 
 The same is simulated, the bits are compared, and everything is cleaned up.
 """
@@ -32,7 +32,7 @@ FEATURES = [
 ]
 TRUTH = np.array([0.8, 0.6, 1.1, 0.0, 0.0, 0.0, -0.9, 0.7, 0.9, 0.0])
 HOSPITALS = {"cleveland": 303, "hungarian": 294, "long-beach": 200, "zurich": 123}
-STRENGTHS = "0.2,0.1,0.05,0.02,0.01"
+PATH = ["experiment=path", "path.strengths=20", "path.folds=5"]
 
 
 def main() -> None:
@@ -47,16 +47,12 @@ def demonstrate(folder: Path) -> None:
     with Loopback(folder / "parties", data, ["--label", "diagnosis"]) as federation:
         federation.up()
         print(f"a coordinator and {len(data)} hospitals have enrolled and joined: {time.monotonic() - begin:.0f} s")
-        common = ["-m", "task=custom", "task.loss=logistic", "algo=zhj", f"regularizer.strength={STRENGTHS}"]
-        common += ["hparams.client_lr=auto", "hparams.rounds=60", "hparams.clients_per_round=4"]
         home, sites = federation.home("coordinator"), f"[{','.join(data)}]"
         where = ["federation=flare", f"federation.sites={sites}", f"federation.home={home}"]
-        call("run", *common, *where, f"output_dir={folder}/sites")
-    rates = {result["client_lr"] for result, _ in records(folder / "sites")}
-    common[-3] = f"hparams.client_lr={rates.pop()}"  # the simulation looks at other batches for its `auto`
+        call("run", *PATH, "task.loss=logistic", *where, f"output_dir={folder}/sites")
     call("data", "convert", f"{folder}/pooled", f"{folder}/pooled.npz", "--label", "diagnosis")
-    call("run", *common, f"task.path={folder}/pooled.npz", f"output_dir={folder}/here")
-    compare(records(folder / "sites"), records(folder / "here"))
+    call("run", *PATH, "task.loss=logistic", f"task.path={folder}/pooled.npz", f"output_dir={folder}/here")
+    compare(record(folder / "sites"), record(folder / "here"))
 
 
 def simulated_hospitals(folder: Path) -> dict[str, Path]:
@@ -79,24 +75,26 @@ def call(command: str, *words: str) -> None:
     subprocess.run([sys.executable, "-m", f"fco_cli.commands.{command}", *words], check=True)
 
 
-def records(output: Path) -> list[tuple[dict, Path]]:
-    """Results by strength, strongest first."""
-    found = [(json.loads(path.read_text()), path.parent) for path in output.rglob("result.json")]
-    return sorted(found, key=lambda one: one[0]["final"]["nonzeros"])
+def record(output: Path) -> Path:
+    """The folder of the one path in there."""
+    (result,) = output.rglob("result.json")
+    return result.parent
 
 
-def compare(sites: list[tuple[dict, Path]], here: list[tuple[dict, Path]]) -> None:
-    print("nonzeros  validation loss  AUC     KKT residual  bits of the simulation")
-    for (result, folder), (_, other) in zip(sites, here, strict=True):
-        final = result["final"]
-        ours, theirs = np.load(folder / "model.npz"), np.load(other / "model.npz")
-        same = all(np.array_equal(ours[name], theirs[name]) for name in ours.files)
-        print(
-            f"{final['nonzeros']:8.0f}  {final['validation_loss']:15.4f}  {final['validation_auc']:.4f}  "
-            f"{final['kkt_residual']:12.1e}  {'the same' if same else 'OTHERS'}"
-        )
-        if not same:
-            sys.exit(1)
+def compare(sites: Path, here: Path) -> None:
+    """Whether every model of the path and both that were chosen have the same bits, and what is chosen."""
+    files = ["path.npz", "min/model.npz", "1se/model.npz"]
+    same = all(_same(sites / name, here / name) for name in files)
+    for name, choice in json.loads((sites / "result.json").read_text())["chosen"].items():
+        print(f"{name}: strength {choice['strength']:.4f}, {choice['nonzeros']} features, KKT {choice['kkt']:.0e}")
+    print(f"between the hospitals and in a simulation, to the bit: {'the same' if same else 'OTHERS'}")
+    if not same:
+        sys.exit(1)
+
+
+def _same(one: Path, other: Path) -> bool:
+    ours, theirs = np.load(one), np.load(other)
+    return ours.files == theirs.files and all(np.array_equal(ours[name], theirs[name]) for name in ours.files)
 
 
 if __name__ == "__main__":

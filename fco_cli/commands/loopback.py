@@ -104,7 +104,7 @@ class Loopback:
                     raise RuntimeError(f"{name} has ended: {self.log(name)[-2000:]}")
             if time.monotonic() > end:
                 raise TimeoutError(f"{what}: not after {seconds:g} s; logs in {self.folder}")
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     def _command(self, party: str, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "fco_cli.commands.federate", "--home", str(self.home(party)), *words]

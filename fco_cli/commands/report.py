@@ -33,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
         help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",
     )  # fmt: skip
     made.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
-    made.add_argument("--csv", type=Path, metavar="FILE", help="also write a row per run to this file")
+    made.add_argument(
+        "--csv", type=Path, metavar="FILE", help="also write a row per run, with every key of its configuration"
+    )
     made.add_argument("--claims", action="store_true", help="also print the ledger's claims of what was run")
     made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
     return made

@@ -20,6 +20,7 @@ from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.simulation.stop import SIGNALS
 
+FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
@@ -104,16 +105,15 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _without_data(experiments: list[str]) -> dict[str, str]:
     """The experiments whose data are not on this machine, and what they wait for; nothing is started to find out."""
-    from hydra import compose, initialize_config_module
+    from hydra import compose
     from omegaconf import OmegaConf
 
     from fco_cli import theory
-    from fco_cli.config import register
+    from fco_cli.config.compose import shipped
 
-    register()
     theory.register()
     missing = {}
-    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+    with shipped():
         for name in experiments:
             task = OmegaConf.to_object(compose("config", [f"experiment={name}"]).task)
             if reason := task.missing_data():  # type: ignore[union-attr]
@@ -123,10 +123,12 @@ def _without_data(experiments: list[str]) -> dict[str, str]:
 
 def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
     """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
-    command = [sys.executable, "-m", "fco_cli.commands.run", "-m", f"experiment={name}", f"profile={profile}"]
-    command += [f"algo={algo}"] if algo else []
+    words = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
     line = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, _passing_on_signals_to(process):
+    with (
+        subprocess.Popen([*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, text=True) as process,
+        _passing_on_signals_to(process),
+    ):
         assert process.stderr is not None
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)

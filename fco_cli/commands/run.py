@@ -33,13 +33,13 @@ def run(config: DictConfig) -> float:
     """The story of one run."""
     from rich.console import Console
 
-    from fco_cli.commands.screen import RunProgress
     from fco_cli.commands.tables import final_table
     from fco_cli.config import Run
     from fco_cli.simulation.smoothness import why_diverged
     from fco_cli.simulation.stop import Stop
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.runner import execute
+    from fco_cli.sweeps.screen import RunProgress
 
     if config.theory is not None:
         return _theory(config)
@@ -73,17 +73,15 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
         raise UserError("dry_run: got several values: true or false")
     from rich.console import Console
 
-    from fco_cli.commands.screen import SweepProgress
     from fco_cli.commands.tables import best_table
     from fco_cli.sweeps.run import Sweep
+    from fco_cli.sweeps.screen import SweepProgress
 
     all_runs = Sweep(configs, overrides, **options)
     if configs[0].dry_run:
         return [_tell(all_runs)] * len(configs)
     progress = SweepProgress(Console(stderr=True))
     all_runs.run(progress)
-    for text, count in all_runs.ended.warnings.values():
-        log.warning(text if count == 1 else f"{text} ({count} such warnings)")
     output = Console(width=160)
     if table := best_table(all_runs.finished_folders):
         output.print(table)

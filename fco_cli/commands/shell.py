@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fco_cli import VERSION
-from fco_cli.errors import Interrupted, SweepFailed, UserError, one_line
+from fco_cli.errors import Interrupted, SweepFailed, UserError, is_foreseen, one_line
 from fco_cli.help import GROUPS, options_of
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
         import hydra
 
         from fco_cli import hydra_on_314, theory
-        from fco_cli.commands.words import check_words, quoted
         from fco_cli.config import register
+        from fco_cli.config.compose import blaming_words
+        from fco_cli.config.words import check_words, quoted
 
-        begun = []  # whether the configuration is composed and our own work has begun
+        begun: list[bool] = []  # whether the configuration is composed and our own work has begun
 
         def guarded(config: DictConfig) -> Any:
             begun.append(True)
@@ -66,13 +67,8 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
         _compose_once()
         argparse.ArgumentParser.error = _refuse_flag  # type: ignore  # its own prints eight lines
         check_words(sys.argv[1:])
-        try:
+        with blaming_words(begun, "command line"):
             hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
-        except Exception as problem:
-            if begun or _is_foreseen(problem):
-                raise
-            # Nothing but the command line has been at work: whatever Hydra stumbles over stands there.
-            raise UserError(f"command line: {type(problem).__name__}: {one_line(problem)}") from problem
 
 
 def _refuse_flag(_: object, message: str) -> NoReturn:
@@ -110,18 +106,9 @@ def one_line_endings(command: str) -> Iterator[None]:
     except MemoryError as problem:
         end(command, 2, f"task: not enough memory: {one_line(problem)}")
     except Exception as problem:
-        if not _is_foreseen(problem):
+        if not is_foreseen(problem):
             raise
         end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
-
-
-def _is_foreseen(problem: Exception) -> bool:
-    if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):
-        return True
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    return isinstance(problem, HydraException | OmegaConfBaseException)
 
 
 def _meant_by(word: str | None) -> str:

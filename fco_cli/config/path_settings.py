@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from fco_cli.errors import require
+from fco_cli.problem.folds import WAYS
 
-WAYS = ("rows", "clients", "each_client")
 LARGEST = 10_000  # models
 
 

@@ -73,7 +73,7 @@ class Run:
             require(
                 name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
             )
-        parts["task"] = parts["federation"].placed(parts["task"])
+        parts["task"] = parts["federation"].placed(parts["task"], parts["hparams"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -83,7 +83,7 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
-            path=None if config.path is None else _typed(config, "path"),
+            path=_path_settings(config),
             yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -116,6 +116,9 @@ class Run:
         """Between sites there are no pooled rows, and a client's model stays with it."""
         if self.federation.apart:
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
+            hidden = not self.federation.masked or self.algo.personal is None
+            allowed = f"one without personal models: {self.algo.name}'s do well or not at each site, which is no sum"
+            require(hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
 
     def check_memory(self) -> None:
@@ -194,6 +197,12 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
 def check_profile(config: DictConfig) -> None:
     """First of all: numbers of rounds may depend on it."""
     _typed(config, "profile")
+
+
+def _path_settings(config: DictConfig) -> PathSettings | None:
+    brought = config.path is None or OmegaConf.get_type(config, "path") is PathSettings
+    require(brought, "path", config.path, "null: experiment=path brings it")
+    return None if config.path is None else _typed(config, "path")
 
 
 def _typed(config: DictConfig, key: str) -> Any:

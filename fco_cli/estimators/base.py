@@ -8,8 +8,6 @@ client's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +27,7 @@ from sklearn.utils.validation import (
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.config import Run
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, task_of
 from fco_cli.federation.settings import InThisProcess
 from fco_cli.problem.layout import Array
@@ -40,15 +38,6 @@ from fco_cli.selection.solve import Solved, solve
 from fco_cli.simulation.hparams import ALL, AUTO, Hparams
 
 LOCAL_EPOCHS = 5  # of methods that take local steps, with all rows of a client in a batch
-
-
-@contextmanager
-def as_value_errors() -> Iterator[None]:
-    """What a user got wrong is a ValueError in Python."""
-    try:
-        yield
-    except UserError as problem:
-        raise ValueError(str(problem)) from problem
 
 
 class FederatedLinear(BaseEstimator):
@@ -110,12 +99,14 @@ class FederatedLinear(BaseEstimator):
     def _solve(self, task: InMemory) -> Solved:
         """Until it has converged, or says that it has not."""
         run = self._run(task)
-        solved = solve(run, task.made, [run.regularizer], self.tol)
+        return self._checked(solve(run, task.made, [run.regularizer], self.tol))
+
+    def _checked(self, solved: Solved) -> Solved:
         if solved.residuals[0] > self.tol:
             warnings.warn(
                 f"not converged after {solved.rounds[0]} rounds: KKT residual {solved.residuals[0]:.1e}, above tol; "
                 "raise max_rounds or tol",
-                ConvergenceWarning, stacklevel=3,
+                ConvergenceWarning, stacklevel=4,
             )  # fmt: skip
         return solved
 
@@ -145,7 +136,7 @@ class Regression(RegressorMixin, FederatedLinear):
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X [N, d], each of the client that `groups` [N] says."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
-        with as_value_errors():
+        with as_python_errors():
             loss = self._loss()
             if not loss.takes(y).all():
                 raise UserError(f"y: the {loss.name} loss needs {loss.allowed()}")
@@ -175,7 +166,7 @@ class Classification(ClassifierMixin, FederatedLinear):
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X [N, d], each of the client that `groups` [N] says."""
         X, codes, loss, outputs = self._encoded(X, y)
-        with as_value_errors():
+        with as_python_errors():
             solved = self._solve(self._task(X, codes, groups, sample_weight, loss, outputs))
         size = outputs * X.shape[1]
         self.coef_ = solved.models[0, :size].reshape(outputs, -1)

@@ -56,7 +56,7 @@ class CrossValidated(FederatedLinear):
         self.path_ = Path(found.values, coefs, found.curve.mean, found.curve.error)
         self.strength_ = float(found.values[found.chosen[self.choice]])
         place = found.refitted_place(self.choice)
-        return Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values()))
+        return self._checked(Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values())))
 
 
 class RegressionCV(CrossValidated, Regression):

@@ -17,6 +17,7 @@ import yaml
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.source import Columns
+from fco_cli.federation.masks import Badge
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.site import Site
@@ -142,8 +143,8 @@ def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
     os.chmod(kit, 0o700)
 
 
-def site_of(own: dict[str, Any]) -> Site:
-    """A site from what its own `fco.json` says; threads are of no use to one client."""
+def site_of(own: dict[str, Any], startup: Path | None = None) -> Site:
+    """A site from what its own `fco.json` says, and its kit; threads are of no use to one client."""
     set_threads(1)
     home, name = Path(own["home"]), own["name"]
     given: dict[str, Any] = {
@@ -151,7 +152,8 @@ def site_of(own: dict[str, Any]) -> Site:
     }
     columns = Columns(**given)
     file = SiteFile(Path(own["data"]), name, columns, home / "secret")
-    return Site(name, file, Policy.read(home / "site.yaml"), home)
+    badge = None if startup is None else Badge.of_kit(startup)
+    return Site(name, file, Policy.read(home / "site.yaml"), home, badge)
 
 
 def start(kit: Path, party: str, *words: str) -> NoReturn:

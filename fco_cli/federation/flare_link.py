@@ -7,6 +7,7 @@ continued by another job.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -24,9 +25,14 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 120.0  # after which a relay that hears nothing ends by itself
 LOGIN_SECONDS = 10.0
-READY_SECONDS = 1.0
+READY_SECONDS = 0.5
 MARGIN_SECONDS = 5.0  # beyond what the relay waits for the sites
 POLL_SECONDS = 0.25
+
+
+def _impatient(authenticator: Any, **options: Any) -> Any:
+    """FLARE introduces itself before the connection stands, always, and would then wait for a second."""
+    return authenticator(**options | {"retry_interval": 0.1})
 
 
 def state_of(home: Path) -> tuple[list[str], int]:
@@ -89,8 +95,14 @@ class FlareLink:
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         try:
             from nvflare.fuel.flare_api.flare_api import new_secure_session
+            from nvflare.fuel.hci.client import api
+            from nvflare.fuel.utils.config_service import ConfigService
         except ImportError:
             raise UserError("federation=flare: needs pip install 'fco-cli[federation]'") from None
+        # Or FLARE looks for its settings in all that is below the working directory, once for every ending.
+        ConfigService.initialize({}, [str(kit / "startup")])
+        if not isinstance(api.Authenticator, functools.partial):
+            api.Authenticator = functools.partial(_impatient, api.Authenticator)
         while True:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # it talks

@@ -1,7 +1,8 @@
 """The server's end of a job of NVIDIA FLARE: it passes the analyst's questions to the sites, and their answers back.
 
 The questions come from the process of `fco-run`, which holds the job's key; the rounds, the record and the checkpoint
-are there. Questions are pushed: FLARE's queue would be polled every two seconds.
+are there. Questions are pushed: FLARE's queue would be polled every two seconds. Nothing of a site is imported here:
+its process starts in half the time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
-from fco_cli.federation.flare_site import CONTENT, QUESTION, READY
-
 CHANNEL = "fco"
+READY, QUESTION, CONTENT = "fco_ready", "fco_question", "content"  # tasks of the sites' processes, and their payload
 CHECK_SECONDS = 0.1
-READY_SECONDS = 0.8
+READY_SECONDS = 0.3
 
 
 class RelayController(Controller):

@@ -16,9 +16,8 @@ from nvflare.apis.signal import Signal
 
 from fco_cli.federation.enrol import site_of
 from fco_cli.federation.flare_guards import SiteGuard
+from fco_cli.federation.flare_server import CONTENT, QUESTION
 from fco_cli.federation.site import Site
-
-READY, QUESTION, CONTENT = "fco_ready", "fco_question", "content"
 
 
 class SiteExecutor(Executor):
@@ -33,10 +32,14 @@ class SiteExecutor(Executor):
         self.guard.handle_event(event_type, fl_ctx)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        if self.site is None:
-            local = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir()
-            self.site = site_of(json.loads((Path(local) / "fco.json").read_text()))
         reply = Shareable()
         if task_name == QUESTION:
-            reply[CONTENT] = self.site.answer(shareable[CONTENT])
+            reply[CONTENT] = self._site(fl_ctx).answer(shareable[CONTENT])
         return reply
+
+    def _site(self, fl_ctx: FLContext) -> Site:
+        if self.site is None:
+            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
+            self.site = site_of(own, Path(workspace.get_startup_kit_dir()))
+        return self.site

@@ -17,7 +17,7 @@ from fco_cli.problem.layout import Array
 
 LENGTH = 8  # bytes
 LONGEST_HEAD = 16 * 2**20
-DTYPES = ("float64", "float32", "int64")
+DTYPES = ("float64", "float32", "int64", "uint64")
 
 
 class BadMessage(Exception):

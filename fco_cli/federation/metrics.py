@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, xlogy
 
 from fco_cli.federated_data.moments import Moments
 from fco_cli.problem.layout import Array
@@ -23,6 +22,19 @@ class Sums(NamedTuple):
     of_rows: Callable[[Array, Array], Array]
     metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
     histogram: bool = False
+    additive: bool = True  # whether sites' sums may be added up before the metrics are made of them
+
+
+# SciPy has both, but `scipy.special` takes a while to import, in every process of a site.
+
+
+def _probability(scores: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -scores))
+
+
+def _entropy(y: Array) -> Array:
+    """y log y."""
+    return y * np.log(np.where(y > 0, y, 1))
 
 
 def _squares(scores: Array, y: Array) -> Array:
@@ -47,20 +59,20 @@ def _mae(sums: Array, rows: Array) -> dict[str, Array]:
 
 
 def _deviances(scores: Array, y: Array) -> Array:
-    ours = np.array([xlogy(y, y).sum(), y.sum()])
+    ours = np.array([_entropy(y).sum(), y.sum()])
     parts = [np.exp(scores).sum(axis=1), (y * scores).sum(axis=1)]
     return np.column_stack([*parts, np.tile(ours, (len(scores), 1))])
 
 
 def _d2(sums: Array, rows: Array) -> dict[str, Array]:
     predicted, product, ideal, mean = np.moveaxis(sums.sum(axis=0) / rows.sum(), 1, 0)
-    left, all_of_it = ideal - mean + predicted - product, ideal - xlogy(mean, mean)
+    left, all_of_it = ideal - mean + predicted - product, ideal - _entropy(mean)
     return {"d2": 1 - left / np.maximum(all_of_it, TINY)}
 
 
 def _histogram(scores: Array, y: Array) -> Array:
     """How many negative, then positive rows have their probability in each bin."""
-    bins = np.minimum((expit(scores) * BINS).astype(int), BINS - 1)
+    bins = np.minimum((_probability(scores) * BINS).astype(int), BINS - 1)
     places = bins + BINS * (y > 0.5)
     return np.stack([np.bincount(job, minlength=2 * BINS) for job in places]).astype(float)
 
@@ -76,7 +88,7 @@ def _auc(sums: Array, rows: Array) -> dict[str, Array]:
 
 
 SUMS: dict[type[Loss], Sums] = {
-    Squared: Sums(3, _squares, _rmse_and_r2),
+    Squared: Sums(3, _squares, _rmse_and_r2, additive=False),
     Huber: Sums(1, _absolute, _mae),
     Poisson: Sums(4, _deviances, _d2),
     Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),

@@ -35,6 +35,7 @@ class Policy:
     messages: list[str] | None = None  # of describe, prepare, count, apply, stack, train, evaluate, curvature, ...
     share_names: bool = True  # of features and classes; without them an exported model says x0, x1, ...
     share_histograms: bool = True  # of scores, from which the AUC over all sites is computed
+    masks: bool = False  # whether rounds and evaluations are answered through masks only
     max_rounds: int | None = None  # over all runs, as counted in the audit file
     max_evaluations: int | None = None
     max_numbers: int = 100_000_000  # parameters times jobs

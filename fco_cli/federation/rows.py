@@ -19,6 +19,7 @@ from fco_cli.federated_data.splits import Parts, split
 from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.tasks.custom import Custom
 
@@ -30,6 +31,13 @@ class Split:
     data: FederatedData
     parts: Parts
     names: list[str]  # under which its columns are spoken of: not their own if the site keeps those
+
+    def without(self, apart: HeldOut, client: int, clients: int) -> Split:
+        """The same for a fold, which holds out some of the rows that trained and leaves all others alone."""
+        training = self.parts.training
+        held_out = np.zeros(len(training), dtype=bool)
+        held_out[training] = apart.rows_of(client, clients, self.data.y[training])
+        return replace(self, parts=Parts(training & ~held_out, held_out, np.zeros(len(training), dtype=bool)))
 
     def summary(self, name: str) -> Summary:
         """What the site tells of the rows that train."""
@@ -45,7 +53,6 @@ class Split:
             training, held_out, test = (self._prepared(rows, preparation, dtype) for rows in self.parts)
         except UserError:
             raise Refusal(f"its values are too large for {dtype}") from None
-        assert training is not None
         return Prepared(training, held_out, test, dtype, tuple(preparation.features))
 
     def _raw(self, rows: Array) -> Features:
@@ -61,7 +68,7 @@ class Split:
 class Prepared:
     """One client's rows, ready for a run."""
 
-    training: ClientData
+    training: ClientData | None
     held_out: ClientData | None
     test: ClientData | None
     dtype: str

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
+from fco_cli.federation.masks import FEWEST
 from fco_cli.problem.registry import members
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
 from fco_cli.tasks.custom import Custom
 
@@ -23,13 +25,17 @@ class Federation:
 
     name: str
 
-    def placed(self, task: Task) -> Task:
+    def placed(self, task: Task, hparams: Hparams) -> Task:
         """The task, with its data where they are."""
         return task
 
     @property
     def apart(self) -> bool:
         return self.name != InThisProcess.name
+
+    @property
+    def masked(self) -> bool:
+        return False
 
 
 @dataclass(kw_only=True)
@@ -49,6 +55,7 @@ class Flare(Federation):
     timeout: float = 60.0  # seconds to wait for an answer
     patience: float = 600.0  # and for the server, or a site, that is not there
     min_sites: int | None = None  # of a round; null: it needs all that were asked
+    masks: bool = False  # whether sites hide their numbers in sums over all of them (masks.py)
 
     def __post_init__(self) -> None:
         different = len(set(self.sites)) == len(self.sites) >= 1
@@ -58,14 +65,29 @@ class Flare(Federation):
             require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
         require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
+        if self.masks:
+            allowed = f"at least {FEWEST} with federation.masks: of two each knows the other's numbers from their sum"
+            require(len(self.sites) >= FEWEST, "federation.sites", self.sites, allowed)
+            allowed = "null with federation.masks, which cancel over all sites only"
+            require(self.min_sites is None, "federation.min_sites", self.min_sites, allowed)
 
-    def placed(self, task: Task) -> Task:
+    @property
+    def masked(self) -> bool:
+        return self.masks
+
+    def placed(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.task import CustomAtSites
 
         require(isinstance(task, Custom), "task", task.name, "custom, whose data are the sites' own files")
         assert isinstance(task, Custom)
         require(task.path == "", "task.path", task.path, "left out: the rows are at the sites")
-        waiting = (self.timeout, self.patience, self.min_sites)
+        bits = hparams.fraction_bits
+        if self.masks:
+            require(bits is not None, "hparams.fraction_bits", bits, "a number, such as 40, with federation.masks")
+            everybody = hparams.sampled(len(self.sites)) == len(self.sites)
+            allowed = "all with federation.masks, which cancel over all sites only"
+            require(everybody, "hparams.clients_per_round", hparams.clients_per_round, allowed)
+        waiting = (self.timeout, self.patience, self.min_sites, bits if self.masks else None)
         return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *waiting))
 
 
@@ -74,13 +96,13 @@ _open: list[Sites] = []
 
 @functools.cache  # one for all runs of a process
 def _connection(
-    names: tuple[str, ...], home: str | None, timeout: float, patience: float, min_sites: int | None
+    names: tuple[str, ...], home: str | None, timeout: float, patience: float, min_sites: int | None, bits: int | None
 ) -> Sites:
     from fco_cli.federation.flare_link import FlareLink
     from fco_cli.federation.sites import Sites
 
     place, ordered = home_of(None if home is None else Path(home)), list(names)
-    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, patience), timeout, patience, min_sites))
+    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, patience), timeout, patience, min_sites, bits))
     return _open[-1]
 
 

@@ -12,7 +12,7 @@ import fco_cli
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
 from fco_cli.federation.message import BadMessage, Message
-from fco_cli.federation.site import code_digest
+from fco_cli.federation.telling import code_digest
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
@@ -38,11 +38,14 @@ class Sites:
         timeout: float = 60.0,
         patience: float = 600.0,
         min_sites: int | None = None,
+        mask_bits: int | None = None,
     ) -> None:
+        """With `mask_bits` behind the point sites answer through masks, and only sums over all of them are known."""
+        self.mask_bits = mask_bits
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.enough = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
-        self.prelude: list[tuple[str, dict[str, Any], dict[str, Array]]] = []  # what a new connection must be told
+        self.agreement: Agreement | None = None  # on which the sites are now; a new connection is brought to it
         self.stacks = 0
         self.compiled: set[str] = set()
 
@@ -59,13 +62,14 @@ class Sites:
         self._connected()
         return self._ask(kind, head or {}, arrays or {}, who, len(who) if at_least is None else at_least)
 
-    def prepared(self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None) -> dict[str, Message]:
-        """Ask what every later connection must be told as well; `describe` and `prepare` begin anew."""
-        if kind == "prepare":
-            self.prelude = []
-        answers = self.ask(kind, head, arrays)
-        self.prelude.append((kind, head, arrays or {}))
-        return answers
+    def bring_to(self, agreement: Agreement) -> None:
+        """The sites go on with the rows of that agreement, unless they are there already."""
+        if self.agreement is not agreement:
+            self.agreement = agreement
+            connected = self.link is not None
+            self._connected()
+            if connected:
+                self._repeat(agreement)
 
     def described(self) -> dict[str, Message]:
         """What the sites are, all of them of our version; where they differ from each other is the task's to judge."""
@@ -98,8 +102,15 @@ class Sites:
             if theirs != ours:
                 versions = f"{shown(theirs[0])} ({shown(theirs[1])}), here it is {ours[0]} ({ours[1]})"
                 raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
-        for kind, head, arrays in self.prelude:
-            self._ask(kind, head, arrays, self.names, everyone)
+        if self.mask_bits is not None:
+            keys = {name: answer.head for name, answer in self._ask("key", {}, {}, self.names, everyone).items()}
+            self._ask("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, everyone)
+        if self.agreement is not None:
+            self._repeat(self.agreement)
+
+    def _repeat(self, agreement: Agreement) -> None:
+        for kind, head in agreement.questions:
+            self._ask(kind, head, {}, self.names, len(self.names))
 
     def _ask(
         self, kind: str, head: dict[str, Any], arrays: dict[str, Array], who: list[str], at_least: int
@@ -130,6 +141,27 @@ class Sites:
             if answer.kind != kind or answer.value("number", int) != self.number:
                 raise BadMessage("it answers another question")
             return answer
+
+
+class Agreement:
+    """Rows as all sites have agreed on them: the questions that bring a site there, today and whenever it is asked
+    about these rows again."""
+
+    def __init__(self, sites: Sites) -> None:
+        self.sites = sites
+        self.questions: list[tuple[str, dict[str, Any]]] = []
+
+    def add(self, kind: str, head: dict[str, Any]) -> dict[str, Message]:
+        """One question more."""
+        self.sites.bring_to(self)
+        answers = self.sites.ask(kind, head)
+        self.questions.append((kind, head))
+        return answers
+
+    def ask(self, *question: Any, **options: Any) -> dict[str, Message]:
+        """As `Sites.ask`, of these rows."""
+        self.sites.bring_to(self)
+        return self.sites.ask(*question, **options)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple, dataclass, fields
 
 import numpy as np
 
@@ -10,12 +11,13 @@ from fco_cli.errors import UserError, require
 from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.preparation import Preparation, agree, median_search
 from fco_cli.federated_data.summary import Summary, merged
-from fco_cli.federation.clients import SiteRows
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.site import sent_task
-from fco_cli.federation.sites import Sites, from_site
+from fco_cli.federation.sites import Agreement, Sites, from_site
+from fco_cli.federation.telling import sent_task
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
@@ -56,37 +58,51 @@ class CustomAtSites(Custom):
         return {"path": " ".join(f"{name}:{message.value('digest', str)}" for name, message in described.items())}
 
     def build(self, seed: int, dtype: str) -> TaskData:
-        sites, described = self.connection, self.connection.described()
+        return self._agreed_on(seed, dtype, None)
+
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+        """Every site holds out its own rows, and all agree anew on what the others are prepared by."""
+        for apart in held_out:
+            made = self._agreed_on(seed, dtype, apart)
+            apart.deal.check(np.array([0 if made.held_out is None else 1]))
+            yield made
+
+    def _agreed_on(self, seed: int, dtype: str, apart: HeldOut | None) -> TaskData:
+        described, agreement = self.connection.described(), Agreement(self.connection)
         classes = _agreed_classes(described)
         _check_names(described)
         sent = sent_task(self) | {"holdout": self._way("holdout", described), "test": self._way("test", described)}
-        head = {"task": sent, "sites": sites.names, "seed": seed, "dtype": dtype, "classes": classes}
-        split = sites.prepared("prepare", head)
-        preparation = self._agreed(split)
+        fold = None if apart is None else asdict(apart)
+        head = {"task": sent, "sites": self.connection.names, "seed": seed, "dtype": dtype, "classes": classes}
+        split = agreement.add("prepare", head | {"fold": fold})
+        preparation = self._agreed(agreement, split)
         outputs = max(message.value("outputs", int) for message in split.values())
         start = seed if self.start == "glorot" else None
-        sites.prepared("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
-        loss, last = self.chosen_loss(), dict[bytes, dict[str, Message]]()
+        agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
 
         def rows(part: str) -> SiteRows | None:
-            sizes = np.array([message.value(part, int) for message in split.values()])
-            if not sizes.any():
-                return None
-            if not sizes.all():
-                raise UserError(f"task.{part}: some sites would hold out no row; none holds out none at all")
-            offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            """Those of the sites that have any."""
+            sizes = {name: size for name, message in split.items() if (size := message.value(part, int))}
+            offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
-                trained_as=np.arange(len(sites.names)), sites=sites, part=part,
-                classification=loss.classification, answers=last,
-            )  # fmt: skip
+                trained_as=np.array([trained.get(name, -1) for name in sizes], int),
+                agreement=agreement, names=list(sizes), part=part, loss=loss,
+            ) if sizes else None  # fmt: skip
 
+        loss, trained = self.chosen_loss(), dict[str, int]()
         training = rows("training")
-        assert training is not None
+        if training is None:
+            raise UserError("federation.sites: none of them has rows to train on")
+        trained |= {name: m for m, name in enumerate(training.names)}
+        held_out, test = rows("held_out"), rows("test")
+        if self.connection.mask_bits is not None:
+            everybody = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
+            require(everybody, "federation.masks", True, "false here: only some sites have rows of a part")
         return TaskData(
-            training, Linear(len(preparation.features), outputs), loss, rows("held_out"),
+            training, Linear(len(preparation.features), outputs), loss, held_out,
             description=LinearModel(self.loss, classes, preparation),
-            features=tuple(preparation.features), test=rows("test"),
+            features=tuple(preparation.features), test=test, clients=training.names,
         )  # fmt: skip
 
     def _way(self, key: str, described: dict[str, Message]) -> str:
@@ -95,21 +111,22 @@ class CustomAtSites(Custom):
         if way != "auto":
             return way
         splits = [part in message.value("split", list) for message in described.values()]
-        return "split" if all(splits) else {"holdout": "rows", "test": "none"}[key]
+        return "split" if all(splits) else {"holdout": self.validates, "test": "none"}[key]
 
-    def _agreed(self, split: dict[str, Message]) -> Preparation:
-        """The exchange of `preparation.prepared`, with sites."""
-        summaries = []
+    def _agreed(self, agreement: Agreement, split: dict[str, Message]) -> Preparation:
+        """The exchange of `preparation.prepared`, with the sites that train."""
+        summaries = {}
         for name, message in split.items():
             with from_site(name):
-                summaries.append(_summary(name, message))
-        total = merged(summaries)
+                if message.value("training", int):
+                    summaries[name] = _summary(name, message)
+        total = merged(list(summaries.values()))
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
         search = median_search(total)
         while not search.finished:
             answers = []
-            for name, message in self.connection.ask("count", {}, {"edges": search.edges}).items():
+            for name, message in agreement.ask("count", {}, {"edges": search.edges}, list(summaries)).items():
                 with from_site(name):
                     answers.append(message.wanted("counts", search.edges.shape, np.int64))
             search = search.narrowed(answers)
@@ -119,7 +136,7 @@ class CustomAtSites(Custom):
         """Those that follow from sums over the sites' rows; none where a site does not tell."""
         known = SUMS.get(type(problem.loss))
         sums = data.sums(w, known.width) if known is not None and isinstance(data, SiteRows) else None
-        return {} if sums is None or known is None else known.metrics(sums, data.sizes)
+        return {} if sums is None or known is None else known.metrics(*sums)
 
 
 def _check_names(described: dict[str, Message]) -> None:

@@ -4,7 +4,8 @@ A kernel is written as plain Python, with loops: Numba takes seconds to compile 
 to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialize`, which is how
 one text of an algorithm serves every loss and regularizer and still runs as a single compiled loop; a name may also be
 bound to a float, which is then a constant. If a part is an ordinary Python function, the whole runs as ordinary Python:
-slower, the same text.
+slower, the same text. With Numba's own switch NUMBA_DISABLE_JIT=1 every kernel does: for debuggers, and for tests of
+what a text says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 # Reassociation lets sums vectorize; NaN and infinity keep their meaning, divergence is detected by them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -84,6 +87,12 @@ class Kernel:
         return self._bind(self.parts)
 
     @functools.cached_property
+    def _uncompiled(self) -> Callable[..., Any]:
+        """Python all the way down."""
+        parts = {name: part._uncompiled if isinstance(part, Kernel) else part for name, part in self.parts.items()}
+        return self._bind(parts)
+
+    @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
         """The function as a part of another: always inlined, never cached on its own.
 
@@ -110,6 +119,9 @@ class Kernel:
         return text
 
     def __call__(self, *arguments: Any) -> Any:
+        if _numba().config.DISABLE_JIT:
+            with np.errstate(all="ignore"):  # machine code does not warn either
+                return self._uncompiled(*arguments)
         if self.parallel:
             with _ONE_AT_A_TIME:
                 return self.function(*arguments)

@@ -118,10 +118,9 @@ def defaults_of(algo: str) -> tuple[float, dict[str, Any]]:
 
 
 def _composed(*overrides: str) -> Any:
-    from hydra import compose, initialize_config_module
+    from hydra import compose
 
-    from fco_cli.config import register
+    from fco_cli.config.compose import shipped
 
-    register()
-    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+    with shipped():
         return compose("config", overrides=list(overrides), return_hydra_config=True)

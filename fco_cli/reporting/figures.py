@@ -146,7 +146,14 @@ def end_ticks(axis: Axes) -> None:
 
 
 def log_scale(axis: Axes, side: str = "y") -> None:
-    """A logarithmic axis that says so, with plain numbers at 1, 2 and 5."""
+    """A logarithmic axis that says so."""
+    log_ticks(axis, side)
+    if side == "y":
+        axis.text(0.98, 0.97, "log scale", transform=axis.transAxes, ha="right", va="top", fontsize=6, color="#666666")
+
+
+def log_ticks(axis: Axes, side: str) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set(**{f"{side}scale": "log"})
@@ -156,8 +163,6 @@ def log_scale(axis: Axes, side: str = "y") -> None:
     scale.set_major_locator(LogLocator(subs=subdivisions))
     scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     scale.set_minor_formatter(NullFormatter())
-    if side == "y":
-        axis.text(0.98, 0.97, "log scale", transform=axis.transAxes, ha="right", va="top", fontsize=6, color="#666666")
 
 
 def drawable(values: np.ndarray) -> np.ndarray:

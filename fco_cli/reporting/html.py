@@ -8,6 +8,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,12 +72,20 @@ def render(results: Results, report: Report) -> str:
         first_figures=_first_figures(contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
         ledger=entries,
-        failed=[entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)],
+        failed=_by_text(entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)),
         verdicts={verdict: sum(entry.verdict == verdict for entry in report.ledger) for verdict in VERDICTS},
         groups=_groups(report.ledger),
         data=_packed(_data(results)),
         players=_packed({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
     )
+
+
+def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """A sentence of the paper once, with all experiments that it was put to."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        found.setdefault(entry["text"], []).append(entry)
+    return found
 
 
 def in_order(studies: list[Study]) -> list[Study]:

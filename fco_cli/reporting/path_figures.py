@@ -12,13 +12,13 @@ import pandas as pd
 from fco_cli.files import write_atomically
 from fco_cli.reporting.figures import new_figure, save, styled
 from fco_cli.reporting.paths import CHOICES, RecordedPath
+from fco_cli.reporting.style import COLOURS
 from fco_cli.reporting.text import as_csv, for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#661100")
 QUIET = "#BBBBBB"
 MOST_NAMES, MOST_CLIENTS, MOST_FEATURES = len(COLOURS), 40, 30
 DASHES = {"min": "--", "1se": ":"}
@@ -106,7 +106,8 @@ def draw_coefficients(path: RecordedPath) -> Figure:
     axis.set_ylabel("weight" if not path.names[0].startswith("singular") else "singular value")
     _mark_choices(axis, path, label=False)
     _by_dial(axis, path)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    if named:  # the null model may be the best one
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from fco_cli.reporting.text import printable
 EXPLODED = 1e3  # times the training loss at the start
 
 LARGEST_TABLE = 64 * gate.MEBIBYTE
+LARGEST_MODEL = 1024 * gate.MEBIBYTE
 MOST_ROWS, MOST_COLUMNS = 10**6, 200
 
 Curves = dict[str, np.ndarray]  # metric -> value at every evaluated round; "round" is one of them
@@ -85,9 +86,9 @@ class RecordedRun:
     """One record, whole and checked."""
 
     folder: Path
-    config: dict[str, Any]
-    result: dict[str, Any]
-    curves: Curves
+    config: dict[str, Any] = field(repr=False)
+    result: dict[str, Any] = field(repr=False)
+    curves: Curves = field(repr=False)
     optimality_gap: float | None = None  # to the optimum of its problem, where a record of that is at hand
 
     @property
@@ -154,6 +155,11 @@ class RecordedRun:
     def options(self) -> dict[str, Any]:
         """The algorithm's own."""
         return {key: value for key, value in self.config["algo"].items() if key != "name"}
+
+    @cached_property
+    def model(self) -> dict[str, np.ndarray]:
+        """The final model, an array per block of parameters."""
+        return gate.read_arrays(self.folder / "model.npz", LARGEST_MODEL)
 
     @cached_property
     def megabytes(self) -> np.ndarray:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.reporting.gate import BadRecord, is_number
+from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
+from fco_cli.reporting.run_tables import rounds_table, runs_table
 from fco_cli.reporting.style import LEADERBOARD, OPTIMUM, SEARCH, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
@@ -85,16 +86,22 @@ class Results:
     theory: Theorems | None = None
     paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
 
+    @property
+    def every_study(self) -> list[Study]:
+        return [*self.studies, *self.search, *self.leaderboard]
+
     def study(self, name: str) -> Study | None:
         """The experiment's study at the largest scale, with the most runs."""
         same = [study for study in self.studies if study.name == name]
         return max(same, key=lambda study: (study.scale, len(study.runs)), default=None)
 
     def table(self) -> pd.DataFrame:
-        """A row per run: what it was, how it ended, its final metrics."""
-        import pandas as pd
+        """A row per run: what it was, how it ended, its whole configuration."""
+        return runs_table(self.every_study)
 
-        return pd.DataFrame([_row(study, run) for study in self.studies for run in study.runs])
+    def rounds(self) -> pd.DataFrame:
+        """A row per evaluated round of every run."""
+        return rounds_table(self.every_study)
 
 
 def collect(folders: Iterable[Path]) -> Results:
@@ -273,28 +280,3 @@ NUMERALS = {"i": 1, "ii": 2, "iii": 3, "iv": 4}
 def _natural(name: str) -> list[Any]:
     """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_extended."""
     return [(NUMERALS.get(part, 9), part) if i else (0, part) for i, part in enumerate(name.split("_"))]
-
-
-def _row(study: Study, run: RecordedRun) -> dict[str, Any]:
-    psi = run.config["regularizer"]
-    strength = psi.get("strength", psi.get("radius"))
-    row = {
-        "experiment": study.name,
-        "profile": study.profile,
-        "study": study.slug,
-        "task": run.config["task"]["name"],
-        "algo": run.algo,
-        "regularizer": psi["name"],
-        "strength": strength if is_number(strength) or strength is None else printable(strength),
-        "client_lr": run.client_lr,
-        "server_lr": run.server_lr,
-        "seed": run.seed,
-        "status": run.status,
-        "diverged_round": run.result["diverged_round"],
-        "rounds": run.result["rounds"],
-        "seconds": run.result["seconds"],
-        "optimality_gap": run.optimality_gap,
-        "run_id": run.run_id,
-        "folder": printable(str(run.folder), longest=4096),
-    }
-    return row | {name: value for name, value in run.final.items() if name not in row}

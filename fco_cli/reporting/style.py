@@ -64,6 +64,16 @@ FAMILIES = {  # the methods that the leaderboard shows together; of one that is 
     "server steps and FedProx": ("fedadam", "fedyogi", "fedadagrad", "fedmid_osp_m", "feddualavg_m", "fedprox"),
 }
 OTHERS = "others"
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#332288",
+    "#661100",
+)  # of what has none of its own
 OPTIMUM = "optimum"  # the certified solution, which others are measured by
 
 

@@ -30,6 +30,7 @@ from fco_cli.files import write_atomically
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.layout import Array
 from fco_cli.selection.select import Part, Selecting, Selection
+from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
@@ -49,7 +50,8 @@ def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
         return result
     log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
     set_threads(run.threads or 1)  # rounds are milliseconds: threads would mostly wait for each other
-    started, selecting = time.monotonic(), Selecting(run, run.path, stop.check)
+    started, settings = time.monotonic(), run.path
+    selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)
 
     def keep(name: str, make: Callable[[], Part]) -> Part:
         stop.check()
@@ -61,9 +63,9 @@ def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
             _drop_parts(run.folder)
         elif result := record.result():
             return result
-        made = selecting.selection(keep)
+        made = again_after_losses(lambda: selecting.selection(keep), stop)
         record.save_config(run.yaml)
-        return _write(run, made, time.monotonic() - started)
+        return again_after_losses(lambda: _write(run, made, time.monotonic() - started), stop)
 
 
 def _part(path: Path, make: Callable[[], Part]) -> Part:
@@ -153,7 +155,7 @@ def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) 
         "loss": made.data.loss.name,
         "dial": made.dial,
         "seed": run.seed,
-        "rows": len(made.data.training.y),
+        "rows": int(made.data.training.sizes.sum()),
         "clients": made.data.training.clients,
         "folds": len(made.folds),
         "by": run.path.by,

@@ -7,7 +7,7 @@ are chosen. Nothing is written here: `keep` may remember parts of the work, for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,17 +16,19 @@ import numpy as np
 from fco_cli.config import Run
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.risk import scores_of
 from fco_cli.selection.curve import Curve
-from fco_cli.selection.folds import folds_of
 from fco_cli.selection.largest import dial_of, path_values
 from fco_cli.selection.performance import Line, calibration_bins, line_of, performance
 from fco_cli.selection.solve import Solved, problem_on, solve_path
 from fco_cli.selection.stability import Stability, halves_of, selected
+from fco_cli.selection.told import line_told, performance_told
 
 log = logging.getLogger(__name__)
 
@@ -92,16 +94,15 @@ class Selecting:
         self.data = self.task.data(run.seed, run.hparams.dtype)
         self.problem = problem_on(run, self.data)
         require(self.problem.model.convex, "task", run.task.name, "one with a linear model")
-        numbers = (len(self.held_out) + 1) * settings.strengths * self.problem.layout.size
+        numbers = (self.deal.folds + 1) * settings.strengths * self.problem.layout.size
         require_memory(f"path.strengths={settings.strengths}: the models of all folds", 8 * numbers)
         self.values = path_values(self.problem, settings.strengths, settings.ratio, settings.largest)
 
     @cached_property
-    def held_out(self) -> list[Array]:
-        """The folds, as masks over the training rows."""
+    def deal(self) -> Deal:
+        """How the training rows are dealt to the folds."""
         settings, data = self.settings, self.data
-        members = folds_of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
-        return [members == fold for fold in range(members.max() + 1)]
+        return Deal.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
 
     def selection(self, keep: Keep = make_now) -> Selection:
         self.keep = keep
@@ -126,13 +127,13 @@ class Selecting:
         tolerance = self.run.hparams.tolerance
         return solve_path(self.run, self.data, self.values[places], tolerance, self.on_round, path.models[places])
 
-    def _divided(self, held_out: Iterator[Array] | list[Array]) -> Iterator[TaskData]:
+    def _divided(self, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """What the task learns from rows is learnt anew, from the rows that are left."""
         return self.task.divided(self.data, self.run.seed, self.run.hparams.dtype, held_out)
 
     def _folds(self) -> Iterator[Fold]:
-        for k, data in enumerate(self._divided(self.held_out)):
-            log.info("fold %d of %d", k + 1, len(self.held_out))
+        for k, data in enumerate(self._divided(self.deal)):
+            log.info("fold %d of %d", k + 1, self.deal.folds)
             assert data.held_out is not None
 
             def make(data: TaskData = data) -> Part:
@@ -146,15 +147,19 @@ class Selecting:
 
     def _weight(self, held_out: ClientData) -> float:
         """What a fold counts: as many rows, or clients, as it holds out, by what counts alike in the objective."""
-        return float(len(held_out.y) if self.run.hparams.weighting == "examples" else held_out.clients)
+        return float(held_out.sizes.sum() if self.run.hparams.weighting == "examples" else held_out.clients)
 
     def _unseen(self, folds: list[Fold], chosen: dict[str, int]) -> tuple[list[Line], list[Line]]:
         """Every row scored by the models of the fold that held it out: lines by client, and tenths of predictions."""
         training, loss = self.data.training, self.data.loss
+        divided, places = zip(self._divided(self.deal), folds, self.deal, strict=True), list(chosen.values())
+        if isinstance(training, SiteRows):
+            told = [data.held_out.told(fold.solved.models[places]) for data, fold, _ in divided]  # type: ignore[union-attr]
+            return performance_told(loss, told, list(chosen))
         scores = np.empty((len(chosen), self.problem.model.widths[-1], len(training.y)))
-        for data, fold, held_out in zip(self._divided(self.held_out), folds, self.held_out, strict=True):
+        for data, fold, held_out in divided:
             assert data.held_out is not None
-            scores[:, :, held_out] = scores_of(data.model, data.held_out, fold.solved.models[list(chosen.values())])
+            scores[:, :, held_out.rows(training)] = scores_of(data.model, data.held_out, fold.solved.models[places])
         names = self.data.clients or [f"client {m}" for m in range(training.clients)]
         clients: list[Line] = []
         bins: list[Line] = []
@@ -170,13 +175,15 @@ class Selecting:
         apart = self.data.test if self.data.test is not None else self.data.held_out
         if apart is None:
             return None
+        if isinstance(apart, SiteRows):
+            return line_told(self.data.loss, apart.told(model[None]), 0)
         return line_of(self.data.loss, scores_of(self.problem.model, apart, model[None])[0], apart.y)
 
     def _stability(self) -> Stability:
         """Features that are chosen on most halves of the clients' rows."""
         settings, loss, found = self.settings, self.data.loss, []
         halves = halves_of(self.data.training, settings.subsamples, settings.by, loss.classification, self.run.seed)
-        for k, data in enumerate(self._divided(~half for half in halves)):
+        for k, data in enumerate(self._divided(halves)):
             log.info("half %d of %d", k + 1, 2 * settings.subsamples)
 
             def make(data: TaskData = data) -> Part:

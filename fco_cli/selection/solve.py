@@ -22,7 +22,7 @@ from fco_cli.problem.regularizers import Regularizer
 from fco_cli.selection.largest import null_model, turned
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
-from fco_cli.sweeps.problems import automatic_rate_for
+from fco_cli.sweeps.problems import automatic_rate_for, holder_of
 from fco_cli.sweeps.runner import bytes_per_job
 
 MEMORY = 512 * 2**20  # bytes of a stack's state
@@ -64,7 +64,7 @@ def solve(
     problem = replace(problem_on(run, data), held_out=None, test=None)
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
-    setup = Setup(run.task, problem, hparams, run.seed, run.algo)
+    setup = Setup(run.task, problem, hparams, run.seed, run.algo, clients=holder_of(problem, hparams, run.seed))
     times = relative(run.hparams.client_lr)
     rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
     jobs: list[Job] = []

@@ -16,17 +16,15 @@ from typing import Any
 import numpy as np
 
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import TaskData
-from fco_cli.selection.folds import folds_of
 
 
-def halves_of(data: ClientData, pairs: int, by: str, classes: bool, seed: int) -> Iterator[Array]:
-    """Masks over the rows: a random half and its complement, so many times."""
+def halves_of(data: ClientData, pairs: int, by: str, classes: bool, seed: int) -> Iterator[HeldOut]:
+    """What is left out: a random half and its complement, so many times."""
     for draw in range(pairs):
-        members = folds_of(data, 2, "rows" if by == "rows" else "clients", classes, seed, draw + 1)
-        yield members == 0
-        yield members == 1
+        yield from Deal.of(data, 2, "rows" if by == "rows" else "clients", classes, seed, draw + 1)
 
 
 def selected(data: TaskData, models: Array, features: Sequence[str] | None) -> Array:

@@ -6,23 +6,46 @@ elsewhere (fco_cli/federation); their rows and memories never come to this proce
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.rounds import Round
+from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import OwnMetrics, evaluate_own
 from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.stop import Stop
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MOST_LOSSES = 20  # of clients at sites, in one piece of work
 MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
 
 
 class ClientsLost(Exception):
     """Some clients no longer answer; what is saved can be continued when they are back."""
+
+
+def again_after_losses(work: Callable[[], T], stop: Stop) -> T:
+    """What comes of `work`, which goes on from what is saved whenever clients were lost and are back."""
+    losses = 0
+    while True:
+        try:
+            return work()
+        except ClientsLost as problem:
+            losses += 1
+            stop.check()
+            if losses > MOST_LOSSES:
+                raise UserError(f"federation: {problem}, {losses} times") from problem
+            log.warning("%s; continuing from what is saved", problem)
 
 
 class Clients(ABC):

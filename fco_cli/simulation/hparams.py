@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fco_cli.algorithms.fixed_point import MOST_BITS
 from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
 from fco_cli.problem.streams import LAST_BATCHES
@@ -27,6 +28,8 @@ class Hparams:
     # which with unequal clients solves the problem that weighs client m by p_m K_m
     last_batch: str = "keep"  # the rows left of an epoch: a smaller batch; drop them; straddle into the next epoch's
     dtype: str = "float64"
+    fraction_bits: int | None = None  # messages are added in 64-bit fixed point with so many bits behind the point, as
+    # masks need it (docs/federation.md); null: as they are
     tolerance: float = 1e-8  # on the relative KKT residual: below it a run has converged
     most_rounds: int = 20_000  # of rounds=auto
 
@@ -43,6 +46,8 @@ class Hparams:
         require(0 < self.tolerance < 1, "hparams.tolerance", self.tolerance, "above 0, below 1")
         require(self.weighting in ("uniform", "examples"), "hparams.weighting", self.weighting, "uniform or examples")
         require(self.last_batch in LAST_BATCHES, "hparams.last_batch", self.last_batch, "keep, drop or straddle")
+        fits = self.fraction_bits is None or 8 <= self.fraction_bits <= MOST_BITS
+        require(fits, "hparams.fraction_bits", self.fraction_bits, f"null or a whole number from 8 to {MOST_BITS}")
         require(self.dtype in ("float32", "float64"), "hparams.dtype", self.dtype, "float32 or float64")
 
     @property

@@ -44,6 +44,7 @@ class Sampler:
             least_steps=float(self.steps.min()),
             seed=self.seed,
             round=round_index,
+            fraction_bits=hparams.fraction_bits,
         )
 
     def _common_steps(self, round_index: int) -> int | None:

@@ -57,7 +57,8 @@ def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) ->
     smoothness = 0.0
     for _ in range(iterations):
         vector *= 1e-2 / np.linalg.norm(vector)
-        product = (curved.risk(start + vector).gradient - curved.risk(start - vector).gradient) / 2
+        ahead, behind = curved.risk(np.concatenate([start + vector, start - vector])).gradient
+        product = (ahead - behind)[None] / 2
         smoothness = float((vector * product).sum() / (vector * vector).sum())
         vector = product
     return _inverse(MARGIN * smoothness)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.federation.clients import SiteRows
+from fco_cli.federation.clients import at_work
+from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.clients import Here
+from fco_cli.simulation.clients import Clients, Here
 from fco_cli.simulation.engine import Setup
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 
 
@@ -77,9 +80,13 @@ def client_lr_of(run: Run) -> float:
 
 def setup_of(run: Run, problem: Problem) -> Setup:
     """What the simulation of a stack has in common with that run's."""
-    rows = problem.data
-    clients = rows.clients_at_work(run.hparams, run.seed) if isinstance(rows, SiteRows) else Here
-    return Setup(run.task, problem, run.hparams, run.seed, run.method, run.record_clients, run.record_path, clients)
+    record, clients = (run.record_clients, run.record_path), holder_of(problem, run.hparams, run.seed)
+    return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients)
+
+
+def holder_of(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
+    """Who holds the problem's clients: this process, or their sites."""
+    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else Here
 
 
 def varying_of(runs: list[Run]) -> Varying:

@@ -11,11 +11,13 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any
 
 from fco_cli.simulation.stop import SIGNALS, Stop
@@ -72,7 +74,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs,), daemon=True)
-        with _signals_wait():
+        with _signals_wait(), _without_main():
             self.process.start()
         theirs.close()
         self.stack: Stack | None = None
@@ -106,6 +108,17 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that starts in here does not import the script that called for the sweep, which would call again."""
+    theirs = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = theirs
 
 
 def work(pipe: Connection) -> None:

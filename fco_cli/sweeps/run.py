@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -17,6 +18,8 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
 from fco_cli.sweeps.runner import check_experiment
 from fco_cli.sweeps.stacks import Ended, Event, Stack, stacks_of
+
+log = logging.getLogger(__name__)
 
 SAID = 2  # reasons of failures; the others are in run.log
 
@@ -56,6 +59,8 @@ class Sweep:
                 for part in parts:
                     self.ended.add(part)
             stop.check()
+        for text, count in self.ended.warnings.values():
+            log.warning(text if count == 1 else f"{text} ({count} such warnings)")
         if len(self.ended.refusals) == len(self.unique):
             raise UserError(next(iter(self.ended.refusals.values())))
         for run, config, chosen in zip(self.runs, self.configs, self.overrides, strict=True):

@@ -17,10 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.errors import UserError
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import ClientsLost
+from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.convergence import Verdict, judge
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
@@ -35,7 +34,6 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
 WAIT_SECONDS = 0.2
-MOST_LOSSES = 20  # of clients at sites, in one stack
 
 
 @dataclass
@@ -77,18 +75,14 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             else:
                 waiting.append((run, record))
-        losses = 0
-        while waiting:
-            try:
-                for outcome in _execute(waiting, observer, stop, memory_mb):
-                    outcomes[outcome.run.run_id] = outcome
-            except ClientsLost as problem:
-                losses += 1
-                stop.check()
-                if losses > MOST_LOSSES:
-                    raise UserError(f"federation: {problem}, {losses} times") from problem
-                log.warning("%s; continuing from what is saved", problem)
-            waiting = [pair for pair in waiting if pair[0].run_id not in outcomes]
+
+        def rest() -> None:
+            left = [pair for pair in waiting if pair[0].run_id not in outcomes]
+            for outcome in _execute(left, observer, stop, memory_mb):
+                outcomes[outcome.run.run_id] = outcome
+
+        if waiting:
+            again_after_losses(rest, stop)
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
         _wait_for(record_of(run), stop)

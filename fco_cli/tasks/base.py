@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
@@ -72,12 +73,12 @@ class Task(ABC):
         """This task for a cross-validation, which needs no rows that only validate."""
         return self
 
-    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[Array]) -> Iterator[TaskData]:
-        """For cross-validation: `data`, once for every mask over its training rows, with these rows held out.
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+        """For cross-validation: `data`, with some of its training rows held out, then others.
 
         What a task learns from rows, such as how to standardize them, it learns anew from those that are left.
         """
-        return (data.divided(rows) for rows in held_out)
+        return (data.divided(apart.rows(data.training)) for apart in held_out)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """The task's own metrics of models [J, P]."""

@@ -21,6 +21,7 @@ from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.federated_data.splits import Holdout, Parts, split
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.models import Linear, SparseLinear
@@ -117,13 +118,14 @@ class Tabular(Task):
         other.__dict__["validates"] = "none"
         return other
 
-    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[Array]) -> Iterator[TaskData]:
+    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Prepared anew from the rows that are left, as if the others had never been there."""
         table = self.read(seed)
         training = np.flatnonzero(split(table, *self.holdouts, seed).training)
         _, member = np.unique(table.client[training], return_inverse=True)
         training = training[np.argsort(member, kind="stable")]  # in the order of ClientData
-        for rows in held_out:
+        for apart in held_out:
+            rows = apart.rows(data.training)
             masks = np.zeros((3, len(table.y)), dtype=bool)
             masks[0, training[~rows]], masks[1, training[rows]] = True, True
             yield self._built(table, Parts(*masks), dtype)

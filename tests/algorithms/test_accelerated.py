@@ -8,7 +8,6 @@ from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.simulation.smoothness import automatic_rate_of_mean
 
 SIZES = (7, 4, 9)
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])

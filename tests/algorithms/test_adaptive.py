@@ -17,8 +17,6 @@ SEPARABLE = {
     "box": {"lower": -0.2, "upper": 0.1}, "linf_ball": {"radius": 0.2}, "non_negative": {},
 }  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 class Frozen(FedAdam):
     """v stays 1."""

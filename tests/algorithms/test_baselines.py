@@ -42,7 +42,6 @@ def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, fea
     assert residual < 1e-8
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
     import cvxpy as cp
 
@@ -60,13 +59,11 @@ def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
     assert residual < 1e-8
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("psi", ["l2_squared", "l1_ball", "elastic_net"])
 def test_optimum_reaches_its_certificate(make_problem, regularizer, psi):
     assert solve(make_problem(regularizer(psi, radius=0.5)))[1] < 1e-8
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_optimum_of_a_logistic_problem(make_problem, regularizer):
     """Against scikit-learn, which minimizes the sum of the losses + |w|_1 / C."""
     from sklearn.linear_model import LogisticRegression
@@ -95,7 +92,6 @@ def test_optimum_fails_loudly(make_problem, regularizer):
         solve(make_problem(regularizer("l1", strength=0.1)), max_iterations=3)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_optimum_solves_every_job_for_its_own_strength(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
     strengths = [0.05, 0.5, 50.0]
@@ -108,7 +104,6 @@ def test_optimum_solves_every_job_for_its_own_strength(make_problem, regularizer
         np.testing.assert_array_equal(model, alone)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regularizer, l1_prox):
     problem = make_problem(regularizer("l1", strength=0.3))
     algorithm = make_algorithm("centralized", problem, 0.1)
@@ -119,7 +114,6 @@ def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regulari
         np.testing.assert_allclose(algorithm.output(state)[0], w, rtol=1e-13)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_centralized_in_batches(make_problem, make_algorithm, make_hparams, regularizer, l1_prox):
     """An epoch of proximal steps through all clients' rows in a fresh order; a round is one epoch."""
     problem = make_problem(regularizer("l1", strength=0.3), weighting="examples")
@@ -147,7 +141,6 @@ def test_batches_of_all_rows_weigh_rows_alike(make_problem, make_algorithm):
         Centralized(batch_size=-1)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_local_is_centralized_on_every_client(make_problem, make_algorithm, regularizer):
     problem = make_problem(regularizer("l1", strength=0.3))
     local = make_algorithm("local", problem, [0.1, 0.02])

@@ -18,8 +18,6 @@ from fco_cli.problem.mirror_maps import Entropy, PNorm
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.memory import ProcessMemory
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SIZES = (7, 4, 9, 2, 12)  # K differs
 WITH_PSI = ["scaffold_prox", "zhj", "feddualavg_cv", "scaffold_osp"]
 EXACT = ["scaffold_prox", "zhj", "feddualavg_cv"]

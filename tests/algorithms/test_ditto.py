@@ -12,8 +12,6 @@ from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy, PNorm
 from fco_cli.simulation.memory import ProcessMemory
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SIZES = (7, 4, 9)
 STRENGTH = 0.3  # of psi
 

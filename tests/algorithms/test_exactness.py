@@ -10,8 +10,6 @@ import pytest
 
 from fco_cli.algorithms import all_algorithms
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SIZES = (7, 4, 9)
 EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "ditto", "scaffnew", "fista", "feddr", "fedadmm", "fedsplit")
 DRIFT = ("fedmid_osp", "feddualavg", "scaffold_osp", "fedprox", "fedmid_osp_m", "feddualavg_m")

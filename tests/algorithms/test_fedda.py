@@ -12,7 +12,6 @@ from fco_cli.algorithms.mc_fedda import shrink_near
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 SIZES = (6, 3, 8, 2)  # K differs
 RATE, MU, STRENGTH = 0.05, 0.7, 0.2
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Cohort
-from fco_cli.algorithms.aggregate import aggregate
+from fco_cli.algorithms.aggregate import Counted, aggregate, of_sum, summed
 from fco_cli.errors import UserError
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import ClientData
@@ -18,8 +18,6 @@ from fco_cli.problem.problem import Problem
 
 SIX = ["fedavg", "fedavg_subgrad", "fedmid", "fedmid_osp", "feddualavg", "feddualavg_osp"]  # of the paper
 ROUNDS = 4
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def outputs(algorithm, cohorts, start=None):
@@ -297,7 +295,8 @@ def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("size", [1, 2, 5, 64])
 @pytest.mark.parametrize("mean_steps", [None, 6.0])
-def test_aggregates(dtype, size, mean_steps):
+@pytest.mark.parametrize("bits", [None, 40])
+def test_aggregates(dtype, size, mean_steps, bits):
     """Three jobs, three clients that weigh 1, 2 and 5 of 10; in job 1 the last is not finite, in job 2 none is."""
     messages = np.ones((3, 2, 3, size), dtype) * np.array([2.0, 5.0, 8.0], dtype)[:, None, None, None]
     messages[2, 1, 1, -1] = np.inf
@@ -305,7 +304,12 @@ def test_aggregates(dtype, size, mean_steps):
     steps = np.array([1, 2, 3])
     each = np.repeat(steps[:, None], 3, axis=1).astype(float)
     mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
-    both, arrived = aggregate(messages, ("w", "c"), np.array([1.0, 2.0, 5.0]), each, 10.0, mean_of_all)
+    counted = Counted(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
+    if bits is None:
+        both, arrived = aggregate(messages, ("w", "c"), counted)
+    else:
+        total, arrived = summed(messages, counted.factors, bits)
+        both = of_sum(total, bits, ("w", "c"), counted, arrived, messages.dtype)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)

@@ -13,7 +13,6 @@ from fco_cli.problem.mirror_maps import Entropy
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.memory import ProcessMemory
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 SIZES = (6, 3, 8, 2)
 RATE, PENALTY, RADIUS = 0.05, 0.8, 0.5
 SETS = ("l1_ball", "l2_ball", "linf_ball", "box", "simplex")

@@ -9,8 +9,6 @@ from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.problem import TaskData
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.mark.parametrize("mirror", MIRRORS)
 def test_strength_0_is_fedmid_osp(mirror, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive):

@@ -11,7 +11,6 @@ from hydra import compose, initialize_config_module
 from fco_cli.algorithms import Varying
 from fco_cli.config import Run, register
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 SIZES, RATE, KEPT = (6, 6, 6), 0.05, 2
 
 

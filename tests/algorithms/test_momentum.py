@@ -9,8 +9,6 @@ from fco_cli.errors import UserError
 
 PAIRS = [("fedavgm", "fedavg"), ("fedmid_osp_m", "fedmid_osp"), ("feddualavg_m", "feddualavg")]
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.mark.parametrize(("name", "parent"), PAIRS)
 @pytest.mark.parametrize("psi", ["l1", "l2_ball"])

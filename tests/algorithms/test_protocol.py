@@ -34,7 +34,6 @@ def suited(make_problem, psi_for):
     return lambda name: make_problem(psi_for(name), sizes=SIZES)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_declarations_fit_what_the_algorithm_does(name, suited, make_algorithm, make_hparams, cohorts_of):
     problem = suited(name)
@@ -57,7 +56,6 @@ def test_declarations_fit_what_the_algorithm_does(name, suited, make_algorithm, 
     assert costs.bytes_up == costs.vectors_up * problem.layout.size * 8
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
     name, suited, make_algorithm, make_hparams, cohorts_of
@@ -130,9 +128,6 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
 
 
 # Options.
-
-
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_jobs_of_a_stack_do_not_know_each_other(name, suited, make_hparams, cohorts_of, drive):
     """Rates, psi's strength and every option of the method differ from job to job, and each gives what it gives alone:
@@ -163,7 +158,6 @@ def test_jobs_of_a_stack_do_not_know_each_other(name, suited, make_hparams, coho
         np.testing.assert_array_equal(remembered[:, :, j], own[:, :, 0])
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm, drive):
     """v_r is the sum of momentum^(r - s) Delta_s: after two rounds w_2 - w_1 = eta_s (momentum Delta_1 + Delta_2)."""
     problem = make_problem(sizes=SIZES)
@@ -186,7 +180,6 @@ EUCLIDEAN = (
 PLAIN = ("fedavg", "fedavg_subgrad", "fedavgm")  # their steps know neither psi's prox nor a map
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("mirror", [Entropy(), PNorm(power=1.5)], ids=lambda mirror: mirror.name)
 @pytest.mark.parametrize("name", [name for name in FEDERATED if name not in PLAIN])
 def test_a_method_takes_a_map_or_refuses_it(name, mirror, suited, make_algorithm, make_hparams, cohorts_of, drive):

@@ -11,8 +11,6 @@ from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy
 from fco_cli.simulation.memory import ProcessMemory
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SIZES = (7, 4, 9)
 STRENGTH = 0.3
 

@@ -12,7 +12,6 @@ from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
 from fco_cli.simulation.memory import ProcessMemory
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 FAMILY = {"feddr": 1.95, "fedadmm": 1.0, "fedsplit": 2.0}
 SIZES = (6, 3, 8, 2)  # K differs
 RATE, IN_STEPS = 0.05, 3.0

@@ -80,7 +80,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 
 @pytest.fixture
-def fco_run(tmp_path, monkeypatch, interpreted):
+def fco_run(tmp_path, monkeypatch):
     """The command in this process: its exit code and what it said to stderr.
 
     Kernels run as Python: an index beyond an array or a number that cannot be divided by is then an exception.

@@ -130,7 +130,6 @@ def check(words):
 quiet = {"suppress_health_check": list(HealthCheck), "deadline": None, "print_blob": False}
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=8, derandomize=True, **quiet)
 @given(of_an_algorithm(), LINES)
@@ -139,7 +138,6 @@ def test_a_few_command_lines(algorithm, words):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=1500, **quiet)
 @given(of_an_algorithm(), LINES, st.booleans())

@@ -29,7 +29,6 @@ def call(tmp_path, monkeypatch, capfd):
     return call
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_theory_leaves_its_table_and_fco_run_finds_it(call, tmp_path, monkeypatch):
     monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b"drawn elsewhere, and slowly"})
     code, out, _ = call(theory, *SMALL)

@@ -68,7 +68,6 @@ SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their 
 @pytest.mark.parametrize(
     "experiment", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALLEST]
 )
-@pytest.mark.usefixtures("interpreted")
 def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
     profile = "paper" if experiment == "path" else "smoke"  # a path has one scale

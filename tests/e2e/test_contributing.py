@@ -45,6 +45,7 @@ def fco_run(house: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_new_algorithm_is_one_file_and_one_yaml(house):
     (house / "fco_cli/algorithms/inertia.py").write_text(block_after("algorithms/inertia.py", "python"))
     (house / "fco_cli/conf/algo/fedavg_inertia.yaml").write_text(block_after("algo/fedavg_inertia.yaml", "yaml"))
@@ -66,6 +67,7 @@ def test_a_new_algorithm_is_one_file_and_one_yaml(house):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_new_regularizer_is_one_file_and_one_yaml(house):
     code = block_after("regularizers/cube.py", "python")
     imports = (

@@ -125,6 +125,7 @@ def finish(process, code=0):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_sweep_survives_the_death_of_a_worker(tmp_path):
     sweep = Sweep(tmp_path, "hparams.client_lr=0.0005,0.001,1", "seed=0,1", "hparams.rounds=8000")
     with Cluster(tmp_path / "workers") as cluster:
@@ -137,6 +138,7 @@ def test_a_sweep_survives_the_death_of_a_worker(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_sweep_on_dask_that_is_asked_to_stop_has_saved_its_checkpoints(tmp_path):
     sweep = Sweep(tmp_path, "hparams.client_lr=0.0005,0.001", "seed=0,1", "hparams.rounds=40000")
     with Cluster(tmp_path / "workers") as cluster:
@@ -153,6 +155,7 @@ KILLS = 10
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("what", ["worker", "scheduler", "client"])
 def test_nothing_is_lost_by_kill_9_at_any_time(what, tmp_path):
     """Ten times each, at random times between two signs of life; as many sweeps as that takes."""
@@ -190,6 +193,7 @@ def test_nothing_is_lost_by_kill_9_at_any_time(what, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_worker_with_other_software_or_other_data_is_refused(tmp_path):
     """Its numba says another version; its file of the same name, seen from its own folder, holds other rows."""
     site = tmp_path / "site" / "numba-0.0.1.dist-info"

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.machine_code
+
 COMMAND = str(Path(sys.executable).parent / "fco-run")
 LASSO = ["task=lasso", "task.dimension=100", "task.ones=8", "task.clients=20", "task.samples=40"]
 RUN = [*LASSO, "hparams.rounds=30", "hparams.client_lr=0.0003"]

@@ -99,6 +99,7 @@ def test_again_from_another_folder_and_by_force(tmp_path, here):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     """Nor does it change the run's id."""
     with_threads = {key: value for key, value in os.environ.items() if key != "NUMBA_NUM_THREADS"}
@@ -110,6 +111,7 @@ def test_the_number_of_threads_changes_no_bit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_nuclear(tmp_path):
     fco_run(*TINY_NUCLEAR, f"output_dir={tmp_path}")
     with np.load(the_record(tmp_path) / "model.npz") as model:
@@ -175,6 +177,8 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("algo.tolerance: got 0.0,", "algo=optimum algo.tolerance=0"),
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
         ("no/such: no such key;", "no/such=1"),
+        ("path: got 5, must be null: experiment=path brings it", "path=5"),
+        ("theory: got '', must be null: experiment=theory brings it", "theory="),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
         ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),
@@ -301,7 +305,7 @@ def test_a_corrupt_file_is_moved_aside_and_the_run_starts_over(tmp_path, name, h
 
 # Stopping and continuing.
 
-LONG = [*TINY[:4], "hparams.clients_per_round=3", "hparams.rounds=5000", "hparams.eval_every=10", "threads=1"]
+LONG = [*TINY[:4], "hparams.clients_per_round=3", "hparams.rounds=1500", "hparams.eval_every=10", "threads=1"]
 
 
 def interrupt(words, number, earlier_starts):
@@ -330,7 +334,7 @@ def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
         assert not (record / "result.json").exists()
         with np.load(record / "checkpoint.npz", allow_pickle=False) as checkpoint:
             rounds.append(int(checkpoint["round"]))
-    assert 0 < rounds[0] < rounds[1] < 5000
+    assert 0 < rounds[0] < rounds[1] < 1500
     fco_run(*parts)
     fco_run(*whole)
     one, other = the_record(tmp_path / "whole"), the_record(tmp_path / "parts")

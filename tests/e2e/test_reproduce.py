@@ -16,15 +16,18 @@ def reproduce(*arguments, cwd):
     return subprocess.run([REPRODUCE, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
-def test_figures_and_page_are_made(tmp_path):
-    """That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
+def test_figures_and_page_are_made(tmp_path, monkeypatch, capfd):
+    """Of small data. That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
     (tmp_path / "outputs" / "figures").mkdir(parents=True)  # as an earlier call has left it
-    done = reproduce("--profile", "smoke", "lasso_iii", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
+    small = ["task.dimension=12", "task.ones=4", "task.clients=10", "task.samples=12"]
+    monkeypatch.setattr(command, "FCO_RUN", [*command.FCO_RUN, *small])
+    assert end_of("--profile", "smoke", "lasso_iii") == 0
     for name in ("lasso_iii_smoke.png", "lasso_iii_smoke.pdf", "lasso_iii_smoke_learning_rates.png"):
         assert (tmp_path / "outputs" / "figures" / name).stat().st_size > 1000
     assert "<html" in (tmp_path / "outputs" / "report" / "index.html").read_text()
-    assert "lasso_iii_smoke: curves, learning_rates" in done.stdout
+    assert "lasso_iii_smoke: curves, learning_rates" in capfd.readouterr().out
 
 
 def test_a_wrong_name_is_one_line(tmp_path):

@@ -53,6 +53,7 @@ def assert_same_records(folder, other):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_launchers_and_workers_agree_file_by_file(tmp_path):
     sweep = ["-m", *TINY, *GRID, "algo=feddualavg,fedmid", "hparams.rounds=60"]
     fco(*sweep, "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}/two", cwd=tmp_path)
@@ -136,6 +137,7 @@ def checkpoints(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001,1", "algo=feddualavg,fedmid"]
@@ -158,6 +160,7 @@ def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.skipif(os.name != "posix", reason="the limit is set by a Unix shell")
 def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
     """Every run under way holds a lock file open."""
@@ -170,6 +173,7 @@ def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_two_sweeps_at_once_share_the_work(tmp_path):
     sweep = ["-m", *LONG, "hparams.client_lr=0.0005,0.001", "algo=feddualavg"]
     first, second = start(*sweep, cwd=tmp_path), start(*sweep, cwd=tmp_path)
@@ -234,6 +238,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, tmp_path, workers):
     sweep = ["-m", *TINY, "algo=feddualavg,fedmid", "hparams.client_lr=0.001,0.002,0.003", "hparams.rounds=200"]
@@ -250,6 +255,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, tmp_path, workers
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     for folder in ("/dev/null", "/proc/x", "/dev/null/x", "/sys/x"):
         done = fco("-m", *TINY, *GRID, f"output_dir={folder}", cwd=tmp_path, check=False)

@@ -34,6 +34,8 @@ ALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # classes apart, no penalty: no optimum
 @parametrize_with_checks(ALL)
 def test_scikit_learn_has_no_objection(estimator, check):
     check(estimator)
@@ -176,3 +178,5 @@ def test_what_has_not_converged_says_so(hospitals):
     x, y, groups = hospitals
     with pytest.warns(ConvergenceWarning, match="not converged after 3 rounds"):
         FederatedLasso(0.01, max_rounds=3).fit(x, y, groups=groups)
+    with pytest.warns(ConvergenceWarning, match="not converged after 3 rounds"):
+        FederatedLassoCV(n_strengths=2, cv=2, max_rounds=3).fit(x, y, groups=groups)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fco_cli.federated_data.source import Columns
+from fco_cli.federation.masks import Badge
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.rows import SiteFile
@@ -70,11 +72,13 @@ class InProcess:
 def make_site(tmp_path: Path) -> Callable[..., Site]:
     """A site as its process starts it: everything it knew before is in its folder."""
 
-    def make(name: str, folder: Path, policy: Policy | None = None, ending: str = "npz") -> Site:
+    def make(
+        name: str, folder: Path, policy: Policy | None = None, ending: str = "npz", badge: Badge | None = None
+    ) -> Site:
         home = tmp_path / name
         home.mkdir(exist_ok=True)
         file = SiteFile(folder / f"{name}.{ending}", name, Columns(), home / "secret")
-        return Site(name, file, policy or Policy(min_rows=2), home)
+        return Site(name, file, policy or Policy(min_rows=2), home, badge)
 
     return make
 
@@ -84,10 +88,12 @@ def make_sites(make_site: Callable[..., Site]) -> Callable[..., Sites]:
     """All of them; every new connection finds sites that have just been started."""
 
     def make(folder: Path, **options: object) -> Sites:
-        policy = options.pop("policy", None)
-        return Sites(
-            NAMES, lambda: InProcess({name: make_site(name, folder, policy) for name in NAMES}), **options  # type: ignore[arg-type]
-        )  # fmt: skip
+        policy, badges = options.pop("policy", None), options.pop("badges", {})
+
+        def connect() -> InProcess:
+            return InProcess({name: make_site(name, folder, policy, badge=badges.get(name)) for name in NAMES})
+
+        return Sites(NAMES, connect, **options)  # type: ignore[arg-type]
 
     return make
 
@@ -98,5 +104,33 @@ def make_site_on(make_site: Callable[..., Site]) -> Callable[[Path], Sites]:
 
     def make(folder: Path) -> Sites:
         return Sites(NAMES, lambda: InProcess({name: make_site(name, folder, None, "csv") for name in NAMES}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def signed() -> Callable[..., Badge]:
+    """The badge of a name, its certificate signed by one authority; another `authority` signs for itself."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    today, keys = datetime.now(), {}
+
+    def named(common: str):
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
+
+    def certificate(name: str, key, issuer: str, with_key):
+        lasting = (today - timedelta(1), today + timedelta(30))
+        made = x509.CertificateBuilder(named(issuer), named(name), key.public_key(), 7, *lasting)
+        return made.sign(with_key, hashes.SHA256())
+
+    def make(name: str, authority: str = "fco", calling: str | None = None) -> Badge:
+        for one in (name, authority):
+            if one not in keys:
+                keys[one] = rsa.generate_private_key(65537, 1024)  # small: nothing is at stake
+        root = certificate(authority, keys[authority], authority, keys[authority])
+        own = certificate(calling or name, keys[name], authority, keys[authority])
+        return Badge(own, keys[name], root)
 
     return make

@@ -15,6 +15,7 @@ from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.quantize import Quantize
 from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.federation.clients import at_work
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
@@ -48,7 +49,7 @@ def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Se
             problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
             setups.append(Setup(one, problem, hparams, 0, algorithm))
         rows = setups[1].problem.data
-        setups[1] = dataclasses.replace(setups[1], clients=rows.clients_at_work(hparams, 0))
+        setups[1] = dataclasses.replace(setups[1], clients=at_work(rows, hparams, 0))
         rates = np.array([0.05, 0.02], hparams.dtype)
         return *setups, Varying.in_rates(algorithm, psi, rates, np.ones_like(rates))
 
@@ -77,25 +78,26 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
 
 @pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
 @pytest.mark.parametrize("algo", FEDERATED)
-def test_every_algorithm_gives_the_bits_of_the_simulation(interpreted, both, algo, everybody):
+def test_every_algorithm_gives_the_bits_of_the_simulation(both, algo, everybody):
     here, apart, varying = both(algo, everybody=everybody)
     assert_same(run(here, varying), run(apart, varying))
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
-def test_every_loss(interpreted, both, loss, weighting):
+def test_every_loss(both, loss, weighting):
     here, apart, varying = both("zhj", loss=loss, weighting=weighting, dtype="float32")
     assert_same(run(here, varying), run(apart, varying))
 
 
+@pytest.mark.machine_code
 def test_machine_code(both):
     here, apart, varying = both("feddualavg")
     assert_same(run(here, varying), run(apart, varying))
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj", "feddr"])
-def test_a_resumed_run_gives_the_same_bits(interpreted, both, algo):
+def test_a_resumed_run_gives_the_same_bits(both, algo):
     """The coordinator and all sites start anew from what they have saved in round 2; round 3 is forgotten."""
     here, apart, varying = both(algo, rounds=5)
     jobs = [Job(), Job()]
@@ -110,7 +112,7 @@ def test_a_resumed_run_gives_the_same_bits(interpreted, both, algo):
     assert_same(run(here, varying), run(apart, varying, saved))
 
 
-def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
+def test_a_job_that_diverges_leaves_the_stack(both):
     here, apart, varying = both("zhj", loss="squared", rounds=40)
     varying = dataclasses.replace(varying, client_lr=np.array([0.01, 50.0]))
     one, other = run(here, varying), run(apart, varying)
@@ -120,7 +122,7 @@ def test_a_job_that_diverges_leaves_the_stack(interpreted, both):
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
-def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
+def test_a_silent_site_is_left_out_of_the_round(both, algo):
     """As the simulation leaves out a client whose message is not finite, in what it then remembers too."""
     here, apart, varying = both(algo, everybody=True)
     apart.task.connection.enough = 2
@@ -140,7 +142,7 @@ def test_a_silent_site_is_left_out_of_the_round(interpreted, both, algo):
     assert_same(pooled.finished, simulation.finished)
 
 
-def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
+def test_without_enough_sites_the_run_waits_for_them(both):
     _, apart, varying = both("feddualavg", everybody=True)
     simulation = Simulation(apart, [Job(), Job()], varying)
     apart.task.connection.link.silent_in_training = "north"
@@ -149,9 +151,7 @@ def test_without_enough_sites_the_run_waits_for_them(interpreted, both):
 
 
 @pytest.mark.parametrize("fill", ["mean", "median"])
-def test_tables_as_they_are_are_prepared_by_what_sites_tell(
-    interpreted, tmp_path, make_site_on, psi_for, make_hparams, fill
-):
+def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_on, psi_for, make_hparams, fill):
     """Categories, missing values, a test split: the features, and then the bits, of the simulation."""
     random = np.random.default_rng(5)
     lines = []
@@ -173,7 +173,7 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(
         problem = data.joined(psi)
         setup = Setup(one, problem, hparams, 0, algorithm)
         if one is apart:
-            setup = dataclasses.replace(setup, clients=problem.data.clients_at_work(hparams, 0))
+            setup = dataclasses.replace(setup, clients=at_work(problem.data, hparams, 0))
         assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
         jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
         assert evaluate_test(one, problem, jobs[-1][0].model)["test_loss"] > 0
@@ -181,7 +181,7 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(
 
 
 @pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
-def test_transforms_are_the_simulation_s(interpreted, both, transform):
+def test_transforms_are_the_simulation_s(both, transform):
     here, apart, varying = both("zhj")
     here, apart = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (here, apart))
     assert_same(run(here, varying), run(apart, varying))

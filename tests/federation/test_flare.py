@@ -31,10 +31,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 HERE = Path(__file__).parent
+SAVING_OFTEN = """
+from fco_cli.commands.run import main
+from fco_cli.sweeps import runner
+runner.CHECKPOINT_SECONDS = 0.2
+main()
+"""
 RUN = [
     "task=custom", "task.loss=logistic", "regularizer.strength=0.05", "hparams.clients_per_round=2",
     "hparams.batch_size=4", "threads=1",
 ]  # fmt: skip
+
+pytestmark = pytest.mark.sites
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +57,14 @@ def fco_run(*words: object) -> list[str]:
     return [sys.executable, "-m", "fco_cli.commands.run", *map(str, words)]
 
 
-def between_sites(federation: Loopback, output: Path, timeout: float = 60) -> list[str]:
+def between_sites(federation: Loopback, output: Path, *words: str) -> list[str]:
     home = federation.home("coordinator")
     sites = f"federation.sites=[{','.join(NAMES)}]"
-    where = ["federation=flare", sites, f"federation.home={home}", f"federation.timeout={timeout}"]
-    return [*RUN, *where, f"output_dir={output}"]
+    return [*RUN, "federation=flare", sites, f"federation.home={home}", f"output_dir={output}", *words]
 
 
-def simulated(hospitals, output: Path) -> list[str]:
-    return [*RUN, f"task.path={hospitals('logistic') / 'pooled.npz'}", f"output_dir={output}"]
+def simulated(hospitals, output: Path, *words: str) -> list[str]:
+    return [*RUN, f"task.path={hospitals('logistic') / 'pooled.npz'}", f"output_dir={output}", *words]
 
 
 def models(output: Path) -> dict[tuple[str, float], dict[str, np.ndarray]]:
@@ -83,25 +90,29 @@ def asked(federation: Loopback, name: str) -> Counter[str]:
     return Counter(entry["kind"] for entry in audited(path.read_text() if path.exists() else ""))
 
 
-def test_a_sweep_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
-    grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=12"]
-    subprocess.run(fco_run(*grid, *simulated(hospitals, tmp_path / "here")), check=True)  # first: it compiles for all
-    subprocess.run(fco_run(*grid, *between_sites(federation, tmp_path / "sites")), check=True)
+def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
+    """In fixed point; the sites' keys are signed by their real certificates."""
+    grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
+    fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
+    where = between_sites(federation, tmp_path / "sites", *fixed, "federation.masks=true")
+    subprocess.run(fco_run(*grid, *simulated(hospitals, tmp_path / "here", *fixed)), check=True)
+    subprocess.run(fco_run(*grid, *where), check=True)
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=4)
+    assert {asked(federation, name)["keys"] for name in NAMES} == {1}
 
 
 def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=800", "hparams.eval_every=100"]
-    command = fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))
-    begun = asked(federation, "north")["train"]
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=150", "hparams.eval_every=50"]
+    where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
+    command = [sys.executable, "-c", SAVING_OFTEN, *words, *where]
     with subprocess.Popen(command, start_new_session=True) as analyst:
         try:
-            federation.wait(lambda: asked(federation, "north")["train"] > begun + 100, "the run goes on")
+            federation.wait(lambda: any((tmp_path / "sites").rglob("checkpoint.npz")), "the run is saved")
             federation.stop("north")
             federation.join("north")
             again = asked(federation, "north")["train"]
-            federation.wait(lambda: asked(federation, "north")["train"] > again + 50, "the run continues", 200)
+            federation.wait(lambda: asked(federation, "north")["train"] > again + 10, "the run continues", 200)
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
     subprocess.run(command, check=True, timeout=300)
@@ -110,10 +121,13 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
 
 
 @pytest.mark.slow
-def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path):
+def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # as the sites have it
     words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=1500", "hparams.eval_every=100"]
     begun = asked(federation, "north")["train"]
-    with subprocess.Popen(fco_run(*words, *between_sites(federation, tmp_path / "sites", timeout=5))) as analyst:
+    with subprocess.Popen(
+        fco_run(*words, *between_sites(federation, tmp_path / "sites", "federation.timeout=5"))
+    ) as analyst:
         federation.wait(lambda: asked(federation, "north")["train"] > begun + 200, "the run goes on")
         federation.stop("coordinator")
         time.sleep(2)
@@ -274,3 +288,19 @@ def test_a_hospital_cannot_ask_another(federation, tmp_path):
     assert not Path(f"{found}.ran").exists()
     assert federation.log("coordinator").count("refused a message of east (east -> north)") >= 3
     assert federation.log("coordinator").count("bound to origin east, not message origin server") >= 3
+
+
+def test_a_hospital_that_sends_what_it_should_not(federation, tmp_path):
+    """The round goes on without one that is silent or not finite; what has another shape or type ends the run, in one
+    line with its name."""
+    federation.stop("east", signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(HERE / "liar"))
+        federation.join("east")
+    rest = ["federation.timeout=2", "federation.min_sites=2", "hparams.clients_per_round=all", "hparams.rounds=9"]
+    command = fco_run("algo=zhj", "hparams.client_lr=0.05", *between_sites(federation, tmp_path / "sites", *rest))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "east: no answer in round 2; the round goes on without it" in done.stderr
+    wrong = "train: the array z is float32 [1, 5], must be float64 [1, 6]"
+    assert done.stderr.splitlines()[-1] == f"fco-run: east: sent what cannot be used: {wrong}"

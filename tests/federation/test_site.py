@@ -15,10 +15,12 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.preparation import Recipe, agree
 from fco_cli.federated_data.summary import Summary
 from fco_cli.federation.clients import AtSites
+from fco_cli.federation.clients import at_work as clients_at_work
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site import Site, sent_task
+from fco_cli.federation.site import Site
 from fco_cli.federation.task import CustomAtSites
+from fco_cli.federation.telling import sent_task
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.sampling import Sampler
@@ -70,6 +72,7 @@ TRAIN = {
     "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
     "steps": None, "last_batch": "keep",
 }  # fmt: skip
+EVALUATE = {"jobs": 1, "part": "training", "gradient": True, "weights": None, "sums": True, "spread": False}
 STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
 
 
@@ -83,7 +86,7 @@ def last_outcome(ask) -> str:
     return json.loads((ask.site.audit.path).read_text().splitlines()[-1])["outcome"]
 
 
-def test_an_honest_question_is_answered(interpreted, asked):
+def test_an_honest_question_is_answered(asked):
     ask = asked()
     assert at_work(ask).kind == "stack"
     answer = ask("train", TRAIN, **STATE)
@@ -122,20 +125,20 @@ def test_arrays_of_other_types(asked, dtype):
         ({"z": np.zeros((2, 6))}, "must be float64 [1, 6]"),
     ],
 )
-def test_a_state_of_the_wrong_shape_or_type(interpreted, asked, changes, reason):
+def test_a_state_of_the_wrong_shape_or_type(asked, changes, reason):
     ask = asked()
     at_work(ask)
     refused(ask("train", TRAIN, **(STATE | changes)), reason)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_state_that_is_not_finite_gives_an_answer_that_is_not(interpreted, asked, value):
+def test_a_state_that_is_not_finite_gives_an_answer_that_is_not(asked, value):
     """It is what the simulation computes with it: the coordinator drops such messages, and the site remembers none."""
     ask = asked()
     at_work(ask)
     answer = ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)}))
     assert not all(np.isfinite(values).all() for values in answer.arrays.values())
-    assert ask.site.memory.rows == {}
+    assert ask.site.working.memory.rows == {}
 
 
 def test_a_message_that_comes_twice_or_too_late(asked):
@@ -150,7 +153,7 @@ def test_a_message_that_comes_twice_or_too_late(asked):
 def test_another_coordinator(asked):
     ask = asked()
     prepared(ask)
-    refused(ask("evaluate", {"jobs": 1, "test": False}, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+    refused(ask("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
@@ -200,7 +203,7 @@ def test_stacks_that_are_refused(asked, changes, reason):
 
 
 @pytest.mark.parametrize("token", ["../../../tmp/x", "/etc", "0" * 31, "", "0" * 31 + "/"])
-def test_a_token_is_no_path(interpreted, asked, token, tmp_path):
+def test_a_token_is_no_path(asked, token, tmp_path):
     ask = asked()
     at_work(ask)
     refused(ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "no token")
@@ -220,7 +223,7 @@ def test_a_token_is_no_path(interpreted, asked, token, tmp_path):
         (Policy(max_numbers=5, min_rows=2), "max_numbers: 5"),
     ],
 )
-def test_a_policy_is_kept_and_the_analyst_told(interpreted, hospitals, make_sites, make_hparams, policy, reason):
+def test_a_policy_is_kept_and_the_analyst_told(hospitals, make_sites, make_hparams, policy, reason):
     folder = hospitals("logistic")
 
     def whole_run() -> None:
@@ -228,7 +231,7 @@ def test_a_policy_is_kept_and_the_analyst_told(interpreted, hospitals, make_site
         psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
         hparams = make_hparams(rounds=5, clients_per_round=3)
         problem = task.data(0, "float64").joined(psi)
-        hold = problem.data.clients_at_work(hparams, 0)
+        hold = clients_at_work(problem.data, hparams, 0)
         rate = np.array([0.1])
         run(Setup(task, problem, hparams, 0, algorithm, clients=hold), Varying.in_rates(algorithm, psi, rate, rate))
 
@@ -238,7 +241,7 @@ def test_a_policy_is_kept_and_the_analyst_told(interpreted, hospitals, make_site
     assert "\n" not in str(told.value)
 
 
-def test_the_audit_file_has_every_message_and_no_number(interpreted, asked):
+def test_the_audit_file_has_every_message_and_no_number(asked):
     ask = asked()
     at_work(ask)
     entries = [json.loads(line) for line in ask.site.audit.path.read_text().splitlines()]
@@ -246,11 +249,11 @@ def test_the_audit_file_has_every_message_and_no_number(interpreted, asked):
     assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
 
 
-def test_what_leaves_a_site_does_not_grow_with_its_rows(interpreted, asked, monkeypatch):
+def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
     """Every answer to an honest coordinator has the size of the model, whatever the number of rows."""
     ask = asked()
     at_work(ask)
-    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", {"jobs": 1, "test": False}, w=np.zeros((1, 6)))):
+    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", EVALUATE, w=np.zeros((1, 6)))):
         assert answer.kind != "refused"
         assert all(values.size <= 6 for values in answer.arrays.values())
 
@@ -265,7 +268,7 @@ class TestWhatASiteSends:
         problem = task.data(0, "float64").joined(L1(strength=0.1))
         algorithm = make_algorithm("feddualavg", problem)
         hparams = make_hparams(clients_per_round=3)
-        clients = AtSites(task.connection, problem, algorithm, 1, hparams, 0)
+        clients = AtSites(problem.data, problem, algorithm, 1, hparams, 0)
         return task.connection, clients, algorithm, problem, hparams
 
     def trained(self, session):
@@ -282,7 +285,7 @@ class TestWhatASiteSends:
             (np.zeros((10**6,)), "must be float64 [1, 6]"),
         ],
     )
-    def test_of_the_wrong_shape_or_type(self, interpreted, session, values, reason):
+    def test_of_the_wrong_shape_or_type(self, session, values, reason):
         def changed(name, answer):
             message = Message.unpacked(answer)
             if name == "north" and message.kind == "train":
@@ -296,13 +299,13 @@ class TestWhatASiteSends:
         assert reason in str(told.value)
 
     @pytest.mark.parametrize("answer", [b"", b"x" * 1000, Message("train", {"number": 1}).packed()])
-    def test_no_answer_to_this_question(self, interpreted, session, answer):
+    def test_no_answer_to_this_question(self, session, answer):
         session[0].link.changed = lambda name, own: answer if name == "north" else own
         with pytest.raises(UserError, match=r"^north: sent what cannot be used"):
             self.trained(session)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_not_finite_weighs_nothing(self, interpreted, session, value):
+    def test_not_finite_weighs_nothing(self, session, value):
         def changed(name, answer):
             message = Message.unpacked(answer)
             if name == "north" and message.kind == "train":
@@ -333,7 +336,7 @@ class TestWhatASiteSends:
             task.data(0, "float64")
 
 
-def test_labels_are_counted_among_everyones_classes(interpreted, make_sites, tmp_path):
+def test_labels_are_counted_among_everyones_classes(make_sites, tmp_path):
     folder: Path = tmp_path / "data"
     folder.mkdir()
     random = np.random.default_rng(0)

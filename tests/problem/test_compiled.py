@@ -13,6 +13,8 @@ from numba.core.caching import IndexDataCacheFile
 from fco_cli.problem.compiled import is_finite, kernel, specialize
 from fco_cli.problem.kernel_cache import keep, kernel_folder
 
+pytestmark = pytest.mark.machine_code
+
 
 def inner(v):
     raise NotImplementedError

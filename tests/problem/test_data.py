@@ -41,7 +41,6 @@ def doubled(data: ClientData) -> tuple[ClientData, ClientData]:
     )
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
 def test_a_row_of_weight_two_is_two_rows(make_problem, loss, weighting):
@@ -54,7 +53,6 @@ def test_a_row_of_weight_two_is_two_rows(make_problem, loss, weighting):
         np.testing.assert_allclose(way(by_weight).gradient, way(by_rows).gradient, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_step_takes_the_weights_along(make_problem, make_algorithm, full_cohort):
     problem = make_problem(loss="logistic")
     by_weight, _ = doubled(problem.data)
@@ -68,7 +66,7 @@ def sparse(x: np.ndarray) -> SparseRows:
     return SparseRows(stored.data, stored.indices, stored.indptr.astype(np.int64), x.shape[1])
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("outputs", [pytest.param(1, marks=pytest.mark.machine_code), 3])
 def test_stored_entries_say_what_all_of_them_say(make_problem, make_algorithm, make_hparams, cohorts_of, outputs):
     """A risk, its gradient, scores, a baseline and rounds with batches; the same but for the order of sums."""
     problem = make_problem(L1(strength=0.05), "softmax" if outputs > 1 else "logistic", outputs=outputs)

@@ -15,6 +15,8 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
 from fco_cli.problem.regularizers.boxes import Simplex
 
+pytestmark = pytest.mark.machine_code
+
 COUNT, SIZE = 125_000, 7
 
 

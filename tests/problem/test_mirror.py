@@ -57,7 +57,7 @@ def test_every_weight_may_have_its_own_time(geometry):
 
 
 @pytest.mark.parametrize("with_psi", [True, False])
-def test_of_sparse_rows_only_what_a_batch_looks_at_is_computed(make_problem, regularizer, with_psi, interpreted):
+def test_of_sparse_rows_only_what_a_batch_looks_at_is_computed(make_problem, regularizer, with_psi):
     problem = make_problem(regularizer("elastic_net"), "softmax", features=4, outputs=2)
     rows = SparseRows(np.ones(3), np.array([2, 0, 2], np.int32), np.array([0, 1, 1, 3]), 4)  # columns 2 | none | 0, 2
     data = replace(problem.data, x=rows)

@@ -28,6 +28,7 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     np.testing.assert_allclose(gradient - start, np.hstack([by_weights, slopes.sum(axis=2)]), atol=1e-11)
 
 
+@pytest.mark.machine_code
 def test_bits_do_not_depend_on_the_stack():
     random, model = np.random.default_rng(0), Linear(CHUNK + 9)
     x, rows, w = random.standard_normal((15, CHUNK + 9)), np.arange(13), random.standard_normal((4, model.layout.size))

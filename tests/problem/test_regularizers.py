@@ -31,6 +31,8 @@ from fco_cli.problem.regularizers.ordered import Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet, L2Squared, NoRegularizer
 from fco_cli.problem.regularizers.variation import FusedLasso, TotalVariation
 
+pytestmark = pytest.mark.machine_code
+
 SHAPE, SIZE, JOBS = (3, 4), 12, 24
 COUNTS = {"group_size": 0, "nonzeros": 0}
 BY_FEATURE = ("factors", "groups")  # keys that no YAML needs to mention
@@ -216,7 +218,6 @@ def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
     assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
 
 
-@pytest.mark.usefixtures("interpreted")
 @every
 def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(name):
     """The prox of the weights one by one is that of all."""
@@ -403,7 +404,6 @@ def test_the_sets_with_a_linear_oracle():
     assert Blockwise(blocks=pieces | {"c": {"name": "non_negative"}}).lmo is None
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", sorted(BOUNDED))
 def test_the_linear_oracle(stacked, name):
     """lmo(g) lies in the set, and <g, lmo(g)> = -sup <-g, w>, the support function: what psi* is for a set.

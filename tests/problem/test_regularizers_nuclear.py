@@ -10,6 +10,8 @@ from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, wide
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
 
+pytestmark = pytest.mark.machine_code
+
 
 def singular_value_thresholding(z, threshold):
     u, s, v = np.linalg.svd(z, full_matrices=False)

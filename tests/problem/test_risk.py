@@ -52,6 +52,7 @@ def passing(problem) -> DataRisk:
     return DataRisk(problem.data, problem.weights, problem.model, problem.loss)
 
 
+@pytest.mark.machine_code
 @pytest.mark.parametrize("make", [quadratic, passing])
 def test_bits_do_not_depend_on_the_stack(make_problem, make):
     problem = make_problem(features=37, sizes=(30, 20, 40))
@@ -74,6 +75,7 @@ class Watched(np.ndarray):
         return super().__getitem__(key)
 
 
+@pytest.mark.machine_code
 def test_one_thread_multiplies(make_problem):
     """The sum of a product's parts depends on their number; on some processors that shows in the last bits."""
     problem = make_problem()

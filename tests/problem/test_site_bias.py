@@ -21,7 +21,6 @@ def with_site_bias(problem: Problem) -> Problem:
     return replace(problem, model=replace(problem.model, site_bias=True))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_loss_is_smallest_over_the_bias(make_problem, loss):
     problem = make_problem(loss=loss)
@@ -64,7 +63,6 @@ def test_the_solution_is_that_with_a_column_for_every_client(make_problem, make_
     assert abs(w[0, 4]) < 1e-10  # the common bias has nothing to add
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_rows_held_out_have_the_bias_of_training(make_problem):
     problem = make_problem(loss="logistic")
     held_out = ClientData(problem.data.x[:11], problem.data.y[:11], np.array([0, 5, 11]))
@@ -80,7 +78,6 @@ def test_rows_held_out_have_the_bias_of_training(make_problem):
     assert found.accuracy[0] == pytest.approx(np.mean((scores > 0) == (held_out.y > 0.5)))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_client_whose_labels_are_all_alike_teaches_nothing(make_problem):
     problem = with_site_bias(make_problem(loss="logistic"))
     problem.data.y[problem.data.offsets[0] : problem.data.offsets[1]] = 1

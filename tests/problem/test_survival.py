@@ -34,7 +34,6 @@ def problem_of(data: ClientData, regularizer) -> Problem:
     return Problem(data, Linear(3), Cox(), regularizer("l1", strength=0.02))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("ties", [True, False])
 def test_value_and_gradient_are_the_formulas(regularizer, ties):
     data = rows(ties)
@@ -52,7 +51,6 @@ def test_value_and_gradient_are_the_formulas(regularizer, ties):
         np.testing.assert_allclose(found.gradient[j], slopes, atol=1e-8)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_the_order_of_a_client_s_rows_does_not_matter(regularizer):
     data, order = rows(), np.random.default_rng(2).permutation(9)
     mixed = ClientData(np.vstack([data.x[order], data.x[9:]]), np.append(data.y[order], data.y[9:]), OFFSETS)
@@ -65,6 +63,7 @@ def test_the_order_of_a_client_s_rows_does_not_matter(regularizer):
     )
 
 
+@pytest.mark.machine_code
 def test_machine_code_says_the_same(regularizer, make_algorithm, full_cohort):
     problem = problem_of(rows(), regularizer)
     w = np.random.default_rng(1).standard_normal((1, 4))

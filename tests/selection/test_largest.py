@@ -9,7 +9,6 @@ from fco_cli.errors import UserError
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.selection.largest import dial_of, find_largest, fitted, null_model, path_values, turned
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 SHAPE = (3, 4)
 
 

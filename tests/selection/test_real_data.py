@@ -36,6 +36,7 @@ def held_out(problem, w):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's words for l1 change
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("name", CASES)

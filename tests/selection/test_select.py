@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import Interrupted, UserError
+from fco_cli.problem.folds import Deal
 from fco_cli.selection.record import recorded_selection
 from fco_cli.selection.select import select
 from fco_cli.selection.solve import problem_on
 from fco_cli.simulation.stop import Stop
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def nothing() -> None:
@@ -55,8 +54,9 @@ def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
     run = run_of(f"task.path={table()}")
     task = run.task.cross_validated()
     data = task.data(0, "float64")
-    held_out = np.arange(len(data.training.y)) < 5
-    (fold,) = task.divided(data, 0, "float64", [held_out])
+    first, *_ = Deal.of(data.training, 5, "rows", True, 0)
+    held_out = first.rows(data.training)
+    (fold,) = task.divided(data, 0, "float64", [first])
     np.testing.assert_allclose(fold.training.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(fold.training.x.std(axis=0), 1)
     assert len(fold.training.y) + len(fold.held_out.y) == len(data.training.y)

@@ -15,7 +15,6 @@ def history(residuals, objectives=None):
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-@pytest.mark.usefixtures("interpreted")
 def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
     """(1 + L) / mu times the residual is at least the distance to the solution, wherever the model is near it."""
     problem = make_problem(regularizer("l1", strength=0.05), loss, sizes=(30, 20, 40))
@@ -36,7 +35,6 @@ def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
         assert verdict.line.startswith(f"converged: the pooled solution to {verdict.distance:.0e} (an estimate")
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_the_hessian_of_a_logistic_loss(make_problem):
     problem = make_problem(loss="logistic", weighting="examples")
     w = np.linspace(-1, 1, problem.layout.size)
@@ -45,7 +43,6 @@ def test_the_hessian_of_a_logistic_loss(make_problem):
     np.testing.assert_allclose(hessian(problem, w), x.T @ (x * (p * (1 - p))[:, None]) / len(p), atol=1e-7)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_residuals_are_relative_to_lambda_or_to_the_gradient_at_the_start(make_problem, regularizer):
     for psi, scale in (("l1", 0.7), ("elastic_net", 0.7), ("l1_ball", None), ("none", None)):
         problem = make_problem(regularizer(psi))
@@ -57,7 +54,6 @@ def test_residuals_are_relative_to_lambda_or_to_the_gradient_at_the_start(make_p
         np.testing.assert_allclose(verdict.kkt, 1e3 * 1e-3 / (start if scale is None else scale))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_rounding_is_the_floor(make_problem, regularizer):
     """No residual falls below the rounding of the gradient, however small lambda is."""
     problem = make_problem(regularizer("l1", strength=1e-12), dtype="float32")
@@ -65,7 +61,6 @@ def test_rounding_is_the_floor(make_problem, regularizer):
     assert enough > 1e-7 * problem.gradient_at_start
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_what_is_left_to_do(make_problem, regularizer):
     """A residual that falls by 10 in 50 rounds needs 200 for four digits; one that stands still is told apart."""
     problem = make_problem(regularizer("l1", strength=1.0))
@@ -82,7 +77,6 @@ def test_what_is_left_to_do(make_problem, regularizer):
     assert still.line.startswith("not converged: the residual no longer falls")
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algo", ["centralized", "zhj"])
 def test_jobs_leave_when_they_have_converged(make_setup, simulate, algo):
     """Each in its own round, with the bits that it has alone, and also from a snapshot."""

@@ -28,6 +28,7 @@ def assert_same_bits(one, other):
     np.testing.assert_array_equal(one.counters, other.counters)
 
 
+@pytest.mark.machine_code
 @pytest.mark.parametrize(
     ("task", "algo"),
     [
@@ -52,7 +53,6 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
     assert diverged[0] > diverged[-1]
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
     """Whatever batches clients have; anew in every round, and after a stop as without one."""
     setup = make_setup("lasso", "centralized", options={"batch_size": 32}, batch_size=2, rounds=4)
@@ -64,7 +64,6 @@ def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
     assert_same_bits(again, whole)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algo", [name for name, kind in all_algorithms().items() if not kind.one_shot])
 def test_continuing_from_a_snapshot_changes_nothing(make_setup, simulate, psi_for, algo):
     """With what its clients remember."""
@@ -85,7 +84,6 @@ def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_se
     assert np.isfinite(job.model).all()
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("algo", "psi"), [("fedmid", "l2_ball"), ("centralized", "l1")])
 def test_what_explodes_behind_a_constraint_has_diverged(make_setup, simulate, algo, psi):
     """The weights stay in their ball and are finite; the bias runs away, and the objective with it."""
@@ -129,7 +127,6 @@ def test_a_checkpoint_that_does_not_fit_is_known(make_setup, simulate, damage):
     assert fresh.why_unfit(half)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_all_diverge_at_once(make_setup, simulate):
     setup = make_setup("lasso", "fedavg")
     jobs = simulate(setup, [1e300, 1e300])
@@ -137,7 +134,6 @@ def test_all_diverge_at_once(make_setup, simulate):
     assert all(job.ended for job in jobs)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_row_per_evaluated_round(make_setup, simulate):
     setup = make_setup("lasso", "fedavg", eval_every=3)
     (job,) = simulate(setup, [0.01])
@@ -145,7 +141,6 @@ def test_a_row_per_evaluated_round(make_setup, simulate):
     assert {len(values) for values in job.history.values()} == {4}
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
     often, rarely = (make_setup("lasso", "fedmid", eval_every=n) for n in (1, 5))
     np.testing.assert_array_equal(simulate(often, [0.01])[0].model, simulate(rarely, [0.01])[0].model)
@@ -179,6 +174,7 @@ def test_optimum_needs_one_round(make_setup, simulate):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_single_precision_follows_double(make_setup, simulate):
     """float32 states, the same clients and batches: the same curve to single precision."""
     single, double = (

@@ -48,7 +48,6 @@ def rows_of(data, m):
     return np.hstack([own.x, np.ones((len(own.y), 1))]), own.y
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("at_a_time", [1, 2**30])
 def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_time):
     """Two jobs, unequal clients; of three held-out clients one is nobody, the others are 2 and 0."""
@@ -88,7 +87,6 @@ def test_a_summary_says_how_the_worst_fare(make_problem):
         assert all(np.isnan(value) for value in summary.values())
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
     """Beside the medians over the pooled data, which mean what they did."""
     setup = make_setup("lasso", "local")
@@ -103,7 +101,6 @@ def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
     assert job.history["train_loss"][-1] > job.history["own_train_loss"][-1]
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_so_are_models_that_clients_remember(make_setup, simulation_of):
     """At every evaluation and at the end, and the record gets these very models; w is judged as ever."""
     simulation = simulation_of(make_setup("lasso", "ditto", rounds=4), [0.01, 0.02])
@@ -125,7 +122,6 @@ def test_so_are_models_that_clients_remember(make_setup, simulation_of):
     assert not np.array_equal(simulation.personal_models(jobs[0]), simulation.personal_models(jobs[1]))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_personal_models_may_diverge_alone(make_setup, simulate):
     """Behind a shared model that does not."""
     (tame,) = simulate(make_setup("lasso", "ditto"), [0.01])

@@ -172,7 +172,6 @@ THROUGH = [
 ]
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("name", "options", "large", "transform"),
     [
@@ -221,6 +220,7 @@ def simulate_to(setup, simulate, rounds, folders, path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("name", ["zhj", "feddr"])
 def test_many_clients_with_large_memories_in_little_of_ours(name):
     """3,400 clients of 210,000 weights: 5.7 GB of memory for every array that they remember, one or two, but under

@@ -38,6 +38,7 @@ def test_the_largest_over_clients(make_problem):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_single_precision_is_good_enough(make_problem):
     single, double = (make_problem(sizes=(8,), features=5, dtype=dtype) for dtype in ("float32", "float64"))
     np.testing.assert_allclose(estimate_smoothness(single, 0, 8), estimate_smoothness(double, 0, 8), rtol=1e-3)
@@ -57,9 +58,6 @@ def test_a_function_of_the_seed(make_problem):
 
 
 # hparams.client_lr=auto
-
-
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("loss", "factor"), [("squared", 2.0), ("logistic", 0.25)])
 def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor):
     """Also where one client of many decides, and the batches that a warning looks at do not meet it."""
@@ -72,7 +70,6 @@ def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor)
     assert estimate_smoothness(problem, 1, 6) < exact / 3
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_auto_of_huber_is_that_of_squares(make_problem):
     """Although all labels are beyond delta, where it is straight from the start."""
     huber, squared = make_problem(loss="huber"), make_problem()
@@ -81,7 +78,6 @@ def test_auto_of_huber_is_that_of_squares(make_problem):
     assert automatic_rate_of_mean(huber, 0) == automatic_rate_of_mean(squared, 0)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_auto_of_counts_is_by_their_curvature_where_the_means_are_the_counts(make_problem):
     problem = make_problem(loss="poisson", sizes=(9,), features=3)
     rows = np.hstack([problem.data.x, np.ones((9, 1))])
@@ -90,7 +86,6 @@ def test_auto_of_counts_is_by_their_curvature_where_the_means_are_the_counts(mak
     assert automatic_rate_of_mean(problem, 0) == pytest.approx(1 / exact, rel=3e-2)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("seed", range(5))
 def test_steps_of_auto_lead_counts_downhill(make_problem, seed):
     problem = make_problem(loss="poisson", sizes=(30,), features=3, seed=seed)
@@ -103,7 +98,6 @@ def test_steps_of_auto_lead_counts_downhill(make_problem, seed):
     assert np.linalg.norm(found.gradient) < 1e-3
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_of_sparse_rows_it_is_the_same(make_problem):
     dense = make_problem(loss="logistic", features=40)
     x = np.where(np.random.default_rng(0).random(dense.data.x.shape) < 0.1, dense.data.x, 0)
@@ -114,13 +108,11 @@ def test_of_sparse_rows_it_is_the_same(make_problem):
     assert automatic_rate(thin, 0, 9) == pytest.approx(automatic_rate(dense, 0, 9), rel=1e-2)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_auto_is_always_the_same_number(make_problem):
     problem = make_problem(sizes=(9, 9), features=3)
     assert automatic_rate(problem, 0, 4) == automatic_rate(problem, 0, 4)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_where_the_start_does_not_tell_auto_is_refused(make_problem, regularizer):
     """One line each."""
     problem = make_problem(loss="softmax", outputs=3, features=4)

@@ -18,8 +18,6 @@ from fco_cli.sweeps.runner import execute
 from fco_cli.sweeps.stacks import stacks_of
 
 register()
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SMALL = [
     "task=lasso", "task.dimension=6", "task.ones=2", "task.clients=4", "task.samples=8",
     "hparams.clients_per_round=2", "hparams.batch_size=4", "hparams.rounds=6",

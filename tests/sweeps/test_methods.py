@@ -15,8 +15,6 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.sweeps.problems import _data, _problem, problem_of, varying_of
 
 register()
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 FEW = [
     "hparams.rounds=2",
     "hparams.eval_every=2",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
 
 TINY = [
     "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15",
-    "hparams.clients_per_round=3", "hparams.batch_size=3", "hparams.rounds=3000", "threads=1",
+    "hparams.clients_per_round=3", "hparams.batch_size=3", "hparams.rounds=600", "threads=1",
 ]  # fmt: skip
 
 

@@ -17,8 +17,6 @@ from fco_cli.sweeps.problems import problem_of, varying_of
 from fco_cli.sweeps.runner import execute
 
 register()
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SMALL = [
     "task=lasso", "task.dimension=6", "task.ones=2", "task.clients=4", "task.samples=8", "algo=zhj",
     "hparams.clients_per_round=2", "hparams.batch_size=4", "hparams.rounds=6",

@@ -52,6 +52,7 @@ def metrics(run):
         return list(csv.reader(file))
 
 
+@pytest.mark.machine_code
 def test_processes_that_begin_together_compile_different_kernels(tmp_path):
     algos = ("feddualavg", "feddualavg", "feddualavg", "fedmid", "fedmid", "zhj")
     jobs = [(f"algo={algo}", f"seed={number}") for number, algo in enumerate(algos)]
@@ -106,6 +107,7 @@ def suited(task, algo):
     return True
 
 
+@pytest.mark.machine_code
 @pytest.mark.parametrize(
     ("task", "algo"),
     [

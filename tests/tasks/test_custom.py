@@ -76,6 +76,7 @@ def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     assert right / 300 > 0.9
 
 
+@pytest.mark.machine_code
 def test_the_documented_estimator(table):
     frame = pd.read_csv(table)
     features = frame.drop(columns=["hospital", "diagnosis"])
@@ -436,7 +437,7 @@ def sparse(data) -> Path:
     return path
 
 
-def test_sparse_rows_are_the_same_problem(build, data, sparse, interpreted):
+def test_sparse_rows_are_the_same_problem(build, data, sparse):
     settings = ["task.standardize=false", "task.test=clients", "task.class_weight=balanced"]
     _, dense = build(data, *settings)
     _, other = build(sparse, *settings)
@@ -461,7 +462,7 @@ def test_sparse_rows_are_dealt(build, sparse, way):
     assert problem.data.sizes.sum() == 60
 
 
-def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path, interpreted):
+def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
     settings = ["hparams.rounds=2", "task.standardize=false", "hparams.client_lr=1e-4"]
     run_stack([["task=custom", f"task.path={sparse}", *settings]])
     (record,) = (tmp_path / "outputs" / "custom" / "feddualavg").iterdir()

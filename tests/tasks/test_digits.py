@@ -48,6 +48,7 @@ def test_values_out_of_range_are_refused(make_run, key):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_stack):
     (outcome,) = run_stack([["task=digits", "hparams.rounds=40", "hparams.eval_every=4"]])
     metrics = pd.read_csv(outcome.run.folder / "metrics.csv")
@@ -58,6 +59,7 @@ def test_feddualavg_reaches_nine_of_ten_and_every_checkpoint_is_feasible(run_sta
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("regularizer", ["l1_ball", "l2_ball"])
 @pytest.mark.parametrize("algo", ["feddualavg", "fedmid"])
 def test_the_network_learns_under_either_ball(run_stack, regularizer, algo):

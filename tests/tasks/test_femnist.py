@@ -113,6 +113,7 @@ def subset(real_data):
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 @pytest.mark.parametrize("task", ["femnist10_l1", "femnist10_l2"])
 def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, subset, task):
     """Real writers; learning rates chosen by the training loss, as the paper does, from nine pairs of its grid.
@@ -133,6 +134,7 @@ def test_feddualavg_reaches_85_percent_and_is_no_worse_than_fedmid(run_stack, su
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_the_network_learns_with_feasible_kernels(run_stack, subset):
     """200 rounds of real writers."""
     (outcome,) = run_stack([[

@@ -286,7 +286,6 @@ def run_in_process(*overrides: str) -> None:
         command.run(hydra.compose("config", overrides=["task=fmri", *overrides]))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("algorithm", ["feddualavg", "local"])
 def test_a_run_leaves_the_weights_as_an_image(tree: Tree, tmp_path: Path, algorithm: str) -> None:
     run_in_process(
@@ -330,6 +329,7 @@ def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data) -> None:
     """The rates are chosen as the paper chooses: by the lowest validation objective at the last round."""
     with np.load(real_data("haxby_subj1_face_house.npz"), allow_pickle=False) as arrays:

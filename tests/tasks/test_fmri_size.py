@@ -37,6 +37,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.slow
+@pytest.mark.machine_code
 def test_data_and_state_take_under_1500_megabytes() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600, check=True)
     assert int(done.stdout) < 1_500_000

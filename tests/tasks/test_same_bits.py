@@ -8,6 +8,8 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.simulation.evaluate import evaluate
 
+pytestmark = pytest.mark.machine_code
+
 CUSTOM = "task=custom task.path={path} task.loss="
 SMALL_BRAIN = (
     "task=fmri_sim task.resolution=16 task.train_subjects=2 task.validation_subjects=1 task.sessions=5"

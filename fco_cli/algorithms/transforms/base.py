@@ -46,8 +46,13 @@ class Transform:
         """What is sent in place of a vector of P numbers; [J] where it depends on what varies."""
         return size * itemsize
 
+    def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array | None:
+        """The deviation [J] of the noise that hides the messages in their mean; none: there is no noise. `largest` [J]:
+        how often a client's message may count at most."""
+        return None
+
     def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
-        """What the server makes of the aggregates; `largest` [J]: how often a client's message may count at most."""
+        """What the server makes of the aggregates."""
         return aggregates
 
     def spent(self, rounds: int, sampled: int, clients: int, dropped: Array, numbers: Numbers) -> dict[str, Array]:

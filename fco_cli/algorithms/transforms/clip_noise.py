@@ -67,9 +67,12 @@ class ClipNoise(Transform):
                 for n in range(message.shape[0]):
                     scale(message[n, j], factor_within(norm, numbers[j].clip_norm, message), message[n, j])
 
+    def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array:
+        return numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
+
     def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
         noise = generator(cohort.seed, NOISE, cohort.round)
-        deviation = numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
+        deviation = self.noise_on_mean(cohort, numbers, largest)
         mean = {
             name: values + np.outer(deviation, noise.standard_normal(values.shape[1])).astype(values.dtype)
             for name, values in aggregates.mean.items()

@@ -44,7 +44,6 @@ def test_differences_are_the_last_that_is_sent_and_something_is_remembered_of_th
     assert bool(kind.differences) == (kind.remember is not nothing_more)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", FEDERATED)
 def test_every_algorithm_goes_through_it_or_is_refused(
@@ -65,7 +64,6 @@ def test_every_algorithm_goes_through_it_or_is_refused(
     assert (transform == "none") == np.array_equal(models, plain)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", FEDERATED)
 def test_none_is_local_steps_and_what_is_remembered_of_them(name, suited, make_algorithm, cohorts_for):
     """Called one after the other, with nothing in between."""
@@ -88,7 +86,6 @@ def test_none_is_local_steps_and_what_is_remembered_of_them(name, suited, make_a
         np.testing.assert_array_equal(made.memory[i], memory[i])
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", ["fedmid", "feddualavg_cv", "scaffold_prox"])
 def test_a_client_alone_sends_and_keeps_what_the_simulation_says(
@@ -111,7 +108,6 @@ def test_a_client_alone_sends_and_keeps_what_the_simulation_says(
             np.testing.assert_array_equal(values, expected)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_client_that_draws_must_say_from_what(suited, make_algorithm, examples):
     problem = suited("fedavg")
     algorithm = make_algorithm("fedavg", problem, transform=examples["quantize"][0])
@@ -120,7 +116,6 @@ def test_a_client_that_draws_must_say_from_what(suited, make_algorithm, examples
         algorithm.client_update({"w": np.zeros((1, 7))}, {}, rows, np.arange(7), np.array([0, 7]))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_alone_as_in_a_stack(transform, suited, cohorts_for, drive, examples):
     """Jobs with other rates and other numbers of the transform, bit for bit; also after one has left the stack."""
@@ -144,10 +139,11 @@ def arrays(jobs=3, sent=2, size=257, dtype="float64"):
     return [random.standard_normal((sent, jobs, size)).astype(dtype) for _ in range(2)]
 
 
+@pytest.mark.machine_code
 @pytest.mark.parametrize("transform", [name for name in TRANSFORMS if name != "none"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_machine_code_gives_the_same_bits_alone_and_stacked_and_says_what_its_text_says(
-    transform, dtype, examples, request
+    transform, dtype, examples, monkeypatch
 ):
     several = [*examples[transform], examples[transform][0]]
     numbers, key = stack_numbers(several), message_keys(3, 5, np.array([7]))[0]
@@ -160,13 +156,12 @@ def test_machine_code_gives_the_same_bits_alone_and_stacked_and_says_what_its_te
         encode(one, left, numbers[j : j + 1], key)
         np.testing.assert_array_equal(one[:, 0], message[:, j])
         np.testing.assert_array_equal(left[:, 0], residual[:, j])
-    request.getfixturevalue("interpreted")
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     encode(*as_text, numbers, key)
     np.testing.assert_allclose(message, as_text[0], rtol=1e-5 if dtype == "float32" else 1e-13)
     np.testing.assert_allclose(residual, as_text[1], rtol=1e-5 if dtype == "float32" else 1e-13)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_what_is_not_finite_weighs_nothing_and_nobody_remembers_it(
@@ -189,9 +184,6 @@ def test_what_is_not_finite_weighs_nothing_and_nobody_remembers_it(
 
 
 # Control variates and other sums stay consistent: client and server conclude from what arrived.
-
-
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("transform", ["topk", "quantize"])
 @pytest.mark.parametrize(
     ("name", "server", "client"),
@@ -208,7 +200,6 @@ def test_the_server_holds_the_sum_of_what_its_clients_remember(
     np.testing.assert_allclose(state[server][0], problem.weights @ own, rtol=1e-12, atol=1e-13 * np.abs(own).max())
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", sorted(ADDING_UP))
 def test_what_waits_at_the_clients_is_all_that_such_a_sum_lacks(
     name, suited, make_algorithm, cohorts_for, drive, examples
@@ -226,9 +217,6 @@ def test_what_waits_at_the_clients_is_all_that_such_a_sum_lacks(
 
 
 # Costs.
-
-
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_job_pays_for_its_own_messages(transform, suited, cohorts_for, examples):
     problem = suited("scaffold_prox")

@@ -29,7 +29,6 @@ def messages(make_problem, make_algorithm, full_cohort):
     return send
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("share", [0.01, 0.8, 1.2])
 def test_all_arrays_of_a_message_together_are_clipped(messages, share):
     """To the norm, and not below it; the direction stays, and so does every bit of a message that is short enough."""
@@ -54,7 +53,6 @@ def test_huge_and_tiny_messages(big):
     assert (message > 0).all()
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_the_mean_has_the_noise_that_was_asked_for(make_problem, make_algorithm, cohorts_of, make_hparams):
     """Standard deviation multiplier * clip_norm / S, of every array; it differs from round to round, and client rates
     or the number of jobs do not matter."""
@@ -78,7 +76,6 @@ def test_the_mean_has_the_noise_that_was_asked_for(make_problem, make_algorithm,
     np.testing.assert_allclose(again[0], noise[3, 1], atol=1e-12)  # a function of seed and round
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_noise_covers_the_client_that_counts_most(make_problem, make_algorithm, cohorts_of, make_hparams):
     """Where messages are divided by K_m, that of the client with the fewest steps counts mean K / least K times."""
     problem = make_problem(sizes=(3, 9, 15))  # K = 1, 3, 5

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fco_cli.algorithms.transforms.quantize import Quantize
 from fco_cli.problem.streams import message_keys
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 BITS = (1, 2, 3, 8, 16, 32)
 
 

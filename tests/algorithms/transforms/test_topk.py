@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms.topk import TopK
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
 ENTRIES = st.floats(-100, 100) | st.sampled_from([0.0, 1.0, -1.0])
 

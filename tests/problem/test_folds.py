@@ -1,3 +1,5 @@
+"""How rows are dealt to folds."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,14 +7,17 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.selection.folds import folds_of
-from fco_cli.selection.stability import Stability, halves_of, selected
+from fco_cli.problem.folds import WAYS, Deal
 
 
 def data_of(*sizes: int, positives: float = 0.3) -> ClientData:
     rows = sum(sizes)
     y = (np.random.default_rng(1).random(rows) < positives).astype(float)
     return ClientData(np.zeros((rows, 2)), y, np.append(0, np.cumsum(sizes)))
+
+
+def folds_of(data: ClientData, folds: int, by: str, classes: bool, seed: int) -> np.ndarray:
+    return Deal.of(data, folds, by, classes, seed).members(data)
 
 
 def test_rows_of_every_client_are_dealt_evenly_class_by_class():
@@ -61,45 +66,13 @@ def test_folds_that_hold_nothing_are_refused():
         _ = [folds_of(data_of(1, 1, 1, 1, 1), 5, "rows", False, seed) for seed in range(20)]
 
 
-# Stability selection.
-
-
-@pytest.mark.parametrize("by", ["rows", "clients", "each_client"])
-def test_halves_come_in_complementary_pairs(by):
-    data = data_of(10, 12, 9, 11)
-    halves = list(halves_of(data, 3, by, False, 0))
-    assert len(halves) == 6
-    for one, other in zip(halves[::2], halves[1::2], strict=True):
-        assert (one != other).all()
-    assert (halves[0] != halves[2]).any()
-
-
-def test_frequencies_and_the_bound_by_hand():
-    """Two pairs, three values, four features: a feature counts from where it first has a weight."""
-    found = np.zeros((4, 3, 4), dtype=bool)
-    found[:, 1, 0] = True  # of all halves, but only at the middle value
-    found[:2, 2, 1] = True
-    stability = Stability.of(found, threshold=0.75, errors=1.0)
-    np.testing.assert_allclose(stability.frequency, [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0.5, 0, 0]])
-    np.testing.assert_allclose(stability.bound, [0, 1 / (0.5 * 4), 1.5**2 / (0.5 * 4)])
-    assert (stability.place, stability.stable.tolist()) == (1, [0])
-    assert Stability.of(found, 0.75, 2.0).place == 2
-
-
-def test_noise_is_rarely_stable():
-    """On pure noise at most `errors` features are expected to be called stable; here far fewer are."""
-    random = np.random.default_rng(0)
-    counts = []
-    for _ in range(50):
-        order = random.random((20, 1, 40)) < 0.1
-        counts.append(len(Stability.of(np.repeat(order, 2, axis=1), 0.75, 1.0).stable))
-    assert np.mean(counts) <= 1.0
-
-
-def test_features_are_known_by_their_names(make_problem):
-    problem = make_problem(features=3)
-    from fco_cli.problem.problem import TaskData
-
-    half = TaskData(problem.data, problem.model, problem.loss, features=["c", "a", "d"])
-    models = np.array([[1.0, 0.0, 2.0, 9.0]])  # c, a, d and the bias
-    np.testing.assert_array_equal(selected(half, models, ["a", "b", "c", "d"]), [[False, False, True, True]])
+@pytest.mark.parametrize("by", WAYS)
+def test_a_client_knows_its_own_share_of_a_fold(by):
+    """From its own labels and the number of clients alone, as a site does."""
+    data = data_of(12, 9, 17)
+    for held_out in Deal.of(data, 2, by, True, 5):
+        rows = held_out.rows(data)
+        for m in range(3):
+            own = data.owners == m
+            np.testing.assert_array_equal(held_out.rows_of(m, 3, data.y[own]), rows[own])
+        np.testing.assert_array_equal(held_out.trains(3), [not rows[data.owners == m].all() for m in range(3)])

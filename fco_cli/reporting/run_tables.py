@@ -1,0 +1,92 @@
+"""Runs as tables for one's own analyses: a row per run, or per evaluated round, with every key of the configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fco_cli.reporting.gate import is_number
+from fco_cli.reporting.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from fco_cli.reporting.records import RecordedRun
+    from fco_cli.reporting.studies import Study
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted names. A cell holds one value: a list is its JSON text."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return found
+
+
+def runs_table(studies: Iterable[Study]) -> pd.DataFrame:
+    """A row per run: what it was, how it ended, its final metrics, and its configuration under dotted names."""
+    import pandas as pd
+
+    return pd.DataFrame([_row(study, run, run.final) for study, run in _each_run(studies)])
+
+
+def rounds_table(studies: Iterable[Study]) -> pd.DataFrame:
+    """A row per evaluated round: the metrics then, beside the same of its run."""
+    import pandas as pd
+
+    pairs = list(_each_run(studies))
+    curves = [run.curves for _, run in pairs]
+    lengths = [len(curve["round"]) for curve in curves]
+    rows = pd.DataFrame([_row(study, run, {}) for study, run in pairs])
+    metrics = {
+        name: np.concatenate([curve.get(name, np.full(n, np.nan)) for curve, n in zip(curves, lengths, strict=True)])
+        for name in dict.fromkeys(name for curve in curves for name in curve)
+    }
+    return rows.loc[rows.index.repeat(lengths)].reset_index(drop=True).assign(**metrics)
+
+
+def _each_run(studies: Iterable[Study]) -> list[tuple[Study, RecordedRun]]:
+    """Once, though a baseline may be in several studies."""
+    found: dict[Path, tuple[Study, RecordedRun]] = {}
+    for study in studies:
+        for run in study.runs:
+            found.setdefault(run.folder, (study, run))
+    return list(found.values())
+
+
+def _row(study: Study, run: RecordedRun, metrics: Mapping[str, float | None]) -> dict[str, Any]:
+    psi = run.config["regularizer"]
+    strength = psi.get("strength", psi.get("radius"))
+    row = {
+        "experiment": study.name,
+        "profile": study.profile,
+        "study": study.slug,
+        "task": run.config["task"]["name"],
+        "algo": run.algo,
+        "regularizer": psi["name"],
+        "strength": strength if is_number(strength) or strength is None else printable(strength),
+        "client_lr": run.client_lr,
+        "server_lr": run.server_lr,
+        "seed": run.seed,
+        "status": run.status,
+        "diverged_round": run.result["diverged_round"],
+        "rounds": run.result["rounds"],
+        "seconds": run.result["seconds"],
+        "optimality_gap": run.optimality_gap,
+        "run_id": run.run_id,
+        "folder": printable(str(run.folder), longest=4096),
+    }
+    ends = {key: run.result.get(key) or {} for key in ("test", "convergence")}
+    return row | _others(metrics, row) | _others(flat(ends) | flat(run.config), {**row, **metrics})
+
+
+def _others(more: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in more.items() if name not in known}

@@ -1,0 +1,172 @@
+"""From Python as from the command line: the same words, the same records, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.spawn
+import os
+import signal
+
+import numpy as np
+import pytest
+from matplotlib import pyplot
+
+from fco_cli import api
+from fco_cli.sweeps import processes, runner
+
+SMALL = (
+    "task=lasso", "task.clients=4", "task.samples=6", "task.dimension=5", "task.ones=2", "hparams.rounds=3",
+    "hparams.clients_per_round=2", "threads=1",
+)  # fmt: skip
+ONE_PROCESS = "hydra.launcher.n_jobs=1"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    pyplot.close("all")
+
+
+def test_a_run_is_the_command_s(here, caplog):
+    record = api.run(*SMALL, "algo=zhj")
+    written = record.folder / "result.json"
+    before = written.stat().st_mtime_ns
+    caplog.set_level(logging.INFO, logger="fco_cli.api")
+    again = api.run(*SMALL, "algo=zhj")
+    assert "already done" in caplog.text
+    assert "already done" in here(*SMALL, "algo=zhj").err
+    assert written.stat().st_mtime_ns == before
+    assert again.final == record.final
+    assert record.model["weights"].shape == (5,)
+    assert record.curves["round"].tolist() == [0, 1, 2, 3]
+
+
+def test_an_interrupted_call_continues_with_the_same_bits(monkeypatch):
+    whole = api.run(*SMALL, "output_dir=whole")
+    advance = runner.Simulation.advance
+
+    def interrupted(self):
+        moved = advance(self)
+        if self.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return moved
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.Simulation, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="the same call continues"):
+            api.run(*SMALL)
+    rest = api.run(*SMALL)
+    assert "continued from round" in (rest.folder / "run.log").read_text()
+    assert np.array_equal(rest.model["weights"], whole.model["weights"])
+
+
+def test_a_sweep_is_the_command_s(here):
+    words = (*SMALL, "algo=feddualavg,fedmid", "hparams.client_lr=0.001,0.01", "seeds=2", ONE_PROCESS)
+    results = api.sweep(*words)
+    table = results.table()
+    assert len(table) == 8
+    assert sorted(set(zip(table["algo.name"], table["hparams.client_lr"], table["seed"], strict=True))) == [
+        (algo, rate, seed) for algo in ("feddualavg", "fedmid") for rate in (0.001, 0.01) for seed in (0, 1)
+    ]
+    before = {path: path.stat().st_mtime_ns for path in results.every_study[0].runs[0].folder.glob("result.json")}
+    here("-m", *words)
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items())
+    alone = api.run(*SMALL, "algo=fedmid", "hparams.client_lr=0.01", "seed=1")
+    assert alone.run_id in set(table["run_id"])
+
+    loaded = api.load("outputs")
+    assert set(loaded["run_id"]) == set(table["run_id"])
+    rounds = api.load("outputs", per="round")
+    assert len(rounds) == 8 * 4
+    ends = rounds[rounds["round"] == 3].set_index("run_id")["objective"]
+    assert ends.to_dict() == loaded.set_index("run_id")["objective"].to_dict()
+
+    axis = api.plot(results)
+    assert [line.get_label() for line in axis.get_lines()] == ["FedDualAvg", "FedMiD"]
+    median = rounds[rounds["algo"] == "fedmid"].groupby("round")["objective"].median()
+    assert axis.get_lines()[1].get_ydata().tolist() == median.tolist()
+    other = api.plot(loaded, x="hparams.client_lr", y="f1", by="seed", ax=pyplot.subplots()[1])
+    assert [line.get_label() for line in other.get_lines()] == ["0", "1"]
+    assert other.get_lines()[0].get_xdata().tolist() == [0.001, 0.01]
+
+
+def test_a_path_is_a_sweep(place):
+    rng = np.random.default_rng(0)
+    rows = [f"{i % 3},{a:.3f},{b:.3f},{a - b + c:.3f}" for i, (a, b, c) in enumerate(rng.standard_normal((30, 3)))]
+    (place / "rows.csv").write_text("\n".join(["client,a,b,y", *rows]) + "\n")
+    results = api.sweep("experiment=path", "task.path=rows.csv", "path.strengths=4", "path.folds=2", ONE_PROCESS)
+    (path,) = results.paths
+    assert path.names == ["a", "b"]
+    assert len(path.table) == 4
+
+
+WRONG = {
+    "task: got 'lassoo'.*did you mean lasso": ("task=lassoo",),
+    "words: got 3, must be text": (3,),
+    "hparams.rounds: got 0": ("hparams.rounds=0",),
+    "task: cannot be read as key=value": ("task",),
+    "dry_run: got True": ("dry_run=true",),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.parametrize("call", [api.run, api.sweep])
+def test_what_is_wrong_is_a_value_error_of_one_line(call, line):
+    with pytest.raises(ValueError, match=line) as raised:
+        call(*WRONG[line])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("algo=zhj,fedmid",), "in Python: sweep"),
+        (("experiment=lasso_i",), "experiment: lasso_i is a sweep"),
+        (("experiment=path",), "experiment: path is a sweep"),
+        (("seeds=2",), "seeds: got 2"),
+    ],
+)
+def test_many_runs_are_a_sweep(words, line):
+    with pytest.raises(ValueError, match=line):
+        api.run(*words)
+
+
+@pytest.mark.parametrize("word", ["hydra/launcher=basic", "experiment=theory"])
+def test_a_sweep_that_only_the_commands_run(word):
+    with pytest.raises(ValueError, match="fco-"):
+        api.sweep(*SMALL, word)
+
+
+def test_a_folder_without_records(place, caplog):
+    with pytest.raises(ValueError, match="folder: got 'nowhere'"):
+        api.load("nowhere")
+    with pytest.raises(ValueError, match="no finished records"):
+        api.load(place)
+    with pytest.raises(ValueError, match="per: got 'client'"):
+        api.load(place, per="client")
+    (place / "torn").mkdir()
+    (place / "torn" / "result.json").write_text("{")
+    with pytest.raises(ValueError, match="no finished records"):
+        api.load(place)
+    assert "left out" in caplog.text
+
+
+def test_hydra_of_an_application_is_left_as_it_was(tmp_path):
+    from hydra import compose, initialize_config_dir
+
+    (tmp_path / "theirs.yaml").write_text("a: 1\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        api.run(*SMALL)
+        assert compose("theirs").a == 1
+
+
+def test_a_worker_does_not_run_the_script_that_called(monkeypatch):
+    import __main__
+
+    monkeypatch.setattr(__main__, "__file__", "script.py", raising=False)
+    monkeypatch.setattr(__main__, "__spec__", None)
+    assert "init_main_from_path" in multiprocessing.spawn.get_preparation_data("worker")
+    with processes._without_main():
+        told = multiprocessing.spawn.get_preparation_data("worker")
+    assert not [key for key in told if key.startswith("init_main")]
