@@ -113,7 +113,6 @@ def test_labels_that_no_feature_has_to_do_with_are_refused(make_problem, regular
         find_largest(problem)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_path_of_null_models_is_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
     with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*no strength leaves the null model"):
