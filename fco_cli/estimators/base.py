@@ -16,7 +16,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import NoTransform
@@ -77,8 +83,12 @@ class FederatedLinear(BaseEstimator):
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:
         if groups is None:
             groups = np.zeros(len(y), dtype=int)
-        groups = np.asarray(groups)
+        groups = column_or_1d(groups)
         check_consistent_length(x, y, groups)
+        if any(name is None or name != name for name in groups.tolist()):
+            raise UserError("groups: every row needs a client; some have None or NaN")
+        if groups.dtype == object:  # numbers and texts cannot be sorted together
+            groups = groups.astype(str)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         if weights is not None and not weights.any():
             raise UserError("sample_weight: must be above 0 for some row")

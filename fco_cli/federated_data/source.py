@@ -197,6 +197,11 @@ def understood(path: Path, what: str) -> Iterator[None]:
     except Exception as problem:
         if isinstance(problem, OSError) and problem.strerror:  # the system's word, not a parser's
             raise UserError(f"{shown(path)}: cannot be read: {problem.strerror}") from problem
+        if isinstance(problem, UnicodeDecodeError):
+            byte = problem.object[problem.start]
+            raise UserError(
+                f"{shown(path)}: is not UTF-8 text: byte {byte:#04x} is no character; save it as UTF-8"
+            ) from problem
         reason = shown(problem) or type(problem).__name__
         raise UserError(f"{shown(path)}: is not {what} that can be read: {reason}") from problem
 

@@ -43,7 +43,10 @@ def turned(psi: Regularizer, value: float) -> Regularizer:
 
 def path_values(problem: Problem, count: int, ratio: float, largest: float | None = None) -> Array:
     """Strengths from the largest down, radii from the smallest up: the null model's end comes first."""
-    largest = ABOVE * find_largest(problem) if largest is None else largest
+    if largest is None:
+        largest = ABOVE * find_largest(problem)
+    elif dial_of(problem.regularizer) == "strength":
+        _check_left(problem, largest, ratio)
     values = largest * np.geomspace(1, ratio, count)
     return values if dial_of(problem.regularizer) == "strength" else values[::-1].copy()
 
@@ -57,15 +60,28 @@ def find_largest(problem: Problem) -> float:
         allowed = "a task with something to learn: its best model without a regularizer is 0"
         require(largest is None or largest > 0, "task", problem.loss.name, allowed)
     else:
-        kept = unpenalized(problem)
-        gradient = problem.risk(null_model(problem)[None]).gradient[0]
-        gradient[kept] = 0
+        kept, gradient = unpenalized(problem), _penalized_gradient(problem)
         if np.linalg.norm(gradient) <= 1e-12 * max(problem.gradient_at_start, 1e-300):
             raise UserError("path: no strength leaves the null model: no feature has anything to do with the labels")
         largest = _smallest(lambda strength: not _prox(problem, turned(psi, strength), gradient)[~kept].any())
     if largest is None:
         raise UserError(f"path.largest: got null, must be a number for {psi.name}: no strength makes its model null")
     return largest
+
+
+def _penalized_gradient(problem: Problem) -> Array:
+    """Of F at the null model [P], 0 for what is not penalized."""
+    gradient = problem.risk(null_model(problem)[None]).gradient[0]
+    gradient[unpenalized(problem)] = 0
+    return gradient
+
+
+def _check_left(problem: Problem, largest: float, ratio: float) -> None:
+    """Refuse a path on which every model is the null model."""
+    psi, gradient = turned(problem.regularizer, largest * ratio), _penalized_gradient(problem)
+    left = _prox(problem, psi, gradient)[~unpenalized(problem)].any()
+    lower = f"smaller: down to {largest * ratio:g} (path.ratio={ratio:g}) no strength leaves the null model"
+    require(bool(left), "path.largest", largest, lower)
 
 
 def unpenalized(problem: Problem) -> Array:

@@ -48,7 +48,7 @@ def test_csv(tmp_path, text, says, refusal, csv):
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path, refusal):
     (tmp_path / "t.csv").write_bytes(CSV.replace("b,5", "é,5").encode("latin-1"))
-    assert "is not a CSV file that can be read: 'utf-8' codec can't decode" in refusal(tmp_path / "t.csv")
+    assert "is not UTF-8 text: byte 0x" in refusal(tmp_path / "t.csv")
 
 
 def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):

@@ -111,3 +111,9 @@ def test_labels_that_no_feature_has_to_do_with_are_refused(make_problem, regular
     problem.data.y[:] = 3.0
     with pytest.raises(UserError, match=r"^path: no strength leaves the null model"):
         find_largest(problem)
+
+
+def test_a_path_of_null_models_is_refused(make_problem, regularizer):
+    problem = make_problem(regularizer("l1"))
+    with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*no strength leaves the null model"):
+        path_values(problem, 3, 0.01, largest=1e9)
