@@ -87,7 +87,8 @@ def test_a_link_out_of_a_folder_is_not_followed(kind, tmp_path, refusal):
 def test_a_path_that_cannot_exist_is_refused(tmp_path, refusal):
     assert "no such file" in refusal(tmp_path / "none.csv")
     assert "printable" in refusal(Path("a\0b.csv"))
-    assert "cannot be read: File name too long" in refusal(tmp_path / ("a" * 300 + ".csv"))
+    said = refusal(tmp_path / ("a" * 300 + ".csv"))
+    assert "cannot be read: File name too long" in said or "no such file" in said  # from Python 3.14 on
 
 
 def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
