@@ -8,6 +8,7 @@ client's.
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,18 +41,17 @@ from fco_cli.simulation.hparams import ALL, AUTO, Hparams
 LOCAL_EPOCHS = 5  # of methods that take local steps, with all rows of a client in a batch
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLinear(BaseEstimator):
-    """What all of them share; subclasses say which loss and which psi."""
+    """What all of them share; subclasses say which loss and which psi. scikit-learn reads the fields as parameters."""
 
-    def __init__(
-        self, algo: str, weighting: str, client_lr: float | str, tol: float, max_rounds: int, random_state: int | None
-    ) -> None:  # fmt: skip
-        self.algo = algo
-        self.weighting = weighting
-        self.client_lr = client_lr
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.random_state = random_state
+    _: KW_ONLY
+    algo: str = "fista"
+    weighting: str = "uniform"
+    client_lr: float | str = AUTO
+    tol: float = 1e-8
+    max_rounds: int = 20_000
+    random_state: int | None = None
 
     def _regularizer(self) -> Regularizer:
         raise NotImplementedError

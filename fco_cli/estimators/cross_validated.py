@@ -6,6 +6,7 @@ chosen one, `min` or `1se` as `choice` says. The chosen model is refitted on all
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fco_cli.config.path_settings import PathSettings
@@ -30,19 +31,15 @@ class Path(NamedTuple):
     error: Array  # [J], its standard error
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CrossValidated(FederatedLinear):
     """Fits the path in the place of one strength."""
 
-    def __init__(
-        self, n_strengths: int, ratio: float, cv: int, by: str, choice: str, algo: str, weighting: str,
-        client_lr: float | str, tol: float, max_rounds: int, random_state: int | None,
-    ) -> None:  # fmt: skip
-        self.n_strengths = n_strengths
-        self.ratio = ratio
-        self.cv = cv
-        self.by = by
-        self.choice = choice
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    n_strengths: int = 100
+    ratio: float = 0.01
+    cv: int = 10
+    by: str = "rows"
+    choice: str = "min"
 
     def _solve(self, task: InMemory) -> Solved:
         if self.choice not in ("min", "1se"):
@@ -70,62 +67,33 @@ class ClassificationCV(CrossValidated, Classification):
 class FederatedLassoCV(RegressionCV):
     """`FederatedLasso` at its best strength."""
 
-    def __init__(
-        self, *, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
-        choice: str = "min",
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
-
     def _regularizer(self) -> Regularizer:
         return L1(strength=1.0)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedElasticNetCV(RegressionCV):
     """`FederatedElasticNet` at its best strength; `l2_strength` stays as given."""
 
-    def __init__(
-        self, *, l2_strength: float = 1.0, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
-        choice: str = "min",
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.l2_strength = l2_strength
-        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+    l2_strength: float = 1.0
 
     def _regularizer(self) -> Regularizer:
         return ElasticNet(strength=1.0, l2_strength=self.l2_strength)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedLowRankRegressionCV(RegressionCV):
     """`FederatedLowRankRegression` at its best strength."""
 
-    def __init__(
-        self, *, shape: tuple[int, int] | None = None, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10,
-        by: str = "rows", choice: str = "min",
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.shape = shape
-        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
+    shape: tuple[int, int] | None = None
+    _shape = FederatedLowRankRegression._shape
 
     def _regularizer(self) -> Regularizer:
         return Nuclear(strength=1.0)
 
-    _shape = FederatedLowRankRegression._shape
-
 
 class FederatedLogisticRegressionCV(ClassificationCV):
     """`FederatedLogisticRegression` at its best strength."""
-
-    def __init__(
-        self, *, n_strengths: int = 100, ratio: float = 0.01, cv: int = 10, by: str = "rows",
-        choice: str = "min",
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(n_strengths, ratio, cv, by, choice, algo, weighting, client_lr, tol, max_rounds, random_state)
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=1.0)

@@ -7,6 +7,7 @@ all rows are one client's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fco_cli.errors import UserError
@@ -27,66 +28,45 @@ def named_regularizer(name: str, options: dict[str, Any] | None) -> Regularizer:
         raise UserError(f"regularizer_options: {problem}") from problem
 
 
+@dataclass(eq=False, repr=False)
 class FederatedRegressor(Regression):
     """Any loss (squared, huber, poisson) and any regularizer by its name, such as "l1_ball" with {"radius": 2}."""
 
-    def __init__(
-        self, loss: str = "squared", regularizer: str = "none",
-        regularizer_options: dict[str, Any] | None = None, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.loss = loss
-        self.regularizer = regularizer
-        self.regularizer_options = regularizer_options
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    loss: str = "squared"
+    regularizer: str = "none"
+    regularizer_options: dict[str, Any] | None = None
 
     def _regularizer(self) -> Regularizer:
         return named_regularizer(self.regularizer, self.regularizer_options)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLasso(Regression):
     """min mean (x'w + b - y)^2 + strength |w|_1. In scikit-learn's Lasso alpha is half of the strength."""
 
-    def __init__(
-        self, strength: float = 1.0, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.strength = strength
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    strength: float = 1.0
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=self.strength)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedElasticNet(Regression):
     """min mean (x'w + b - y)^2 + strength |w|_1 + l2_strength / 2 |w|^2."""
 
-    def __init__(
-        self, strength: float = 1.0, l2_strength: float = 1.0, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.strength = strength
-        self.l2_strength = l2_strength
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    strength: float = 1.0
+    l2_strength: float = 1.0
 
     def _regularizer(self) -> Regularizer:
         return ElasticNet(strength=self.strength, l2_strength=self.l2_strength)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLowRankRegression(Regression):
     """min mean (<X, W> + b - y)^2 + strength (sum of W's singular values); a row of X is a matrix of `shape`, flat."""
 
-    def __init__(
-        self, strength: float = 1.0, shape: tuple[int, int] | None = None, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.strength = strength
-        self.shape = shape
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    strength: float = 1.0
+    shape: tuple[int, int] | None = None
 
     def _regularizer(self) -> Regularizer:
         return Nuclear(strength=self.strength)
@@ -98,32 +78,22 @@ class FederatedLowRankRegression(Regression):
         return int(shape[0]), int(shape[1])
 
 
+@dataclass(eq=False, repr=False)
 class FederatedClassifier(Classification):
     """Logistic or softmax regression with any regularizer by its name."""
 
-    def __init__(
-        self, regularizer: str = "none", regularizer_options: dict[str, Any] | None = None, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.regularizer = regularizer
-        self.regularizer_options = regularizer_options
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    regularizer: str = "none"
+    regularizer_options: dict[str, Any] | None = None
 
     def _regularizer(self) -> Regularizer:
         return named_regularizer(self.regularizer, self.regularizer_options)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLogisticRegression(Classification):
     """min mean log-loss + strength |w|_1. In scikit-learn's LogisticRegression C is 1 / (strength * rows)."""
 
-    def __init__(
-        self, strength: float = 0.01, *,
-        algo: str = "fista", weighting: str = "uniform",
-        client_lr: float | str = "auto", tol: float = 1e-8, max_rounds: int = 20_000, random_state: int | None = None,
-    ) -> None:  # fmt: skip
-        self.strength = strength
-        super().__init__(algo, weighting, client_lr, tol, max_rounds, random_state)
+    strength: float = 0.01
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=self.strength)
