@@ -51,7 +51,7 @@ def test_what_came_out_is_in_it_and_small(path):
     assert path.stat().st_size < LARGEST
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @NOTEBOOKS
 @pytest.mark.usefixtures("quickly")
 def test_it_runs_in_jupyter(path, tmp_path):

@@ -19,11 +19,12 @@ from fco_cli.sweeps.problems import problem_of, varying_of
 pytestmark = pytest.mark.machine_code
 
 CASES = json.loads(Path(__file__).with_name("reference.json").read_text())
-ALWAYS = ("lasso/", "nuclear/feddualavg", "lasso_small/")  # the others take long to compile
+OFTEN = ("lasso_small/", "lasso/", "nuclear/feddualavg")  # the others take longest to compile
 
 
 @pytest.mark.parametrize(
-    "name", [name if name.startswith(ALWAYS) else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.ci if name.startswith(OFTEN) else pytest.mark.slow) for name in CASES],
 )
 def test_the_numbers_are_those_of_the_first_edition(name):
     register()

@@ -13,7 +13,7 @@ from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.sampling import Sampler
 
-pytestmark = pytest.mark.machine_code
+pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 
 SIZES = (303, 294, 123, 200)  # patients of four hospitals, as in the UCI heart disease data
 FEATURES, ROUNDS, RATE = 13, 2000, 1e-3

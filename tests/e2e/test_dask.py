@@ -124,7 +124,7 @@ def finish(process, code=0):
     return errors
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.machine_code
 def test_a_sweep_survives_the_death_of_a_worker(tmp_path):
     sweep = Sweep(tmp_path, "hparams.client_lr=0.0005,0.001,1", "seed=0,1", "hparams.rounds=8000")

@@ -323,6 +323,7 @@ def interrupt(words, number, earlier_starts):
     return process.returncode, stderr
 
 
+@pytest.mark.ci
 def test_stopped_twice_and_continued_is_as_never_stopped(tmp_path):
     whole, parts = [*LONG, f"output_dir={tmp_path / 'whole'}"], [*LONG, f"output_dir={tmp_path / 'parts'}"]
     rounds = []

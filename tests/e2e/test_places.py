@@ -47,6 +47,7 @@ def ours(text):
     return [line for line in text.splitlines() if line.startswith("fco-run: ")]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", [signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_a_checkpoint(started, tmp_path, how):
     """SIGHUP is a terminal that was closed. Before it the run is stopped and continued, as by Ctrl-Z and fg."""

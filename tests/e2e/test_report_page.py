@@ -20,10 +20,13 @@ FLAGS = (
 )  # fmt: skip
 
 browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (browser and driver and importlib.util.find_spec("selenium")),
-    reason="needs selenium and Debian's chromium and chromium-driver",
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        not (browser and driver and importlib.util.find_spec("selenium")),
+        reason="needs selenium and Debian's chromium and chromium-driver",
+    ),
+]
 
 
 def _records():

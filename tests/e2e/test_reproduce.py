@@ -16,6 +16,7 @@ def reproduce(*arguments, cwd):
     return subprocess.run([REPRODUCE, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
+@pytest.mark.ci
 def test_figures_and_page_are_made(tmp_path, monkeypatch, capfd):
     """Of small data. That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
     (tmp_path / "outputs" / "figures").mkdir(parents=True)  # as an earlier call has left it

@@ -90,6 +90,7 @@ def test_every_loss(both, loss, weighting):
     assert_same(run(here, varying), run(apart, varying))
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 def test_machine_code(both):
     here, apart, varying = both("feddualavg")

@@ -42,7 +42,7 @@ RUN = [
     "hparams.batch_size=4", "threads=1",
 ]  # fmt: skip
 
-pytestmark = pytest.mark.sites
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,14 @@ from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 
+
+@pytest.fixture(
+    scope="module", params=["text", pytest.param("machine code", marks=[pytest.mark.ci, pytest.mark.machine_code])]
+)
+def both_ways() -> None:
+    """Every test of the module twice: with kernels as the Python they are written in, and, in CI, compiled."""
+
+
 BIAS = 7.0  # psi must leave it alone
 
 

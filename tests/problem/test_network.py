@@ -64,6 +64,7 @@ def test_the_gradient_is_that_of_finite_differences(data, models):
         np.testing.assert_allclose(computed[j], differences, atol=1e-8)
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
     together = gradient(models, *data)

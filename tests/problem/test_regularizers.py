@@ -31,7 +31,7 @@ from fco_cli.problem.regularizers.ordered import Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet, L2Squared, NoRegularizer
 from fco_cli.problem.regularizers.variation import FusedLasso, TotalVariation
 
-pytestmark = pytest.mark.machine_code
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 SHAPE, SIZE, JOBS = (3, 4), 12, 24
 COUNTS = {"group_size": 0, "nonzeros": 0}
@@ -218,14 +218,12 @@ def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
     assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
 
 
-@every
-def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(name):
+@pytest.mark.parametrize("name", all_regularizers())
+def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(stacked, name):
     """The prox of the weights one by one is that of all."""
-    regularizer, z, whole, each = case_of(name).regularizer, points()[14], np.empty(SIZE), np.empty(SIZE)
-    regularizer.prox(z, 0.6, regularizer.numbers[0], OneBlock(0, *SHAPE, np.ones(SIZE)), whole)
-    for i in range(SIZE):
-        regularizer.prox(z[i : i + 1], 0.6, regularizer.numbers[0], OneBlock(0, 1, 1, np.ones(1)), each[i : i + 1])
-    assert np.array_equal(each, whole) == regularizer.separable
+    regularizer, z = case_of(name).regularizer, points()[14]
+    whole, each = stacked.prox(regularizer, z[None], 0.6, SHAPE), stacked.prox(regularizer, z[:, None], 0.6, (1, 1))
+    assert np.array_equal(each[:, 0], whole[0]) == regularizer.separable
 
 
 def points(seed: int = 0, dtype=float) -> np.ndarray:

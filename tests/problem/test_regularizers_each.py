@@ -28,7 +28,7 @@ from fco_cli.problem.regularizers.ordered import Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.regularizers.variation import TotalVariation
 
-pytestmark = pytest.mark.machine_code
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 # The l1 and l2 balls: feasible to the last bit; the l1 ball's threshold is found by iteration, which must end.
 

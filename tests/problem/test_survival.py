@@ -63,6 +63,7 @@ def test_the_order_of_a_client_s_rows_does_not_matter(regularizer):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 def test_machine_code_says_the_same(regularizer, make_algorithm, full_cohort):
     problem = problem_of(rows(), regularizer)

@@ -81,6 +81,7 @@ def processes():
     return context
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("some", BUDGETS)
 @pytest.mark.parametrize("kind", KINDS[2:])
 def test_a_kill(tmp_path, moments, processes, kind, some):

@@ -39,6 +39,7 @@ def kill_children():
         os.kill(child.pid, signal.SIGKILL)
 
 
+@pytest.mark.ci
 def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
     stack, straight = make_stack(tmp_path / "killed"), make_stack(tmp_path / "straight")
     kills = []

@@ -111,7 +111,7 @@ def suited(task, algo):
 @pytest.mark.parametrize(
     ("task", "algo"),
     [
-        pytest.param(task, algo, marks=() if algo in OFTEN else pytest.mark.slow)
+        pytest.param(task, algo, marks=pytest.mark.ci if algo in OFTEN else pytest.mark.slow)
         for task in TINY
         for algo in FEDERATED
         if suited(task, algo)

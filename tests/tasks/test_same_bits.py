@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.simulation.evaluate import evaluate
 
-pytestmark = pytest.mark.machine_code
+pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 
 CUSTOM = "task=custom task.path={path} task.loss="
 SMALL_BRAIN = (
