@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+import omegaconf.base
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -124,6 +125,7 @@ class RunConfig:
 def register() -> None:
     """Tell Hydra the schemas; the YAML files of conf/ refer to them as /schema/... and to rounds as ${at_scale:...}."""
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
+    _parse_once()
     for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
@@ -132,6 +134,12 @@ def register() -> None:
         for name, kind in kinds.items():
             store_schema(f"{group}/{name}", lambda kind=kind: kind)  # type: ignore[misc]
     store_schema("run", lambda: RunConfig, package="_global_")
+
+
+def _parse_once() -> None:
+    """To parse ${...} takes OmegaConf longer than to look up what it names, and a sweep's jobs all have the same."""
+    if not hasattr(omegaconf.base.parse, "cache_info"):
+        omegaconf.base.parse = lru_cache(maxsize=4096)(omegaconf.base.parse)
 
 
 def store_schema(path: str, kind: Callable[[], type], package: str | None = None) -> None:
