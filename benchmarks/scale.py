@@ -85,13 +85,13 @@ def curve(sizes: Iterator[int] | tuple[int, ...], cost: Callable[[int], float]) 
 
 
 def commands(folder: Path) -> Iterator[tuple[str, str, Curve]]:
-    """A sweep over strengths of a small lasso, a round each, and a report on what it leaves."""
+    """A sweep over learning rates of a small lasso, a round each, and a report on what it leaves."""
     task = "task=lasso task.clients=4 task.samples=10 task.dimension=20 task.ones=10 hparams.clients_per_round=4"
     sweeps, reports = [], []
     for jobs in JOBS:
         place = folder / str(jobs)
-        values = ",".join(f"{0.01 * (1 + i)}" for i in range(jobs))
-        run = f"-m {task} hparams.rounds=1 regularizer.strength={values} output_dir={place}"
+        values = ",".join(f"{1e-6 * (1 + i):g}" for i in range(jobs))
+        run = f"-m {task} hparams.rounds=1 hparams.client_lr={values} output_dir={place}"
         sweeps.append((jobs, _seconds("fco-run", *run.split())))
         reports.append((jobs, _seconds("fco-report", str(place))))
     yield "jobs of a sweep, from the command line to records", "s", sweeps
