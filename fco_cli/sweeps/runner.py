@@ -112,7 +112,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
     """
     with ThreadPoolExecutor(1) as beside:
         building = beside.submit(problem_of, run)
-        set_threads(run.threads or os.cpu_count() or 1)
+        set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
         problem = building.result()
         run.check_clients(problem.data.clients)
         run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
