@@ -78,7 +78,9 @@ class RelayController(Controller):
     def _push(self, topic: str, content: bytes, sites: list[str], timeout: float) -> dict[str, bytes]:
         """The answers of those who answered."""
         named = {FQCN.join([site, self.job]): site for site in sites}
-        replies = self.cell.broadcast_request(CHANNEL, topic, list(named), Message(payload=content), timeout)
+        replies = self.cell.broadcast_request(
+            CHANNEL, topic, list(named), Message(payload=content), timeout, optional=True
+        )
         return {
             named[cell]: bytes(reply.payload)
             for cell, reply in replies.items()
