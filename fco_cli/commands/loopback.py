@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 WAIT_SECONDS = 120.0
 PATIENCE_SECONDS = 5.0  # for a process to end when it is asked to
@@ -89,12 +90,14 @@ class Loopback:
 
         process = self.processes.pop(party)
         with suppress(psutil.NoSuchProcess):
-            running = [one := psutil.Process(process.pid), *one.children(recursive=True)]
-            for signed in (number, signal.SIGKILL):
-                for one in running:
+            all_of_it = [one := psutil.Process(process.pid), *one.children(recursive=True)]
+            for sent in (number, signal.SIGKILL):
+                for one in all_of_it:
                     with suppress(psutil.NoSuchProcess):
-                        one.send_signal(signed)
-                running = psutil.wait_procs(running, PATIENCE_SECONDS)[1]
+                        one.send_signal(sent)
+                end = time.monotonic() + PATIENCE_SECONDS
+                while any(map(_runs, all_of_it)) and time.monotonic() < end:
+                    time.sleep(0.05)
         process.wait()
 
     def wait(self, ready: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -109,6 +112,16 @@ class Loopback:
 
     def _command(self, party: str, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "fco_cli.commands.federate", "--home", str(self.home(party)), *words]
+
+
+def _runs(process: Any) -> bool:
+    """Whether a process has not ended; one that nobody has asked how it ended is still listed."""
+    import psutil
+
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def free_port() -> int:
