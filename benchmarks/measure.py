@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -93,10 +94,10 @@ def peak_memory_mb(*command: str) -> float:
 
 
 def wall_seconds(*command: str, repeats: int = 5) -> float:
-    """The median time of a command, start-up included, after one call that may fill caches."""
-    times = []
+    """The median time of a command, start-up included, after one call that may fill caches, also that of bytecode."""
+    times, environment = [], {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, env=environment)
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])

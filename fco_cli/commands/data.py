@@ -111,9 +111,11 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
+    from fco_cli.federated_data.format import check_labels, check_labels_differ
+
     data = _read(options)
+    check_labels_differ(data)
     if options.loss:
-        from fco_cli.federated_data.format import check_labels
         from fco_cli.problem.losses import all_losses
 
         losses = all_losses()

@@ -154,7 +154,11 @@ def _path(config: DictConfig) -> float:
     for line in path_lines(result):
         output.print(line, highlight=False, markup=False)
     output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
-    output.print(f"next: fco-report {one.output_dir}", soft_wrap=True, highlight=False, markup=False)
+    steps = [f"fco-report {one.output_dir}"]
+    if (one.folder / "1se" / "linear_model.json").exists():
+        steps.append(f"fco-predict {one.folder / '1se'} NEW.csv")
+    for step in steps:
+        output.print(f"next: {step}", soft_wrap=True, highlight=False, markup=False)
     return result["chosen"]["min"]["cv_loss"]
 
 

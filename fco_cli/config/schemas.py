@@ -7,11 +7,13 @@ schemas of their groups: a field is a key, its range is checked where it is decl
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
+import omegaconf.base
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -123,17 +125,47 @@ class RunConfig:
 def register() -> None:
     """Tell Hydra the schemas; the YAML files of conf/ refer to them as /schema/... and to rounds as ${at_scale:...}."""
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
+    _parse_once()
     for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
         Plugins.instance().register(plugin)
-    store = ConfigStore.instance()
-    if "run.yaml" in store.repo.get("schema", {}):  # all of them, which takes a while, are there already
-        return
-    store.store(group="schema", name="hparams", node=Hparams)
-    store.store(group="schema", name="path", node=PathSettings)
+    store_schema("hparams", lambda: Hparams)
+    store_schema("path", lambda: PathSettings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
-            store.store(group=f"schema/{group}", name=name, node=kind)
-    store.store(group="schema", name="run", node=RunConfig, package="_global_")
+            store_schema(f"{group}/{name}", lambda kind=kind: kind)  # type: ignore[misc]
+    store_schema("run", lambda: RunConfig, package="_global_")
+
+
+def _parse_once() -> None:
+    """To parse ${...} takes OmegaConf longer than to look up what it names, and a sweep's jobs all have the same."""
+    if not hasattr(omegaconf.base.parse, "cache_info"):
+        omegaconf.base.parse = lru_cache(maxsize=4096)(omegaconf.base.parse)
+
+
+def store_schema(path: str, kind: Callable[[], type], package: str | None = None) -> None:
+    """Tell Hydra a schema under /schema; ConfigStore.store would make it at once."""
+    *groups, name = ("schema", *path.split("/"))
+    place = ConfigStore.instance().repo
+    for group in groups:
+        place = place.setdefault(group, {})
+    place[f"{name}.yaml"] = _Schema(f"{name}.yaml", kind, "/".join(groups), package)
+
+
+class _Schema(ConfigNode):
+    """Made when a configuration first asks for it: to make all of them takes as long as the rest of composing."""
+
+    def __init__(self, name: str, kind: Callable[[], type], group: str, package: str | None) -> None:
+        self.name, self.kind, self.group, self.package, self.provider = name, kind, group, package, None
+
+    @cached_property
+    def made(self) -> DictConfig:
+        return OmegaConf.structured(self.kind())
+
+    def __copy__(self) -> ConfigNode:  # what Hydra does to a node that it loads
+        return ConfigNode(self.name, self.made, self.group, self.package, self.provider)
+
+    def __deepcopy__(self, memo: object) -> _Schema:  # what it does to the whole store for every configuration
+        return self
 
 
 def families() -> dict[str, Mapping[str, Any]]:

@@ -1,25 +1,35 @@
 """Estimators that choose their strength: the path of models, cross-validated by rows, clients or each client.
 
+`cv` says how many folds, or gives them: pairs (train, test) as scikit-learn's splitters make them.
 `path_` has the strengths, the models' weights, the cross-validation's mean and its standard error; `strength_` is the
 chosen one, `min` or `1se` as `choice` says. The chosen model is refitted on all rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import UserError
 from fco_cli.estimators.base import Classification, FederatedLinear, Regression
 from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
+from fco_cli.problem.folds import Deal, Given
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet
 from fco_cli.selection.select import select
 from fco_cli.selection.solve import Solved
+
+# What a command calls otherwise, in its messages.
+IN_PYTHON = [("path.folds", "cv"), ("path.strengths", "n_strengths"), ("path.ratio", "ratio"), ("path.by", "by")]
 
 
 class Path(NamedTuple):
@@ -37,15 +47,21 @@ class CrossValidated(FederatedLinear):
 
     n_strengths: int = 100
     ratio: float = 0.01
-    cv: int = 10
+    cv: int | Iterable[tuple[Array, Array]] = 10
     by: str = "rows"
     choice: str = "min"
 
     def _solve(self, task: InMemory) -> Solved:
         if self.choice not in ("min", "1se"):
             raise UserError(f"choice: got {self.choice!r}, must be min or 1se")
-        settings = PathSettings(strengths=self.n_strengths, ratio=self.ratio, folds=self.cv, by=self.by)
-        found = select(self._run(task), settings, lambda: None)
+        deal, folds = (None, int(self.cv)) if isinstance(self.cv, Integral) else self._given(self.cv, task)
+        if self.by == "rows" and folds > len(task.order):
+            raise UserError(f"cv: got {folds} folds, must be at most n_samples={len(task.order)}")
+        try:
+            settings = PathSettings(strengths=self.n_strengths, ratio=self.ratio, folds=folds, by=self.by)
+            found = select(self._run(task), settings, lambda: None, deal)
+        except UserError as problem:
+            raise UserError(reduce(lambda text, names: text.replace(*names), IN_PYTHON, str(problem))) from problem
         weights = found.path.models[:, : found.problem.layout.slices["bias"].start]
         coefs = weights if found.problem.model.widths[-1] == 1 else weights.reshape(
             len(weights), found.problem.model.widths[-1], -1
@@ -54,6 +70,21 @@ class CrossValidated(FederatedLinear):
         self.strength_ = float(found.values[found.chosen[self.choice]])
         place = found.refitted_place(self.choice)
         return self._checked(Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values())))
+
+    @staticmethod
+    def _given(pairs: Any, task: InMemory) -> tuple[Deal, int]:
+        """Folds as scikit-learn's splitters make them: pairs of the rows of X that train and that are held out."""
+        fold, times = np.zeros(task.given, dtype=np.int64), np.zeros(task.given, dtype=np.int64)
+        try:
+            held_out = [np.asarray(test) for _, test in pairs]
+            for number, test in enumerate(held_out):
+                fold[test] = number
+                times[test] += 1
+        except (TypeError, ValueError, IndexError):
+            times[:] = 0
+        if (times != 1).any():
+            raise UserError("cv: must be a whole number, or pairs (train, test) that hold every row out once")
+        return Given.to(len(held_out), fold[task.order]), len(held_out)
 
 
 class RegressionCV(CrossValidated, Regression):
@@ -75,7 +106,7 @@ class FederatedLassoCV(RegressionCV):
 class FederatedElasticNetCV(RegressionCV):
     """`FederatedElasticNet` at its best strength; `l2_strength` stays as given."""
 
-    l2_strength: float = 1.0
+    l2_strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
         return ElasticNet(strength=1.0, l2_strength=self.l2_strength)

@@ -44,7 +44,7 @@ class FederatedRegressor(Regression):
 class FederatedLasso(Regression):
     """min mean (x'w + b - y)^2 + strength |w|_1. In scikit-learn's Lasso alpha is half of the strength."""
 
-    strength: float = 1.0
+    strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=self.strength)
@@ -54,8 +54,8 @@ class FederatedLasso(Regression):
 class FederatedElasticNet(Regression):
     """min mean (x'w + b - y)^2 + strength |w|_1 + l2_strength / 2 |w|^2."""
 
-    strength: float = 1.0
-    l2_strength: float = 1.0
+    strength: float = 0.1
+    l2_strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
         return ElasticNet(strength=self.strength, l2_strength=self.l2_strength)
@@ -65,7 +65,7 @@ class FederatedElasticNet(Regression):
 class FederatedLowRankRegression(Regression):
     """min mean (<X, W> + b - y)^2 + strength (sum of W's singular values); a row of X is a matrix of `shape`, flat."""
 
-    strength: float = 1.0
+    strength: float = 0.1
     shape: tuple[int, int] | None = None
 
     def _regularizer(self) -> Regularizer:

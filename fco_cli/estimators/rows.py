@@ -22,6 +22,8 @@ class InMemory(Task):
     """Data that are there already."""
 
     made: TaskData
+    order: Array  # [N], the rows of X in the order of the clients
+    given: int  # how many rows X has, those of weight 0 too
 
     def build(self, seed: int, dtype: str) -> TaskData:
         return self.made
@@ -32,11 +34,9 @@ def task_of(
     features: tuple[str, ...] | None,
 ) -> InMemory:  # fmt: skip
     """The rows of every group, one group after another in the order of their names; rows of weight 0 are no rows."""
-    if weights is not None:
-        some = weights > 0
-        x, y, groups, weights = x[some], y[some], groups[some], weights[some]
-    names, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    order = np.argsort(member, kind="stable")
+    some = np.arange(len(y)) if weights is None else np.flatnonzero(weights > 0)
+    names, member, sizes = np.unique(groups[some], return_inverse=True, return_counts=True)
+    order = some[np.argsort(member, kind="stable")]
     offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
     rows = _sparse(x[order]) if issparse(x) else np.ascontiguousarray(x[order], dtype=float)
     data = ClientData(rows, y[order].astype(float), offsets, None if weights is None else weights[order].astype(float))
@@ -44,7 +44,7 @@ def task_of(
     made = TaskData(
         data, kind(x.shape[1], outputs, shape), loss, features=features, clients=[str(name) for name in names]
     )
-    return InMemory(name="in_memory", strength=0.0, radius=1.0, made=made)
+    return InMemory(name="in_memory", strength=0.0, radius=1.0, made=made, order=order, given=len(y))
 
 
 def _sparse(x: Any) -> SparseRows:

@@ -78,6 +78,8 @@ class FittedModel:
 
 def _content(record: Path, name: str) -> bytes:
     path = record / name
+    if chosen := [str(record / one) for one in ("min", "1se") if (record / one / name).is_file()]:
+        raise UserError(f"{record}: is a path, of which two models were chosen; take {' or '.join(chosen)}")
     if not path.is_file():
         raise UserError(f"{record}: has no {name}: it is no record of a linear model of a table")
     if path.stat().st_size > LARGEST_FILE:

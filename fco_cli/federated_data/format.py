@@ -340,9 +340,17 @@ def check_labels(data: FederatedData, loss: Loss) -> int:
     if not (fits := loss.takes(y, classes)).all():
         row = int(np.argmin(fits))
         data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
-    if len(np.unique(y)) < 2:
-        raise UserError(f"{data.source}: every label is {y[0]:g}: there is nothing to learn")
+    if data.classes is not None and len(data.classes) > 2 and not loss.classification:
+        raise UserError(
+            f"{data.source}: the labels are the classes {listed(data.classes)}; the {loss.name} loss needs numbers"
+        )
+    check_labels_differ(data)
     return loss.outputs(y, classes)
+
+
+def check_labels_differ(data: FederatedData) -> None:
+    if len(np.unique(data.y)) < 2:
+        raise UserError(f"{data.source}: every label is {data.y[0]:g}: there is nothing to learn")
 
 
 def _list(names: tuple[str, ...]) -> str:

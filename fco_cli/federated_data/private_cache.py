@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder
-from fco_cli.problem.kernel_cache import why_unsafe
+from fco_cli.private_folder import why_unsafe
 
 
 def private_cache(name: str) -> Path:

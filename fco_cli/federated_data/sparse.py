@@ -10,13 +10,17 @@ In the neutral format (format.py) four arrays take the place of x, under the nam
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array, issparse
 
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import Rows, SparseRows
 from fco_cli.problem.layout import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 PARTS = ("data", "indices", "indptr", "shape")
 WRITTEN_BESIDE = ("format", "_is_array")  # by scipy.sparse.save_npz
@@ -36,6 +40,8 @@ def with_rows(source: str, arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def _rows(source: str, data: Array, indices: Array, indptr: Array, shape: Array) -> csr_array:
+    from scipy.sparse import csr_array  # slow to import
+
     for name, array, kinds, length in (
         ("data", data, "biuf", data.size), ("indices", indices, "iu", data.size), ("shape", shape, "iu", 2),
     ):  # fmt: skip
@@ -83,4 +89,4 @@ def as_sparse_rows(x: csr_array, values: Array) -> SparseRows:
 
 
 def is_sparse(x: Rows) -> bool:
-    return bool(issparse(x))
+    return not isinstance(x, np.ndarray)

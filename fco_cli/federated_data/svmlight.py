@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import NOBODY, Arrays, as_names, shown
@@ -37,6 +36,7 @@ class Svmlight(Format):
         return BYTES * count
 
     def read(self, path: Path, wanted: Wanted) -> Arrays:
+        from scipy.sparse import csr_array
         from sklearn.datasets import load_svmlight_file
 
         # scikit-learn refuses columns below 0, twice in a row or out of order
@@ -62,6 +62,8 @@ class Svmlight(Format):
             arrays["x"].resize(arrays["x"].shape[0], width)
         _, joined = parts[0]
         if len(parts) > 1:
+            from scipy.sparse import vstack
+
             by_row = {
                 name: np.concatenate([arrays[name] for _, arrays in parts]) for name in joined.keys() - {"x", "classes"}
             }

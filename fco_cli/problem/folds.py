@@ -6,7 +6,7 @@ A client deals its own rows, by (seed, its number): no other client's rows matte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -73,6 +73,22 @@ class Deal:
     def __iter__(self) -> Iterator[HeldOut]:
         """What the folds hold out, one after another."""
         return (HeldOut(self, number) for number in range(self.folds))
+
+
+@dataclass(frozen=True)
+class Given(Deal):
+    """Folds that somebody else has made."""
+
+    folded: Array = field(default_factory=lambda: np.array([], dtype=np.int64))  # [N]
+
+    @classmethod
+    def to(cls, folds: int, folded: Array) -> Given:
+        made = cls(folds, "rows", classes=False, seed=0, folded=folded)
+        made.check(np.bincount(folded, minlength=folds))
+        return made
+
+    def members(self, data: ClientData) -> Array:
+        return self.folded
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import io
 import logging
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +20,10 @@ from typing import Any
 
 from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.runtime import rtsys
 
 from fco_cli.files import cache_folder
+from fco_cli.private_folder import why_unsafe
 
 log = logging.getLogger(__name__)
 
@@ -45,36 +46,6 @@ def kernel_folder(version: str) -> Path | None:
         return folder if os.access(folder, os.W_OK) else None
     except OSError:  # a home that cannot be written
         return None
-
-
-def why_unsafe(folder: Path) -> str | None:
-    """Who else could put files into the folder, or another folder in its place; None if nobody could."""
-    if not hasattr(os, "getuid"):  # Windows: the user's profile is her own
-        return None
-    if folder.lstat().st_uid != os.getuid() or stat.S_IMODE(folder.lstat().st_mode) != 0o700:
-        return "it is not ours alone"
-    for place in folder.parents:
-        status = place.lstat()
-        if status.st_uid not in (os.getuid(), 0):
-            return f"{place} belongs to another user"
-        by_others = status.st_mode & stat.S_IWOTH
-        by_group = status.st_mode & stat.S_IWGRP and not _is_our_own_group(status.st_gid)
-        sticky = status.st_mode & stat.S_ISVTX  # as /tmp is: nobody can rename what is not his own
-        if (by_others or by_group) and not sticky:
-            return f"others can write to {place}"
-    return None
-
-
-def _is_our_own_group(group: int) -> bool:
-    """Whether it is the group of one that many systems give each user, whose folders it may write."""
-    import grp
-    import pwd
-
-    try:
-        user, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
-    except KeyError:
-        return False
-    return found.gr_name == user and set(found.gr_mem) <= {user}
 
 
 def _forget_old_versions(home: Path, days: float = 30) -> None:
@@ -105,6 +76,12 @@ class _Cache(FunctionCache):
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """As Numba does it, but without all that only compiling needs, whose import takes as long as a short run."""
+        rtsys.initialize(target)  # what machine code calls to have memory
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target)
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         with suppress(OSError):

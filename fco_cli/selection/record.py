@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from fco_cli.config import Run
 from fco_cli.files import write_atomically
-from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.layout import Array
-from fco_cli.selection.select import Part, Selecting, Selection
+from fco_cli.selection.select import Part, Selecting, Selection, few_threads
 from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record
@@ -43,21 +41,25 @@ ZERO = 1e-10  # a singular value below is none, relative to the largest weight
 
 def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
     """The result of a path, new or as found; what was interrupted goes on, with the same bits."""
-    assert run.path is not None
     record = Record(run.folder)
     if not run.force and (result := record.result()):
         log.info("already done (force=true runs it again)")
         return result
     log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
-    set_threads(run.threads or 1)  # rounds are milliseconds: threads would mostly wait for each other
+    with few_threads(run.threads):
+        return _selected(run, record, stop)
+
+
+def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
+    assert run.path is not None
     started, settings = time.monotonic(), run.path
-    selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)
+    selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)  # refuses before it writes
 
     def keep(name: str, make: Callable[[], Part]) -> Part:
         stop.check()
         return _part(run.folder / f"part_{name}.npz", make)
 
-    with record.lock(wait=True), threadpool_limits(1, user_api="blas"):  # a second command waits, then finds the result
+    with record.lock(wait=True):  # a second command waits, then finds the result
         if run.force:
             (run.folder / "result.json").unlink(missing_ok=True)
             _drop_parts(run.folder)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fco_cli.config import Run
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
 from fco_cli.federation.elsewhere import SiteRows
 from fco_cli.memory_limit import require_memory
+from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
@@ -79,27 +81,44 @@ def make_now(_name: str, make: Callable[[], Part]) -> Part:
     return make()
 
 
-def select(run: Run, settings: PathSettings, on_round: Callable[[], None], keep: Keep = make_now) -> Selection:
+def select(run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None) -> Selection:
     """Choose a strength, or a radius, for the run's regularizer."""
-    return Selecting(run, settings, on_round).selection(keep)
+    with few_threads(run.threads):
+        return Selecting(run, settings, on_round, deal).selection()
+
+
+@contextmanager
+def few_threads(count: int | None) -> Iterator[None]:
+    """One, unless told otherwise: rounds are milliseconds, threads would mostly wait for each other."""
+    import numba
+
+    before = numba.get_num_threads()
+    set_threads(count or 1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        set_threads(before)
 
 
 class Selecting:
     """A selection on its way; what cannot be is refused when it is made, before any work."""
 
-    def __init__(self, run: Run, settings: PathSettings, on_round: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None
+    ) -> None:
         self.run, self.settings, self.on_round = run, settings, on_round
         self.dial = dial_of(run.regularizer)  # refuses what has none
         self.task = run.task.cross_validated()
         self.data = self.task.data(run.seed, run.hparams.dtype)
         self.problem = problem_on(run, self.data)
         require(self.problem.model.convex, "task", run.task.name, "one with a linear model")
+        self.deal = deal or self._deal()
         numbers = (self.deal.folds + 1) * settings.strengths * self.problem.layout.size
         require_memory(f"path.strengths={settings.strengths}: the models of all folds", 8 * numbers)
         self.values = path_values(self.problem, settings.strengths, settings.ratio, settings.largest)
 
-    @cached_property
-    def deal(self) -> Deal:
+    def _deal(self) -> Deal:
         """How the training rows are dealt to the folds."""
         settings, data = self.settings, self.data
         return Deal.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)

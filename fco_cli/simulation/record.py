@@ -23,7 +23,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from fco_cli.simulation.memory import FILE
 log = logging.getLogger(__name__)
 
 CHECKPOINT = ("checkpoint.npz", FILE)
+LOCK = ".lock"
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
 
@@ -108,12 +109,23 @@ class Record:
 
     @contextmanager
     def lock(self, wait: bool) -> Iterator[bool]:
-        """Hold this run for this process; False if another one does."""
+        """Hold this run for this process; False if another one does. A run that is refused leaves no folder behind."""
         self.create()
-        with lock(self.folder / ".lock", wait) as ours:
+        with lock(self.folder / LOCK, wait) as ours:
             if ours:
                 remove_parts(self.folder)
-            yield ours
+            try:
+                yield ours
+            finally:
+                if ours:
+                    self._remove_if_empty()
+
+    def _remove_if_empty(self) -> None:
+        """While it is still locked: who waits for the lock finds that its file is gone and makes another."""
+        with suppress(OSError):  # the folder has moved, or Windows does not let go of a file that is open
+            if [path.name for path in self.folder.iterdir()] == [LOCK]:
+                (self.folder / LOCK).unlink()
+                self.folder.rmdir()
 
     def note(self, line: str) -> None:
         """Add a line to run.log."""

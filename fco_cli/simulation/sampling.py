@@ -23,7 +23,8 @@ class Sampler:
         if shares is None:
             shares = sizes if hparams.weighting == "examples" else np.ones(len(sizes))
         self.weights = shares.astype(float)
-        self.mean_steps = float((self.weights * self.steps).sum() / self.weights.sum())
+        self.all_weights, self.least_steps = float(self.weights.sum()), float(self.steps.min())
+        self.mean_steps = float((self.weights * self.steps).sum() / self.all_weights)
         if pace != "epochs":
             self.mean_steps = float(round(self.mean_steps))
 
@@ -38,10 +39,10 @@ class Sampler:
             clients,
             *batches,
             weights=self.weights[clients],
-            all_weights=float(self.weights.sum()),
+            all_weights=self.all_weights,
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
-            least_steps=float(self.steps.min()),
+            least_steps=self.least_steps,
             seed=self.seed,
             round=round_index,
             fraction_bits=hparams.fraction_bits,

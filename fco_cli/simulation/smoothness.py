@@ -93,7 +93,8 @@ def largest_curvature(
         vector = random.standard_normal(start.shape).astype(dtype)
         for _ in range(iterations):
             vector *= 1e-2 / np.linalg.norm(vector)
-            product = _gradient(problem, start + vector, batch) - _gradient(problem, start - vector, batch)
+            ahead, behind = _gradient(problem, np.concatenate([start + vector, start - vector]), batch)
+            product = (ahead - behind)[None]
             eigenvalue = float((vector * product).sum() / (2 * (vector * vector).sum()))
             if not np.linalg.norm(product) > 0:
                 break

@@ -110,13 +110,15 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 
     Data are drawn and summed up in C, outside the interpreter, which loads Numba and its kernels in the meantime.
     """
-    with ThreadPoolExecutor(1) as beside:
+    # One thread for each of the two sums: the limit is the process's, and each alone would lift it for the other.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as beside:
         building = beside.submit(problem_of, run)
         set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
         problem = building.result()
         run.check_clients(problem.data.clients)
         run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
-        beside.submit(lambda: (problem.risk, problem.validation))
+        beside.submit(lambda: problem.risk)
+        beside.submit(lambda: problem.validation)
         smoothness = None
         if run.algo.federated:
             smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)

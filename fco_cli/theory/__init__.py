@@ -3,8 +3,12 @@
 
 def register() -> None:
     """Tell Hydra the schema of the `theory` node."""
-    from hydra.core.config_store import ConfigStore
+    from fco_cli.config.schemas import store_schema
 
+    store_schema("theory", _schema)
+
+
+def _schema() -> type:
     from fco_cli.theory.statements import Grid
 
-    ConfigStore.instance().store(group="schema", name="theory", node=Grid)
+    return Grid

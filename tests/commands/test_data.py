@@ -86,6 +86,10 @@ def test_what_is_converted_is_the_same_table(tmp_path):
     [
         (["check", "{table}"], "client 'c', row 4: the client's only sample"),
         (["check", "{table}", "--min-samples", "2", "--label", "sick"], "has no column 'sick'"),
+        (
+            ["check", "{table}", "--min-samples", "2", "--positive", "y>9"],
+            "every label is 0: there is nothing to learn",
+        ),
         (["check", "nowhere.npz"], "nowhere.npz: no such file or folder"),
         (["convert", "{table}", "t.zip"], "t.zip: the file to write must have a printable name that ends in .npz"),
         (["convert", "{table}", "t\udcff.npz"], "t\\udcff.npz: the file to write must have a printable name"),

@@ -80,3 +80,11 @@ def test_the_command_writes_a_file(record, tmp_path, capsys):
     main([str(record[0]), str(tmp_path / "new.csv"), "--output", str(tmp_path / "out.csv")])
     assert len(table_of((tmp_path / "out.csv").read_text())) == 1
     assert "1 predictions" in capsys.readouterr().out
+
+
+def test_of_a_path_one_of_its_two_models_must_be_named(record, tmp_path):
+    folder = tmp_path / "path"
+    folder.mkdir()
+    record[0].rename(folder / "min")
+    with pytest.raises(UserError, match=f"{folder}: is a path, .* take {folder}/min"):
+        FittedModel.read(folder)

@@ -1,5 +1,6 @@
 """What all installed commands have in common: a version, help, and a quick answer to both."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -41,4 +42,26 @@ def test_a_quick_answer_loads_nothing_heavy(command):
     script = f"import sys; sys.argv = ['{command}', '{flag}']; from {module} import {function}; {function}()\n"
     script += "print(*{'hydra', 'omegaconf', 'numpy', 'numba', 'pandas', 'rich', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""
+
+
+@pytest.mark.ci
+def test_a_run_loads_nothing_that_it_does_not_use(tmp_path):
+    """From the second call on: machine code from the cache needs none of Numba's compiler."""
+    words = [
+        "task=lasso",
+        "task.dimension=20",
+        "task.ones=5",
+        "hparams.rounds=2",
+        "force=true",
+        f"output_dir={tmp_path}",
+    ]
+    heavy = "{'scipy.sparse', 'scipy.linalg', 'numba.np.arraymath', 'pandas', 'sklearn', 'matplotlib', 'distributed'}"
+    script = f"import sys; sys.argv = ['fco-run', *{words}]; from fco_cli.commands.run import main; main()\n"
+    script += f"print(*{heavy} & set(sys.modules))"
+    for _ in range(2):
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=os.environ | {"NUMBA_DISABLE_JIT": "0"}
+        )
     assert done.stdout.splitlines()[-1] == ""

@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, LeaveOneGroupOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -27,7 +27,7 @@ from fco_cli.estimators import (
 
 SHORT = {"n_strengths": 5, "cv": 2}  # a path of which only the calls are tested
 ALL = [
-    getattr(estimators, name)(**(SHORT if name.endswith("CV") else {}), tol=1e-6)
+    getattr(estimators, name)(**(SHORT if name.endswith("CV") else {}), tol=1e-6, max_rounds=2000)
     for name in estimators.__all__
     if name not in ("FederatedLowRankRegressionCV", "FederatedElasticNetCV")  # of which the others prove the same
 ]
@@ -35,7 +35,7 @@ ALL = [
 
 @pytest.mark.slow
 @pytest.mark.machine_code
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # classes apart, no penalty: no optimum
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # classes apart, features far from 0
 @parametrize_with_checks(ALL)
 def test_scikit_learn_has_no_objection(estimator, check):
     check(estimator)
@@ -127,6 +127,15 @@ def test_a_regularizer_by_its_name(hospitals):
     assert np.count_nonzero(net.coef_) >= 3
 
 
+def test_folds_may_be_given(hospitals):
+    """Those of whole groups, made by scikit-learn, are those that each client is left out of; in any order of rows."""
+    x, y, groups = hospitals
+    ours = FederatedLassoCV(n_strengths=6, by="each_client").fit(x, y, groups=groups)
+    theirs = FederatedLassoCV(n_strengths=6, cv=list(LeaveOneGroupOut().split(x, y, groups))).fit(x, y, groups=groups)
+    np.testing.assert_array_equal(theirs.path_.mean, ours.path_.mean)
+    np.testing.assert_array_equal(theirs.coef_, ours.coef_)
+
+
 @pytest.mark.parametrize("by", ["rows", "each_client"])
 def test_cross_validation_chooses(hospitals, by):
     x, y, groups = hospitals
@@ -163,7 +172,13 @@ def test_pipelines_and_searches(hospitals):
         (lambda x, y: FederatedLasso().fit(x, y, groups=[1, 2]), "inconsistent numbers of samples"),
         (lambda x, y: FederatedLasso().fit(x, y, sample_weight=np.zeros(len(y))), "[Ss]ample.weight"),
         (lambda x, y: FederatedLogisticRegression().fit(x, np.ones(len(y))), "one class"),
-        (lambda x, y: FederatedLogisticRegressionCV(cv=1).fit(x, y > 0), "path.folds"),
+        (lambda x, y: FederatedLogisticRegressionCV(cv=1).fit(x, y > 0), "^cv: got 1, must be"),
+        (lambda x, y: FederatedLassoCV(cv=200).fit(x, y), "cv: got 200 folds, must be at most n_samples=120"),
+        (lambda x, y: FederatedLassoCV(cv=[([0], [1])]).fit(x, y), "cv: must be a whole number, or pairs"),
+        (lambda x, y: FederatedLassoCV(cv="five").fit(x, y), "cv: must be a whole number, or pairs"),
+        (lambda x, y: FederatedLassoCV(n_strengths=1).fit(x, y), "n_strengths: got 1"),
+        (lambda x, y: FederatedLasso().fit(x, y, sample_weight=-np.ones(len(y))), "[Nn]egative"),
+        (lambda x, y: FederatedLasso().fit(x, np.where(y > 0, y, np.nan)), "NaN"),
         (lambda x, y: FederatedLassoCV(choice="best").fit(x, y), "choice: got 'best'"),
     ],
 )

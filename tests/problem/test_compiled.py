@@ -95,6 +95,7 @@ def test_a_python_part_makes_it_all_python_with_the_same_numbers():
     assert calls == [1, 2, 3]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["feddualavg", "fedavg_subgrad"])
 def test_an_algorithm_as_python_agrees_with_its_machine_code(
     make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name

@@ -66,7 +66,7 @@ def sparse(x: np.ndarray) -> SparseRows:
     return SparseRows(stored.data, stored.indices, stored.indptr.astype(np.int64), x.shape[1])
 
 
-@pytest.mark.parametrize("outputs", [pytest.param(1, marks=pytest.mark.machine_code), 3])
+@pytest.mark.parametrize("outputs", [pytest.param(1, marks=[pytest.mark.ci, pytest.mark.machine_code]), 3])
 def test_stored_entries_say_what_all_of_them_say(make_problem, make_algorithm, make_hparams, cohorts_of, outputs):
     """A risk, its gradient, scores, a baseline and rounds with batches; the same but for the order of sums."""
     problem = make_problem(L1(strength=0.05), "softmax" if outputs > 1 else "logistic", outputs=outputs)

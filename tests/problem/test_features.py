@@ -51,6 +51,12 @@ def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never
             lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a"}).each(Linear(3).layout, NAMES),
             "regularizer.groups: feature 'color=red' is in no group",
         ),
+        (
+            lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a", "colour": "b"}).each(
+                Linear(3).layout, NAMES
+            ),
+            "regularizer.groups.colour: no such feature; there are age, color=red, color=blue",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(make, words):

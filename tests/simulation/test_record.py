@@ -219,6 +219,16 @@ def test_one_process_at_a_time(record):
         assert theirs
 
 
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
+    record = Record(tmp_path / "run")
+    with pytest.raises(UserError), record.lock(wait=False):
+        raise UserError("no such column")
+    assert list(tmp_path.iterdir()) == []
+    with record.lock(wait=False):
+        record.note("begun")
+    assert {path.name for path in record.folder.iterdir()} == {".lock", "run.log"}
+
+
 def test_replace_folder(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):

@@ -400,6 +400,15 @@ def test_rows_that_are_nobodys_are_dealt_to_clients(build, tmp_path):
     assert problem.description.preparation.features == ["x"]  # the column of clients is none
 
 
+def test_words_for_labels_are_no_numbers(build, tmp_path):
+    """A stray word makes classes of all numbers, which no regression should learn by their places."""
+    (tmp_path / "t.csv").write_text(
+        "x,client,y\n" + "".join(f"{k},{'ab'[k % 2]},{k}\n" for k in range(8)) + "9,a,high\n"
+    )
+    with pytest.raises(UserError, match=r"t.csv: the labels are the classes 0, 1, .*; the squared loss needs numbers"):
+        build(tmp_path / "t.csv", "task.loss=squared")
+
+
 def test_labels_that_are_all_the_same_are_refused(build, data):
     for loss in ("logistic", "squared"):
         with pytest.raises(UserError, match=r"d.npz: every label is 1: there is nothing to learn"):

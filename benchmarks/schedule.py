@@ -1,0 +1,58 @@
+"""How long a Dask cluster would take for a sweep that was run: `python -m benchmarks.schedule FOLDER`, by its records.
+
+A stack's work goes out in slices of some seconds to whichever worker is free (fco_cli/sweeps/slices.py), and the one
+scheduler handles one message after another. A worker keeps nothing between slices but its kernels and data.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+from collections import Counter, deque
+from pathlib import Path
+
+from fco_cli.sweeps.slices import SLICE_SECONDS
+
+SCHEDULER_SECONDS = 1e-3  # of a task: measured by 1,000 empty ones on a LocalCluster, see README.md
+WORKERS = (1, 10, 30, 100, 300, 1_000)
+
+
+def stacks_in(folder: Path) -> tuple[list[float], int, int]:
+    """The seconds of every stack, the number of records and their bytes."""
+    seconds, size, records = Counter[str](), 0, 0
+    for path in folder.rglob("result.json"):
+        result = json.loads(path.read_text())
+        seconds[result["identity"]["stack"]] += result["seconds"]
+        size += sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file())
+        records += 1
+    return list(seconds.values()), records, size
+
+
+def makespan(stacks: list[float], workers: int) -> tuple[float, int]:
+    """Seconds until the last slice is back, and the number of slices."""
+    waiting, out, free, scheduler, tasks = deque(stacks), [], workers, 0.0, 0
+    while waiting or out:
+        while waiting and free:
+            left = waiting.popleft()
+            scheduler, tasks, free = scheduler + SCHEDULER_SECONDS, tasks + 1, free - 1
+            heapq.heappush(out, (scheduler + min(left, SLICE_SECONDS), max(0.0, left - SLICE_SECONDS)))
+        back, left = heapq.heappop(out)
+        scheduler, free = max(scheduler, back), free + 1
+        if left:
+            waiting.appendleft(left)
+    return scheduler, tasks
+
+
+def main(folder: Path) -> None:
+    stacks, records, size = stacks_in(folder)
+    total = sum(stacks)
+    print(f"{records} records in {len(stacks)} stacks, {total:.0f} s, the longest {max(stacks):.0f} s")
+    print(f"{size / records / 1e3:.0f} kB a record")
+    for workers in WORKERS:
+        seconds, tasks = makespan(stacks, workers)
+        print(f"| {workers:,} | {seconds:.0f} | {total / seconds / workers:.0%} | {tasks / seconds:.0f} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
