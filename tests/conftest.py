@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_module
 from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
 from fco_cli.algorithms.rounds import Pace
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.commands.run import main
+from fco_cli.config import Run
+from fco_cli.config.schemas import register
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import all_losses
@@ -69,6 +72,14 @@ def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.node.get_closest_marker("machine_code"):
         monkeypatch.setattr("numba.config.DISABLE_JIT", 0)
         monkeypatch.delenv("NUMBA_DISABLE_JIT")
+
+
+@pytest.fixture(scope="module")
+def path_run() -> Iterator[Callable[..., Run]]:
+    """The run of experiment=path with these overrides."""
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        yield lambda *overrides: Run.of(compose("config", overrides=["experiment=path", *overrides]))
 
 
 @pytest.fixture

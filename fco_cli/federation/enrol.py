@@ -21,7 +21,6 @@ from fco_cli.federation.masks import Badge
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.site import Site
-from fco_cli.problem.compiled import set_threads
 
 PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
 SITE_CLASS = "fco_cli.federation.flare_site.SiteExecutor"
@@ -144,8 +143,7 @@ def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
 
 
 def site_of(own: dict[str, Any], startup: Path | None = None) -> Site:
-    """A site from what its own `fco.json` says, and its kit; threads are of no use to one client."""
-    set_threads(1)
+    """A site from what its own `fco.json` says, and its kit."""
     home, name = Path(own["home"]), own["name"]
     given: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
@@ -157,8 +155,9 @@ def site_of(own: dict[str, Any], startup: Path | None = None) -> Site:
 
 
 def start(kit: Path, party: str, *words: str) -> NoReturn:
-    """Become FLARE's process of that party."""
+    """Become FLARE's process of that party; threads are of no use to one client, and would wait for each other."""
     module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
+    os.environ["NUMBA_NUM_THREADS"] = "1"
     command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
     os.execv(sys.executable, [*command, "--set", "secure_train=true", *words, "config_folder="])

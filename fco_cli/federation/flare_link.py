@@ -81,7 +81,7 @@ class FlareLink:
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.message import Message
 
-        reply = self.session.api.cell.send_request(
+        reply = self.session.api.cell.core_cell.send_request(
             channel="fco", topic=topic, target=f"server.{self.job}", request=Message(payload=asked | {"key": self.key}),
             timeout=timeout,
         )  # fmt: skip

@@ -13,16 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from nvflare.apis.client import Client
-from nvflare.apis.fl_constant import ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
 
 CHANNEL = "fco"
-READY, QUESTION, CONTENT = "fco_ready", "fco_question", "content"  # tasks of the sites' processes, and their payload
+READY, QUESTION, BYE = "ready", "ask", "bye"  # what may be said there, to the relay and by it to the sites' processes
+BYTES = (bytes, bytearray, memoryview)
 CHECK_SECONDS = 0.1
 READY_SECONDS = 0.3
 
@@ -45,10 +47,9 @@ class RelayController(Controller):
     ) -> None: ...
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        self.fl_ctx = fl_ctx
-        cell = fl_ctx.get_engine().get_cell()
-        for topic, answer in (("ready", self._ready), ("ask", self._ask), ("bye", self._bye)):
-            cell.register_request_cb(channel=CHANNEL, topic=topic, cb=self._checked, answer=answer)
+        self.job, self.cell = fl_ctx.get_job_id(), fl_ctx.get_engine().get_cell().core_cell
+        for topic, answer in ((READY, self._ready), (QUESTION, self._ask), (BYE, self._bye)):
+            self.cell.register_request_cb(CHANNEL, topic, self._checked, answer=answer)
         while not (abort_signal.triggered or self.over or time.monotonic() - self.heard > self.idle):
             time.sleep(CHECK_SECONDS)
 
@@ -56,9 +57,9 @@ class RelayController(Controller):
         """Whoever does not know the key is not heard."""
         asked = request.payload
         if not (isinstance(asked, dict) and hmac.compare_digest(str(asked.get("key")), self.key)):
-            return make_reply(CellReturnCode.UNAUTHENTICATED, "not the analyst of this job")
+            return make_reply(ReturnCode.UNAUTHENTICATED, "not the analyst of this job")
         try:
-            return make_reply(CellReturnCode.OK, body=answer(asked))
+            return make_reply(ReturnCode.OK, body=answer(asked))
         finally:
             self.heard = time.monotonic()
 
@@ -74,14 +75,14 @@ class RelayController(Controller):
         self.over = True
         return True
 
-    def _push(self, task: str, content: bytes, sites: list[str], timeout: float) -> dict[str, bytes]:
+    def _push(self, topic: str, content: bytes, sites: list[str], timeout: float) -> dict[str, bytes]:
         """The answers of those who answered."""
-        message = Shareable()
-        message[CONTENT] = content
-        message.set_header(ReservedKey.TASK_NAME, task)
-        engine = self.fl_ctx.get_engine()
-        replies = (
-            engine.send_aux_request(sites, ReservedTopic.DO_TASK, message, timeout, self.fl_ctx, optional=True) or {}
+        named = {FQCN.join([site, self.job]): site for site in sites}
+        replies = self.cell.broadcast_request(
+            CHANNEL, topic, list(named), Message(payload=content), timeout, optional=True
         )
-        good = {name: reply for name, reply in replies.items() if reply.get_return_code() == ReturnCode.OK}
-        return {name: reply.get(CONTENT, b"") for name, reply in good.items()}
+        return {
+            named[cell]: bytes(reply.payload)
+            for cell, reply in replies.items()
+            if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK and isinstance(reply.payload, BYTES)
+        }

@@ -6,40 +6,49 @@ Which file is read, and what is answered, is decided in the site's own folder: `
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import ReturnCode as TaskReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import make_reply as make_task_reply
 from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.f3.cellnet.defs import ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
 
 from fco_cli.federation.enrol import site_of
 from fco_cli.federation.flare_guards import SiteGuard
-from fco_cli.federation.flare_server import CONTENT, QUESTION
+from fco_cli.federation.flare_server import CHANNEL, QUESTION, READY
 from fco_cli.federation.site import Site
 
 
 class SiteExecutor(Executor):
-    """Hands questions to the site and answers back; `fco_ready` only shows that this process has started."""
+    """Hands questions to the site, one after another, and answers back."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.guard = SiteGuard()
+        self.guard, self.one_at_a_time = SiteGuard(), threading.Lock()
         self.site: Site | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         self.guard.handle_event(event_type, fl_ctx)
+        if event_type == EventType.ABOUT_TO_START_RUN:
+            workspace, cell = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT), fl_ctx.get_engine().get_cell().core_cell
+            cell.register_request_cb(CHANNEL, READY, lambda request: make_reply(ReturnCode.OK, body=b"here"))
+            cell.register_request_cb(CHANNEL, QUESTION, self._answer, workspace=workspace)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        reply = Shareable()
-        if task_name == QUESTION:
-            reply[CONTENT] = self._site(fl_ctx).answer(shareable[CONTENT])
-        return reply
+        return make_task_reply(TaskReturnCode.TASK_UNKNOWN)  # questions do not come by FLARE's own way
 
-    def _site(self, fl_ctx: FLContext) -> Site:
-        if self.site is None:
-            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
-            self.site = site_of(own, Path(workspace.get_startup_kit_dir()))
-        return self.site
+    def _answer(self, request: Any, workspace: Workspace) -> Any:
+        with self.one_at_a_time:
+            if self.site is None:
+                own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
+                self.site = site_of(own, Path(workspace.get_startup_kit_dir()))
+            return make_reply(ReturnCode.OK, body=self.site.answer(bytes(request.payload)))

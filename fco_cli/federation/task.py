@@ -23,6 +23,12 @@ from fco_cli.problem.models import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.custom import Custom
 
+UNKNOWN_THERE = {
+    "weights": "every row counts once",
+    "class_weight": "every row counts once",
+    "partition": "each of them is one client",
+}
+
 
 @dataclass(kw_only=True)
 class CustomAtSites(Custom):
@@ -44,9 +50,9 @@ class CustomAtSites(Custom):
             allowed = "auto, split, rows or none between sites"
             require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
         require(self.loss != "auto", "task.loss", self.loss, "named between sites: logistic, squared, ...")
-        require(not self.site_intercept, "task.site_intercept", True, "false between sites")
-        for key in ("weights", "class_weight", "partition"):
-            require(getattr(self, key) is None, f"task.{key}", getattr(self, key), "null between sites")
+        require(not self.site_intercept, "task.site_intercept", True, "false between sites: they share one intercept")
+        for key, why in UNKNOWN_THERE.items():
+            require(getattr(self, key) is None, f"task.{key}", getattr(self, key), f"null between sites: {why}")
 
     @property
     def clients_available(self) -> int | None:

@@ -72,6 +72,9 @@ class Working:
         shape = (jobs, problem.layout.size)
         received = {name: message.wanted(name, shape, problem.dtype) for name in algorithm.broadcast}
         received |= {name: message.wanted(name, (jobs,), float) for name in algorithm.clocks}
+        for name, values in received.items():
+            if not np.isfinite(values).all():  # a job whose state is not has left the stack
+                raise Refusal(f"train: the array {name} is not finite")
         self.memory.settle(self._outcomes(message))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.kept else self.initial

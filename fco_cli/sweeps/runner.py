@@ -113,7 +113,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
     # One thread for each of the two sums: the limit is the process's, and each alone would lift it for the other.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as beside:
         building = beside.submit(problem_of, run)
-        set_threads(run.threads or os.cpu_count() or 1)
+        set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
         problem = building.result()
         run.check_clients(problem.data.clients)
         run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)

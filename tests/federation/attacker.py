@@ -1,4 +1,5 @@
-"""Whoever holds the lead's kit and means ill: `python attacker.py HOME FILE`; FILE is what code of its own would make.
+"""Whoever holds the lead's kit and means ill: `python -m tests.federation.attacker HOME FILE`; FILE is what code of its
+own would make.
 
 Prints a line of JSON for every attempt.
 """
@@ -6,7 +7,9 @@ Prints a line of JSON for every attempt.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import itertools
 import json
 import logging
 import os
@@ -15,9 +18,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 from fco_cli.federation.enrol import LEAD, kit_of
 from fco_cli.federation.flare_link import FlareLink
 from fco_cli.federation.message import Message
+from tests.federation.test_site import BILLION, SESSION, STATE, TRAIN, at_work
+
+NUMBERS = itertools.count(1)
 
 logging.disable(logging.CRITICAL)
 
@@ -57,21 +65,37 @@ def with_class(path: str):
     return change
 
 
+def ask(link: FlareLink, kind: str, head: dict | None = None, **arrays: np.ndarray) -> Message:
+    """North's answer to the next question of one session."""
+    content = Message(kind, {"session": SESSION, "number": next(NUMBERS), **(head or {})}, arrays).packed()
+    return Message.unpacked(link.ask(["north"], content, 20)["north"])
+
+
 def main() -> None:
     home = Path(sys.argv[1])
     link = FlareLink(home, ["east", "north", "south"], 250)
-    session = link.session
-    answers = link.ask(["north"], Message("describe", {"session": "a" * 32, "number": 1}).packed(), 20)
-    tell("an honest question", Message.unpacked(answers["north"]).kind)
+    session, question = link.session, functools.partial(ask, link)
+    tell("an honest question", at_work(question).kind)
+    changes = {
+        "NaN": {"z": np.full((1, 6), np.nan)},
+        "infinity": {"z": np.full((1, 6), np.inf)},
+        "another shape": {"z": np.zeros((1, 7))},
+        "another type": {"z": np.zeros((1, 6), np.float32)},
+    }
+    answers = {what: question("train", TRAIN, **(STATE | change)) for what, change in changes.items()}
+    answers["a billion jobs"] = at_work(question, jobs=10**9)
     for what, content in {
         "garbage": b"\x00" * 64,
-        "a replay": Message("describe", {"session": "a" * 32, "number": 1}).packed(),
-        "another session": Message("describe", {"session": "b" * 32, "number": 9}).packed(),
-        "a shell kind": Message("shell", {"session": "a" * 32, "number": 2, "command": "id"}).packed(),
-        "a path": Message("prepare", {"session": "a" * 32, "number": 3, "task": {"data": "/etc/passwd"}}).packed(),
+        "a replay": Message("describe", {"session": SESSION, "number": 1}).packed(),
+        "another session": Message("describe", {"session": "b" * 32, "number": 97}).packed(),
+        "a shell kind": Message("shell", {"session": SESSION, "number": 98, "command": "id"}).packed(),
+        "a path": Message("prepare", {"session": SESSION, "number": 99, "task": {"data": "/etc/passwd"}}).packed(),
+        "out of order": Message("describe", {"session": SESSION, "number": 98}).packed(),
         "a big head": (10**9).to_bytes(8, "big") + b"{}",
+        "a billion numbers": BILLION,
     }.items():
-        answer = Message.unpacked(link.ask(["north"], content, 20)["north"])
+        answers[what] = Message.unpacked(link.ask(["north"], content, 20)["north"])
+    for what, answer in answers.items():
         tell(what, f"{answer.kind}: {answer.head.get('reason')}")
     link.key, key = "0" * 32, link.key
     try:

@@ -1,6 +1,7 @@
 """How long a round takes between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
 
-Prints the seconds to the first round, the median round with an evaluation in each and without, and of the simulation.
+Prints the seconds to the first round, then of a round, with an evaluation in each and without: the median, and the
+seconds of processor time that all processes together take for it, which other work on the machine does not change.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from omegaconf import OmegaConf
 
 from fco_cli import conf
@@ -19,6 +21,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.commands.loopback import Loopback
 from fco_cli.federation.clients import at_work
 from fco_cli.federation.settings import Flare, hang_up
+from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
@@ -29,7 +32,7 @@ SIZES = {"east": 60, "north": 85, "south": 43}
 
 def main() -> None:
     features, rounds = int(sys.argv[1]), int(sys.argv[2])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         data = files(Path(folder), features)
         with Loopback(Path(folder) / "parties", data) as federation:
             federation.up()
@@ -49,6 +52,7 @@ def files(folder: Path, features: int) -> dict[str, Path]:
 
 
 def measure(home: str, rounds: int) -> None:
+    set_threads(1)
     options: dict[str, Any] = {}
     for file in ("base/tabular.yaml", "task/custom.yaml"):
         options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
@@ -61,18 +65,27 @@ def measure(home: str, rounds: int) -> None:
         problem = placed.data(0, "float64").joined(psi)
         setup = Setup(placed, problem, hparams, 0, algorithm, clients=at_work(problem.data, hparams, 0))
         varying = Varying.in_rates(algorithm, psi, np.array([1e-5]), np.ones(1))
-        simulation, seconds = Simulation(setup, [Job()], varying), []
+        simulation, seconds, used = Simulation(setup, [Job()], varying), [], 0.0
         while True:
             now = time.monotonic()
             if not simulation.advance():
                 break
             seconds.append(time.monotonic() - now)
-            if len(seconds) == 1 and every == 1:
-                print(f"P = {problem.layout.size}: first round after {time.monotonic() - begin:.1f} s")
+            if len(seconds) == 1:
+                used = processor_seconds()
+                if every == 1:
+                    print(f"P = {problem.layout.size}: first round after {time.monotonic() - begin:.1f} s")
+        used = (processor_seconds() - used) / (rounds - 1)
         print(
-            f"evaluated every {every} rounds: median {np.median(seconds):.4f} s, "
-            f"fastest {min(seconds):.4f} s, 90 % below {np.quantile(seconds, 0.9):.4f} s"
+            f"evaluated every {every} rounds: median {np.median(seconds):.4f} s, fastest {min(seconds):.4f} s, "
+            f"90 % below {np.quantile(seconds, 0.9):.4f} s; {used:.4f} s of processor time"
         )
+
+
+def processor_seconds() -> float:
+    """Of this process and all that it has started."""
+    me = psutil.Process()
+    return sum(sum(one.cpu_times()[:2]) for one in (me, *me.children(recursive=True)))
 
 
 main()

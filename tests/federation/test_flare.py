@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,13 @@ def fco_run(*words: object) -> list[str]:
     return [sys.executable, "-m", "fco_cli.commands.run", *map(str, words)]
 
 
+def together(*commands: list[str]) -> None:
+    """Beside each other, to the good end of both."""
+    with ExitStack() as running:
+        processes = [running.enter_context(subprocess.Popen(command)) for command in commands]
+        assert [process.wait(300) for process in processes] == [0] * len(commands)
+
+
 def between_sites(federation: Loopback, output: Path, *words: str) -> list[str]:
     home = federation.home("coordinator")
     sites = f"federation.sites=[{','.join(NAMES)}]"
@@ -95,15 +102,14 @@ def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hosp
     grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
     fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
     where = between_sites(federation, tmp_path / "sites", *fixed, "federation.masks=true")
-    subprocess.run(fco_run(*grid, *simulated(hospitals, tmp_path / "here", *fixed)), check=True)
-    subprocess.run(fco_run(*grid, *where), check=True)
+    together(fco_run(*grid, *simulated(hospitals, tmp_path / "here", *fixed)), fco_run(*grid, *where))
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=4)
     assert {asked(federation, name)["keys"] for name in NAMES} == {1}
 
 
 def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=150", "hparams.eval_every=50"]
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=250", "hparams.eval_every=50"]
     where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
     command = [sys.executable, "-c", SAVING_OFTEN, *words, *where]
     with subprocess.Popen(command, start_new_session=True) as analyst:
@@ -112,18 +118,17 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
             federation.stop("north")
             federation.join("north")
             again = asked(federation, "north")["train"]
-            federation.wait(lambda: asked(federation, "north")["train"] > again + 10, "the run continues", 200)
+            federation.wait(lambda: asked(federation, "north")["train"] > again, "the run continues")
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
-    subprocess.run(command, check=True, timeout=300)
-    subprocess.run(fco_run(*words, *simulated(hospitals, tmp_path / "here")), check=True)
+    together(command, fco_run(*words, *simulated(hospitals, tmp_path / "here")))
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
 
 
 @pytest.mark.slow
 def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # as the sites have it
-    words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=1500", "hparams.eval_every=100"]
+    words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=4000", "hparams.eval_every=100"]
     begun = asked(federation, "north")["train"]
     with subprocess.Popen(
         fco_run(*words, *between_sites(federation, tmp_path / "sites", "federation.timeout=5"))
@@ -139,23 +144,26 @@ def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path,
 
 def test_what_the_lead_may_not_do(federation, tmp_path):
     home, ran = federation.home("coordinator"), tmp_path / "ran"
-    command = [sys.executable, HERE / "attacker.py", home, ran]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.federation.attacker", home, ran]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parents[1])
     outcomes = {}
     for line in done.stdout.splitlines():
         outcomes |= {json.loads(line)["what"]: json.loads(line)["outcome"]}
-    assert outcomes.pop("an honest question") == "describe"
+    assert outcomes.pop("an honest question") == "stack"
     assert "BYOC not permitted" in outcomes.pop("a job with code")
     assert outcomes.pop("a class off the list").startswith("FINISHED:ABNORMAL")
     assert "not found" in outcomes.pop("a shell command")
-    assert len(outcomes) == 9
+    assert len(outcomes) == 16
     for what, outcome in outcomes.items():
         assert outcome.startswith("refused: "), what
     assert not ran.exists()
     log = (federation.home("north") / "audit.jsonl").read_text().splitlines()
     refusals = [json.loads(line)["outcome"] for line in log if "refused" in line]
-    for reason in ("came twice", "another coordinator", "not known here", "no such key", "longer than it is"):
-        assert any(reason in line for line in refusals)
+    for reason in (
+        "came twice", "another coordinator", "not known here", "no such key", "longer than it is", "z is not finite",
+        "z is float64 [1, 7]", "z is float32", "max_numbers", "more numbers than it brings",
+    ):  # fmt: skip
+        assert any(reason in line for line in refusals), reason
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run
-from fco_cli.config.schemas import register
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
@@ -26,10 +24,8 @@ FEW = [
 
 
 @pytest.fixture(scope="module")
-def composed() -> Iterator[Callable[..., Run]]:
-    register()
-    with initialize_config_module("fco_cli.conf", version_base="1.3"):
-        yield lambda *words: Run.of(compose("config", overrides=["experiment=path", *FEW, *words]))
+def composed(path_run) -> Callable[..., Run]:
+    return lambda *words: path_run(*FEW, *words)
 
 
 @pytest.fixture

@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run
-from fco_cli.config.schemas import register
 
 FEW = ["path.strengths=4", "path.folds=3", "path.ratio=0.1", "path.tolerance=1e-3", "hparams.tolerance=1e-5"]
 
 
 @pytest.fixture(scope="module")
-def run_of() -> Iterator[Callable[..., Run]]:
+def run_of(path_run) -> Callable[..., Run]:
     """The run of experiment=path with these overrides, small unless they say otherwise."""
-    register()
-    with initialize_config_module("fco_cli.conf", version_base="1.3"):
-        yield lambda *overrides: Run.of(compose("config", overrides=["experiment=path", *FEW, *overrides]))
+    return lambda *overrides: path_run(*FEW, *overrides)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def answer(self: Site, content: bytes) -> bytes:
     if told.kind != "train":
         return told.packed()
     changed = {
-        1: lambda values: time.sleep(4) or values,
+        1: lambda values: time.sleep(2.5) or values,
         2: lambda values: np.full_like(values, np.nan),
         3: lambda values: np.full_like(values, np.inf),
         4: lambda values: values[:, 1:].astype(np.float32),
