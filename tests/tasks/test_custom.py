@@ -436,6 +436,16 @@ def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
         assert arrays["intercept"] == pytest.approx(own.mean())
 
 
+@pytest.mark.slow
+def test_a_table_of_a_million_columns(build, tmp_path):
+    wide = 10**6
+    rows = [f"{'ab'[k // 2]},{k % 2}," + ",".join(["0", "1"][j % (k + 2) > 0] for j in range(wide)) for k in range(4)]
+    header = "client,y," + ",".join(f"x{j}" for j in range(wide))
+    (tmp_path / "wide.csv").write_text("\n".join([header, *rows]) + "\n")
+    _, problem = build(tmp_path / "wide.csv", "task.holdout=none")
+    assert problem.layout.size == wide + 1
+
+
 @pytest.fixture
 def sparse(data) -> Path:
     """The same rows as `data`, stored entry by entry."""
