@@ -65,6 +65,7 @@ def write_writers(path: Path) -> None:
 SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their tasks have tests of their own
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "experiment", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALLEST]
 )

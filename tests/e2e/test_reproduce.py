@@ -80,6 +80,7 @@ def test_quick_runs_a_few(without_data):
     assert started == list(command.QUICK)
 
 
+@pytest.mark.ci
 def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, capsys):
     started, _ = without_data
     assert end_of("--leaderboard") == 0

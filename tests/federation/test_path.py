@@ -72,6 +72,7 @@ def test_the_bits_are_the_simulations(both, by):
     assert [bin["rows"] for bin in here.bins] == [bin["rows"] for bin in apart.bins]
 
 
+@pytest.mark.ci
 def test_through_masks(composed, at_sites, hospitals, signed):
     """The simulation in fixed point chooses the same, and what is told of the sites is told of all together."""
     words = ("hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
@@ -91,6 +92,7 @@ def test_through_masks(composed, at_sites, hospitals, signed):
         select(apart, apart.path, lambda: None)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("loss", ["squared", "softmax"])
 def test_other_losses(both, loss):
     """In a simulation squares are summed up as a matrix, at a site by rows: the digits agree, not the bits."""

@@ -56,6 +56,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_million_vectors_agree_with_sorting(family):
     """Eight families of 125,000."""
@@ -81,6 +82,7 @@ def only_in_the_sample(n: int, d: int) -> np.ndarray:
 LONG = FAMILIES | {"hidden from the sample": hidden_from_the_sample, "only in the sample": only_in_the_sample}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("family", LONG)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):

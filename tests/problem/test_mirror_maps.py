@@ -21,6 +21,8 @@ from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.sampling import Sampler
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SIZE, JOBS = 6, 5
 PAIRS = [
     (Entropy(), NoRegularizer()),
@@ -79,7 +81,6 @@ def domain_points(mirror: Mirror, regularizer: Regularizer) -> np.ndarray:
     return w
 
 
-@pytest.mark.machine_code
 @every_pair
 def test_there_and_back(mirror, regularizer):
     """to_primal(to_dual(w), 0) = w on the domain."""
@@ -100,7 +101,6 @@ def test_dual_is_the_gradient_of_h(mirror):
     np.testing.assert_allclose(to_dual(w), numeric, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.machine_code
 @every_pair
 @pytest.mark.parametrize("t", [0.0, 0.7])
 def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
@@ -122,7 +122,6 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
     np.testing.assert_allclose(w, numeric, atol=1e-5)
 
 
-@pytest.mark.machine_code
 @pytest.mark.parametrize(("mirror", "regularizer"), [pair for pair in PAIRS if pair[0].name != "euclidean"], ids=str)
 def test_primal_minimizes(mirror, regularizer):
     """Against a general solver on h + t psi - <z, .>, which knows nothing of closed forms."""
@@ -222,7 +221,6 @@ def test_a_pair_without_a_closed_form_is_refused_by_name():
         problem_with(Entropy(), all_regularizers()["l2_ball"](radius=1.0))
 
 
-@pytest.mark.machine_code
 @every_pair
 @pytest.mark.parametrize("t", [0.0, 0.7])
 def test_divergence_stays_visible(mirror, regularizer, t):

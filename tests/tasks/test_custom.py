@@ -51,6 +51,7 @@ def documented(language: str) -> str:
     return re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
 
 
+@pytest.mark.ci
 def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     for line in documented("").splitlines():
         command, *arguments = line.split()
@@ -76,6 +77,7 @@ def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     assert right / 300 > 0.9
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 def test_the_documented_estimator(table):
     frame = pd.read_csv(table)
