@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import json
 import sys
+import time
 from collections import Counter, deque
 from pathlib import Path
 
 from fco_cli.sweeps.slices import SLICE_SECONDS
 
-SCHEDULER_SECONDS = 1e-3  # of a task: measured by 1,000 empty ones on a LocalCluster, see README.md
+TASKS = (200, 1_000, 4_000)  # empty ones, to see what the scheduler and the client take for each
 WORKERS = (1, 10, 30, 100, 300, 1_000)
 
 
@@ -29,13 +30,27 @@ def stacks_in(folder: Path) -> tuple[list[float], int, int]:
     return list(seconds.values()), records, size
 
 
-def makespan(stacks: list[float], workers: int) -> tuple[float, int]:
-    """Seconds until the last slice is back, and the number of slices."""
+def seconds_of_empty_tasks() -> list[float]:
+    """Processor time of the scheduler and the client, which share this process, for one of so many."""
+    from distributed import Client, LocalCluster
+
+    found = []
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        client.gather(client.map(abs, range(50), pure=False))
+        for count in TASKS:
+            start = time.process_time()
+            client.gather(client.map(abs, range(count), pure=False))
+            found.append((time.process_time() - start) / count)
+    return found
+
+
+def makespan(stacks: list[float], workers: int, of_a_task: float) -> tuple[float, int]:
+    """Seconds until the last slice is back, and the number of slices, where the scheduler takes so long for each."""
     waiting, out, free, scheduler, tasks = deque(stacks), [], workers, 0.0, 0
     while waiting or out:
         while waiting and free:
             left = waiting.popleft()
-            scheduler, tasks, free = scheduler + SCHEDULER_SECONDS, tasks + 1, free - 1
+            scheduler, tasks, free = scheduler + of_a_task, tasks + 1, free - 1
             heapq.heappush(out, (scheduler + min(left, SLICE_SECONDS), max(0.0, left - SLICE_SECONDS)))
         back, left = heapq.heappop(out)
         scheduler, free = max(scheduler, back), free + 1
@@ -49,8 +64,12 @@ def main(folder: Path) -> None:
     total = sum(stacks)
     print(f"{records} records in {len(stacks)} stacks, {total:.0f} s, the longest {max(stacks):.0f} s")
     print(f"{size / records / 1e3:.0f} kB a record")
+    each = seconds_of_empty_tasks()
+    print(
+        "an empty task:", ", ".join(f"{one * 1e3:.2f} ms of {count:,}" for one, count in zip(each, TASKS, strict=True))
+    )
     for workers in WORKERS:
-        seconds, tasks = makespan(stacks, workers)
+        seconds, tasks = makespan(stacks, workers, max(each))
         print(f"| {workers:,} | {seconds:.0f} | {total / seconds / workers:.0%} | {tasks / seconds:.0f} |")
 
 
