@@ -109,7 +109,7 @@ def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hosp
 
 def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=250", "hparams.eval_every=50"]
+    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
     where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
     command = [sys.executable, "-c", SAVING_OFTEN, *words, *where]
     with subprocess.Popen(command, start_new_session=True) as analyst:
