@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
 
@@ -56,3 +58,35 @@ def run_stack(tmp_path) -> Callable[..., list[Outcome]]:
             return execute(runs, Silent(), stop)
 
     return run
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """Rows of a user: five clients of unequal size, features on different scales."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal((60, 3)) * [1, 10, 100] + [0, 5, -7]
+    client = np.repeat(["a", "b", "c", "d", "e"], [4, 20, 11, 15, 10])
+    np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 2, 60), client=client)
+    return tmp_path / "d.npz"
+
+
+@pytest.fixture
+def build(build_task):
+    """The task of a user's rows and its problem."""
+
+    def build(path: Path, *overrides: str):
+        run, problem = build_task("task=custom", f"task.path={path}", *overrides)
+        return run.task, problem
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def with_changes() -> Callable[..., Path]:
+    """A file of arrays with some of them replaced."""
+
+    def change(path: Path, **changes: Any) -> Path:
+        np.savez(path, **(dict(np.load(path)) | changes))
+        return path
+
+    return change

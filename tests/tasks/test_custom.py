@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
 from scipy.special import huber
 from sklearn.linear_model import PoissonRegressor
 
@@ -24,9 +23,7 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import read
-from fco_cli.federated_data.splits import Holdout, split
 from fco_cli.problem.losses import all_losses
-from fco_cli.problem.models import SparseLinear
 from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -88,31 +85,6 @@ def test_the_documented_estimator(table):
     assert scope["model"].score(scope["X"], frame["diagnosis"]) > 0.9
 
 
-@pytest.fixture
-def data(tmp_path) -> Path:
-    random = np.random.default_rng(1)
-    x = random.standard_normal((60, 3)) * [1, 10, 100] + [0, 5, -7]
-    client = np.repeat(["a", "b", "c", "d", "e"], [4, 20, 11, 15, 10])
-    np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 2, 60), client=client)
-    return tmp_path / "d.npz"
-
-
-@pytest.fixture
-def build(build_task):
-    """The task and its problem."""
-
-    def build(path: Path, *overrides: str):
-        run, problem = build_task("task=custom", f"task.path={path}", *overrides)
-        return run.task, problem
-
-    return build
-
-
-def with_changes(path: Path, **changes) -> Path:
-    np.savez(path, **(dict(np.load(path)) | changes))
-    return path
-
-
 def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(build, data):
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
@@ -120,87 +92,6 @@ def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(
     assert not np.allclose(problem.held_out.x.std(axis=0), 1)  # by the training rows' moments
     _, raw = build(data, "task.loss=logistic", "task.standardize=false")
     assert set(raw.data.x[:, 0]) | set(raw.held_out.x[:, 0]) == set(np.load(data)["x"][:, 0])
-
-
-def test_rows_of_every_client_are_held_out(build, data):
-    _, problem = build(data, "task.loss=logistic", "task.holdout=rows")
-    assert problem.data.sizes.tolist() == [3, 16, 9, 12, 8]
-    assert problem.held_out.sizes.tolist() == [1, 4, 2, 3, 2]
-    assert problem.held_out.trained_as.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_every_row_of_a_client_is_as_likely_to_be_held_out(data):
-    """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
-    rows = read(data)
-    holdouts = Holdout("holdout", "val", "rows", 0.2, "rows"), Holdout("test", "test", "none", 0.2, "none")
-    drawn = np.array([split(rows, *holdouts, seed).validation for seed in range(2000)])
-    own = drawn[:, rows.client == "c"]
-    assert (own.sum(axis=1) == 2).all()
-    # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
-    np.testing.assert_allclose(own.mean(axis=0), 2 / 11, atol=0.06)
-    assert abs((own[:, 0] & own[:, 1]).mean() - 1 / 55) < 0.02
-
-
-def test_whole_clients_are_held_out(build, data):
-    _, problem = build(data, "task.loss=logistic", "task.holdout=clients", "task.holdout_fraction=0.4")
-    assert (problem.data.clients, problem.held_out.clients) == (3, 2)
-    assert problem.held_out.trained_as.tolist() == [-1, -1]
-    assert sorted([*problem.data.sizes, *problem.held_out.sizes]) == [4, 10, 11, 15, 20]
-
-
-def test_the_file_s_split_is_held_out_where_there_is_one(build, data):
-    with_changes(data, split=np.where(np.arange(60) % 4 == 0, "val", "train"))
-    _, problem = build(data, "task.loss=logistic")
-    assert len(problem.held_out.y) == 15
-    with_changes(data, split=np.full(60, "test"))
-    with pytest.raises(UserError, match="its split leaves no rows to train on"):
-        build(data, "task.loss=logistic")
-
-
-def test_rows_of_the_test_split_neither_train_nor_validate(build, data):
-    parts = np.array(["train", "val", "test", "train"])[np.arange(60) % 4]
-    x = dict(np.load(data))["x"]
-    x[parts == "test"] += 1e6  # what it would do to the moments, were it seen
-    with_changes(data, split=parts, x=x)
-    _, problem = build(data, "task.loss=logistic")
-    assert (len(problem.data.y), len(problem.held_out.y), len(problem.test.y)) == (30, 15, 15)
-    assert np.abs(problem.data.x).max() < 10
-    assert (problem.test.x > 1000).all()
-    with_changes(data, split=np.where(parts == "val", "train", parts))
-    _, without = build(data, "task.loss=logistic")  # no rows validate by the file: they are drawn from those that train
-    assert len(without.test.y) == 15
-    assert 0 < len(without.held_out.y) < 15
-    assert len(without.data.y) + len(without.held_out.y) == 45
-
-
-def test_test_rows_do_not_depend_on_how_the_others_validate(build, data):
-    _, rows = build(data, "task.loss=logistic", "task.test=rows")
-    _, clients = build(data, "task.loss=logistic", "task.test=rows", "task.holdout=clients", "task.standardize=false")
-    assert rows.test.sizes.tolist() == clients.test.sizes.tolist() == [1, 4, 2, 3, 2]
-    assert rows.test.y.tolist() == clients.test.y.tolist()
-    assert rows.held_out.sizes.tolist() == [1, 3, 2, 2, 2]
-    assert rows.data.sizes.tolist() == [2, 13, 7, 10, 6]
-
-
-def test_test_metrics_are_in_the_result_and_not_in_the_rounds(run_stack, data, tmp_path):
-    settings = ["hparams.rounds=2", "algo=fedavg", "regularizer=none"]
-    run_stack([["task=custom", f"task.path={data}", "task.test=clients", *settings]])
-    (record,) = (tmp_path / "outputs" / "custom" / "fedavg").iterdir()
-    result = json.loads((record / "result.json").read_text())
-    assert set(result["test"]) == {"test_loss", "test_accuracy", "test_auc"}
-    assert not any("test" in name for name in (*result["final"], *result["summary"]))
-    assert "test" not in (record / "metrics.csv").read_text().splitlines()[0]
-
-
-def test_a_split_that_is_not_there_is_refused(build, data):
-    with pytest.raises(UserError, match=r"task\.holdout: got 'split'"):
-        build(data, "task.loss=logistic", "task.holdout=split")
-
-
-def test_nothing_need_be_held_out(build, data):
-    _, problem = build(data, "task.loss=logistic", "task.holdout=none")
-    assert problem.validation is None
-    assert len(problem.data.y) == 60
 
 
 @pytest.mark.parametrize(
@@ -227,7 +118,7 @@ def test_settings_out_of_range_are_refused(make_run, data, setting):
 
 
 @pytest.mark.parametrize(("loss", "allowed"), [("logistic", "0 or 1"), ("poisson", "whole numbers >= 0")])
-def test_labels_that_do_not_fit_the_loss_are_refused(build, data, loss, allowed):
+def test_labels_that_do_not_fit_the_loss_are_refused(build, data, loss, allowed, with_changes):
     y = np.load(data)["y"]
     y[30] = -3
     with pytest.raises(UserError, match=rf"d\.npz: client 'c', row 30: label -3; the {loss} loss needs {allowed}"):
@@ -257,7 +148,7 @@ def test_metrics_fit_the_loss(build, data, loss):
 
 
 @pytest.mark.parametrize("loss", ["huber", "poisson"])
-def test_the_optimum_is_that_of_other_software(run_stack, data, tmp_path, loss):
+def test_the_optimum_is_that_of_other_software(run_stack, data, tmp_path, loss, with_changes):
     """On all rows alike, with no regularizer: scikit-learn's for Poisson, SciPy's of the formula for Huber."""
     x, random = np.random.default_rng(2).standard_normal((60, 3)), np.random.default_rng(4)
     mean = x @ [0.5, -0.3, 0] + 1
@@ -289,7 +180,7 @@ def test_every_number_of_a_loss_has_its_key():
     assert keys <= {field.name for field in fields(Custom)}
 
 
-def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, data, tmp_path):
+def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, data, tmp_path, with_changes):
     with_changes(
         data, y=np.arange(60) % 3, classes=np.array(["low", "mid", "high"]), features=np.array(["p", "q", "r"])
     )
@@ -313,7 +204,7 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": classes, "sparse": False}
 
 
-def test_values_without_room_in_the_precision_are_refused(build, data):
+def test_values_without_room_in_the_precision_are_refused(build, data, with_changes):
     x = np.load(data)["x"]
     x[7, 1] = 1e300
     with_changes(data, x=x)
@@ -370,7 +261,7 @@ def test_labels_choose_the_loss(build, tmp_path, y, loss):
     assert problem.loss.name == loss
 
 
-def test_weights_are_carried_to_the_clients_rows(build, data):
+def test_weights_are_carried_to_the_clients_rows(build, data, with_changes):
     given = np.arange(60) % 4 / 2
     with_changes(data, weights=given)
     _, problem = build(data, "task.holdout=none")
@@ -381,7 +272,7 @@ def test_weights_are_carried_to_the_clients_rows(build, data):
     assert len(problem.held_out.row_weights) == len(problem.held_out.y)
 
 
-def test_balanced_classes_count_alike(build, data):
+def test_balanced_classes_count_alike(build, data, with_changes):
     with_changes(data, y=np.arange(60) % 5 == 0)
     _, problem = build(data, "task.class_weight=balanced")
     weights, y = problem.data.row_weights, problem.data.y
@@ -411,7 +302,7 @@ def test_words_for_labels_are_no_numbers(build, tmp_path):
         build(tmp_path / "t.csv", "task.loss=squared")
 
 
-def test_labels_that_are_all_the_same_are_refused(build, data):
+def test_labels_that_are_all_the_same_are_refused(build, data, with_changes):
     for loss in ("logistic", "squared"):
         with pytest.raises(UserError, match=r"d.npz: every label is 1: there is nothing to learn"):
             build(with_changes(data, y=np.ones(60)), f"task.loss={loss}")
@@ -446,64 +337,6 @@ def test_a_table_of_a_million_columns(build, tmp_path):
     (tmp_path / "wide.csv").write_text("\n".join([header, *rows]) + "\n")
     _, problem = build(tmp_path / "wide.csv", "task.holdout=none")
     assert problem.layout.size == wide + 1
-
-
-@pytest.fixture
-def sparse(data) -> Path:
-    """The same rows as `data`, stored entry by entry."""
-    arrays = dict(np.load(data))
-    x = csr_array(arrays.pop("x"))
-    path = data.with_name("sparse.npz")
-    np.savez(path, data=x.data, indices=x.indices, indptr=x.indptr, shape=x.shape, **arrays)
-    return path
-
-
-def test_sparse_rows_are_the_same_problem(build, data, sparse):
-    settings = ["task.standardize=false", "task.test=clients", "task.class_weight=balanced"]
-    _, dense = build(data, *settings)
-    _, other = build(sparse, *settings)
-    assert isinstance(other.model, SparseLinear)
-    w = np.array([[0.1, -0.02, 0.003, 0.5]])
-    for mine, theirs in ((other.risk(w), dense.risk(w)), (other.validation(w), dense.validation(w))):
-        np.testing.assert_allclose(mine.value, theirs.value, rtol=1e-12)
-        np.testing.assert_allclose(mine.gradient, theirs.gradient, rtol=1e-10)
-    np.testing.assert_allclose(other.scores_on(other.test, w), dense.scores_on(dense.test, w), rtol=1e-12)
-
-
-def test_sparse_rows_are_not_centered(build, sparse):
-    with pytest.raises(UserError, match=r"task\.standardize: got True, must be false: centered, the sparse rows"):
-        build(sparse)
-
-
-@pytest.mark.parametrize("way", ["quantity", "features"])
-def test_sparse_rows_are_dealt(build, sparse, way):
-    settings = ["task.standardize=false", f"task.partition={way}", "task.partition_clients=3", "task.holdout=none"]
-    _, problem = build(with_changes(sparse, client=np.full(60, "all")), *settings)
-    assert problem.data.clients == 3
-    assert problem.data.sizes.sum() == 60
-
-
-def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
-    settings = ["hparams.rounds=2", "task.standardize=false", "hparams.client_lr=1e-4"]
-    run_stack([["task=custom", f"task.path={sparse}", *settings]])
-    (record,) = (tmp_path / "outputs" / "custom" / "feddualavg").iterdir()
-    model = np.load(record / "linear_model.npz")
-    assert {row["feature"] for row in csv.DictReader((record / "model.csv").read_text().splitlines())} <= {
-        "x0",
-        "x1",
-        "x2",
-    }
-    scores = read(sparse).x @ model["coef"][0] + model["intercept"]
-    shares = pd.read_csv(io.StringIO(predictions(record, sparse)))["probability of 1"]
-    np.testing.assert_allclose(shares, 1 / (1 + np.exp(-scores)), rtol=1e-8)
-    (tmp_path / "new.svm").write_text("0 1:2.5\n")
-    assert predictions(record, tmp_path / "new.svm").count("\n") == 2
-    (tmp_path / "new.svm").write_text("0 3:2.5\n")
-    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model 3"):
-        predictions(record, tmp_path / "new.svm")
-    (tmp_path / "new.csv").write_text("x0,x1,x2\n1,2,3\n")
-    with pytest.raises(UserError, match="must hold sparse rows"):
-        predictions(record, tmp_path / "new.csv")
 
 
 def test_times_until_an_event_are_learnt_by_the_cox_loss(build, tmp_path):
