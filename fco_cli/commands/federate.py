@@ -33,7 +33,7 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     host = arguments.address.rpartition(":")[0]
     require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
     require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")
-    enrol.restrict(enrol.kit_of(home, host), True, {})
+    enrol.restrict(enrol.kit_of(home, host), True, home, {})
     _say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
     _say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
     enrol.start(enrol.kit_of(home, host), "server", f"org={enrol.ORGANIZATION}")
@@ -88,9 +88,9 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
         enrol.package(signed, name, home, arguments.fingerprint)
-    enrol.restrict(kit, False, own)
+    enrol.restrict(kit, False, home, own)
     rows, features = site.file.data.x.shape
-    _say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / 'audit.jsonl'}")
+    _say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.FILE}")
     _say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrol.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 

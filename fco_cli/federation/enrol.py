@@ -17,24 +17,17 @@ import yaml
 
 from fco_cli.errors import UserError, require
 from fco_cli.federated_data.source import Columns
+from fco_cli.federation.audit import FILE
+from fco_cli.federation.flare_handshakes import VERBOSITY
 from fco_cli.federation.masks import Badge
 from fco_cli.federation.policy import Policy
+from fco_cli.federation.rights import LEADS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
 from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.site import Site
 
 PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
-SITE_CLASS = "fco_cli.federation.flare_site.SiteExecutor"
-SERVER_CLASS = "fco_cli.federation.flare_server.RelayController"
 GUARDS = "fco_cli.federation.flare_guards"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-
-# What a party lets the others do, whoever they are: the lead submits jobs without code and manages those alone.
-RIGHTS = {
-    "submit_job": "none", "clone_job": "none", "manage_job": "none", "download_job": "none",
-    "view": "any", "operate": "none", "byoc": "none", "shell_commands": "none",
-}  # fmt: skip
-LEADS = {"submit_job": "any", "manage_job": "n:submitter", "download_job": "n:submitter"}
-ROLES = ("project_admin", "org_admin", "lead", "member")
 
 
 def kit_of(home: Path, name: str) -> Path:
@@ -122,7 +115,7 @@ def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
     )
 
 
-def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
+def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
     """What this party decides, whatever a kit brings: one class, nobody's code, no shell, no logs sent away."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
@@ -133,7 +126,8 @@ def restrict(kit: Path, server: bool, own: dict[str, Any]) -> None:
         next(one for one in components if one["id"] == "job_manager")["args"]["uri_root"] = str(kit / "jobs")
     else:
         resources["allow_log_streaming"] = False
-    guard = {"id": "fco_guard", "path": f"{GUARDS}.{'ServerGuard' if server else 'SiteGuard'}", "args": {}}
+    name = "ServerGuard" if server else "SiteGuard"
+    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / FILE)}}
     resources["components"] = [*components, guard]
     rights = {role: RIGHTS | (LEADS if role == "lead" else {}) for role in ROLES}
     policy = {"format_version": "1.0", "permissions": rights}
@@ -158,6 +152,6 @@ def start(kit: Path, party: str, *words: str) -> NoReturn:
     """Become FLARE's process of that party; threads are of no use to one client, and would wait for each other."""
     module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
-    os.environ["NUMBA_NUM_THREADS"] = "1"
+    os.environ |= {"NUMBA_NUM_THREADS": "1"} | (VERBOSITY if party == "server" else {})
     command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
     os.execv(sys.executable, [*command, "--set", "secure_train=true", *words, "config_folder="])

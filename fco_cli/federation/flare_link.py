@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError
-from fco_cli.federation.enrol import LEAD, SERVER_CLASS, SITE_CLASS, kit_of
+from fco_cli.federation.enrol import LEAD, kit_of
+from fco_cli.federation.rights import SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,6 @@ class FlareLink:
             "path": SERVER_CLASS,
             "args": {"key": self.key, "sites": self.sites, "idle": IDLE_SECONDS},
         }
-        executor = {"tasks": ["*"], "executor": {"path": SITE_CLASS, "args": {}}}
         files = {
             "meta.json": {
                 "name": "fco",
@@ -159,7 +159,7 @@ class FlareLink:
                 "deploy_map": {"relay": ["server"], "site": self.sites},
             },
             "relay/config/config_fed_server.json": {"format_version": 2, "workflows": [relay], "components": []},
-            "site/config/config_fed_client.json": {"format_version": 2, "executors": [executor], "components": []},
+            "site/config/config_fed_client.json": SITE_JOB,
         }
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

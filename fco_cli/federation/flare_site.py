@@ -18,10 +18,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.shareable import make_reply as make_task_reply
 from nvflare.apis.signal import Signal
-from nvflare.apis.workspace import Workspace
 from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
+from fco_cli.federation.audit import FILE
 from fco_cli.federation.enrol import site_of
 from fco_cli.federation.flare_guards import SiteGuard
 from fco_cli.federation.flare_server import CHANNEL, QUESTION, READY
@@ -33,22 +33,23 @@ class SiteExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guard, self.one_at_a_time = SiteGuard(), threading.Lock()
+        self.one_at_a_time = threading.Lock()
         self.site: Site | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        self.guard.handle_event(event_type, fl_ctx)
         if event_type == EventType.ABOUT_TO_START_RUN:
             workspace, cell = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT), fl_ctx.get_engine().get_cell().core_cell
+            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
+            SiteGuard(str(Path(own["home"]) / FILE)).handle_event(event_type, fl_ctx)
             cell.register_request_cb(CHANNEL, READY, lambda request: make_reply(ReturnCode.OK, body=b"here"))
-            cell.register_request_cb(CHANNEL, QUESTION, self._answer, workspace=workspace)
+            startup = Path(workspace.get_startup_kit_dir())
+            cell.register_request_cb(CHANNEL, QUESTION, self._answer, own=own, startup=startup)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         return make_task_reply(TaskReturnCode.TASK_UNKNOWN)  # questions do not come by FLARE's own way
 
-    def _answer(self, request: Any, workspace: Workspace) -> Any:
+    def _answer(self, request: Any, own: dict[str, Any], startup: Path) -> Any:
         with self.one_at_a_time:
             if self.site is None:
-                own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
-                self.site = site_of(own, Path(workspace.get_startup_kit_dir()))
+                self.site = site_of(own, startup)
             return make_reply(ReturnCode.OK, body=self.site.answer(bytes(request.payload)))

@@ -1,21 +1,14 @@
-"""What a site decides for itself, in its own `site.yaml`, and what it writes down of what it was asked."""
+"""What a site decides for itself, in its own `site.yaml`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from fco_cli.errors import UserError, require
-from fco_cli.federation.message import Message
 from fco_cli.federation.typed import typed
 from fco_cli.files import as_yaml
 
@@ -62,44 +55,9 @@ class Policy:
         if allowed is not None and name not in allowed:
             raise Refusal(f"its policy does not allow {name} ({key}: {', '.join(allowed) or 'none'})")
 
-
-class Audit:
-    """A line for every message: when, its kind, size and hash, and what became of it. Never a row, never a number."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        text = path.read_text(errors="replace") if path.exists() else ""
-        if text and not text.endswith("\n"):  # a kill or a power failure can tear the last line
-            self._append("\n")
-        entries = audited(text)
-        self.answered = Counter(entry["kind"] for entry in entries if entry["outcome"] == "answered")
-
-    def write(self, kind: str, content: bytes, outcome: str) -> None:
-        entry = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "kind": kind,
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "outcome": outcome,
-        }
-        self._append(json.dumps(entry) + "\n")
-        self.answered[kind] += outcome == "answered"
-
-    def check(self, message: Message, policy: Policy) -> None:
-        """Refuse what is beyond the limits over all runs."""
-        limits = {"train": policy.max_rounds, "evaluate": policy.max_evaluations}
-        limit = limits.get(message.kind)
-        if limit is not None and self.answered[message.kind] >= limit:
-            what = "rounds" if message.kind == "train" else "evaluations"
+    def check_limits(self, kind: str, answered: Mapping[str, int]) -> None:
+        """Whether one more question of that kind is within the limits over all runs."""
+        limits = {"train": ("rounds", self.max_rounds), "evaluate": ("evaluations", self.max_evaluations)}
+        what, limit = limits.get(kind, ("", None))
+        if limit is not None and answered[kind] >= limit:
             raise Refusal(f"its limit of {limit} {what} is reached (site.yaml: max_{what})")
-
-    def _append(self, text: str) -> None:
-        with self.path.open("a") as file:
-            file.write(text)
-
-
-def audited(text: str) -> Iterator[dict[str, Any]]:
-    """The lines of an audit file that are whole."""
-    for line in text.splitlines():
-        with suppress(json.JSONDecodeError):
-            yield json.loads(line)

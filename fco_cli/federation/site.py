@@ -12,9 +12,10 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
+from fco_cli.federation.audit import FILE, Audit
 from fco_cli.federation.masks import MASKED, Badge, Masks
 from fco_cli.federation.message import BadMessage, Message
-from fco_cli.federation.policy import Audit, Policy, Refusal
+from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.telling import Telling
 from fco_cli.federation.working import Working
@@ -27,7 +28,7 @@ class Site:
 
     def __init__(self, name: str, file: SiteFile, policy: Policy, folder: Path, badge: Badge | None = None) -> None:
         self.name, self.file, self.policy = name, file, policy
-        self.audit = Audit(folder / "audit.jsonl")
+        self.audit = Audit(folder / FILE)
         self.telling = telling = Telling(name, file, policy)
         self.working = working = Working(telling, folder / "memory")
         self.masks = masks = Masks(name, badge)
@@ -75,7 +76,7 @@ class Site:
             raise Refusal("a message came twice, or too late")
         self.number = number
         self.policy.check("messages", message.kind)
-        self.audit.check(message, self.policy)
+        self.policy.check_limits(message.kind, self.audit.answered)
         if self.policy.masks and message.kind in MASKED and not self.masks.agreed:
             raise Refusal("its policy answers through masks only (masks: true; federation.masks=true)")
         if message.kind == "own" and (self.policy.masks or self.masks.agreed):

@@ -55,6 +55,12 @@ def with_code(folder: Path) -> None:
     (folder / "site/custom/mine.py").write_text(f"open('{sys.argv[2]}', 'w').close()\n")
 
 
+def as_super(folder: Path) -> None:
+    """With code, and a server that gives the job another submitter (usurper/)."""
+    with_code(folder)
+    (folder / "site/custom/as_super").touch()
+
+
 def with_class(path: str):
     def change(folder: Path) -> None:
         config = folder / "site/config/config_fed_client.json"
@@ -119,7 +125,11 @@ def main() -> None:
     link = FlareLink.__new__(FlareLink)
     link.sites, link.key = ["east", "north", "south"], "k"
     link.session = FlareLink.session_of(kit_of(home, LEAD), time.monotonic() + 20)
-    jobs = {"a job with code": with_code, "a class off the list": with_class("subprocess.Popen")}
+    jobs = {
+        "a job with code": with_code,
+        "a job with code, as super": as_super,
+        "a class off the list": with_class("subprocess.Popen"),
+    }
     jobs = {what: submitted(link, change) for what, change in jobs.items()}
     for what, job in jobs.items():
         tell(what, ended(link, job))

@@ -32,7 +32,7 @@ class Probe(FLComponent):
                 cell.core_cell.add_outgoing_request_filter("*", "*", lie)
             for topic in ("sys.report_version", "sys.shell", "sys.report_env"):
                 request = new_cell_message({}, Message(topic, "touch " + os.environ["PROBE"] + ".ran"))
-                reply = cell.send_request(target="north", channel="admin", topic=topic, request=request, timeout=1.5)
+                reply = cell.send_request(target="north", channel="admin", topic=topic, request=request, timeout=0.5)
                 outcomes[f"{origin}: {topic}"] = reply.get_header(MessageHeaderKey.RETURN_CODE, "")
         with open(os.environ["PROBE"] + ".part", "w") as file:
             json.dump(outcomes, file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fco_cli.federation.policy import Audit, audited
+from fco_cli.federation.audit import Audit, audited
 
 
 def test_a_torn_line_costs_only_itself(tmp_path):

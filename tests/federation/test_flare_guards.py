@@ -1,0 +1,56 @@
+"""Which jobs a site lets in; the attacks with real processes are in test_flare.py."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+import pytest
+
+pytest.importorskip("nvflare")
+from fco_cli.federation.flare_guards import CONFIG, LONGEST_CONFIG, SIGNATURES, is_ours
+from fco_cli.federation.flare_link import FlareLink
+
+
+def packed(files: dict[str, str]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as app:
+        for name, text in files.items():
+            app.writestr(name, text)
+    return made.getvalue()
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, str]:
+    """The site's part of the job that `fco-run` writes."""
+    link = FlareLink.__new__(FlareLink)
+    link.sites, link.key = ["north"], "k"
+    link._write_job(tmp_path)
+    site = tmp_path / "site"
+    return {str(path.relative_to(site)): path.read_text() for path in site.rglob("*") if path.is_file()}
+
+
+def test_the_job_of_fco_run_with_its_signatures_is_let_in(files):
+    signed = files | {f"{folder}{name}": "{}" for name in SIGNATURES for folder in ("", "config/")}
+    assert is_ours(packed(signed))
+
+
+@pytest.mark.parametrize("extra", ["custom/mine.py", "config/config_exchange.json", "config/../config/more.json", "x"])
+def test_a_job_with_anything_more_is_not(files, extra):
+    assert not is_ours(packed(files | {extra: "{}"}))
+
+
+def test_nor_one_that_names_something_else(files):
+    job = json.loads(files[CONFIG])
+    job["executors"][0]["executor"]["path"] = "subprocess.Popen"
+    assert not is_ours(packed(files | {CONFIG: json.dumps(job)}))
+    assert not is_ours(packed(files | {CONFIG: files[CONFIG].replace("{}", '{"guard": null}')}))
+
+
+def test_nor_what_is_no_job_at_all(files):
+    assert not is_ours(packed({}))
+    assert not is_ours(b"PK")
+    assert not is_ours(None)  # type: ignore[arg-type]
+    assert not is_ours(packed({CONFIG: files[CONFIG] + " " * LONGEST_CONFIG}))
+    assert not is_ours(packed({CONFIG: "{"}))

