@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.algorithms.fixed_point import as_numbers
+from fco_cli.errors import UserError
 from fco_cli.federation.message import Message
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.sites import Agreement, from_site
+from fco_cli.federation.sites import MOST_BYTES, Agreement, from_site
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
@@ -143,3 +144,12 @@ class SiteRows(Elsewhere):
             with from_site(name):
                 largest = max(largest, float(answer.wanted("largest", (1,), float)[0]))
         return largest
+
+    def jobs_at_once(self, broadcast: int, sent: int, size: int) -> int:
+        """All sites' answers come in one message; in an evaluation each is a gradient."""
+        vectors = max(broadcast, len(self.names) * max(sent, 1))
+        one = vectors * size * np.dtype(float).itemsize
+        if one > MOST_BYTES:
+            allowed = f"a message can have {MOST_BYTES / 1e9:.1f} GB"
+            raise UserError(f"federation: {vectors} vectors of {size:,} parameters are {one / 1e9:.1f} GB; {allowed}")
+        return MOST_BYTES // one

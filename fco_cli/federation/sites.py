@@ -16,6 +16,7 @@ from fco_cli.federation.telling import code_digest
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
+MOST_BYTES = 2**31 - 2**25  # of a message: NVIDIA FLARE's frames have a little less than 2 GiB
 COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
 
 

@@ -149,6 +149,10 @@ class Elsewhere(ClientData, ABC):
     def smoothness(self, seed: int, batch_size: int) -> float:
         """The largest eigenvalue of a Hessian over batches of every client."""
 
+    @abstractmethod
+    def jobs_at_once(self, broadcast: int, sent: int, size: int) -> int:
+        """How many jobs a round can have with so many vectors of that size to and from every client; refuses none."""
+
 
 class Batches(NamedTuple):
     """The batches of one client: batch k is the rows `order[edges[k]:edges[k+1]]` of x and y, read in place."""

@@ -23,7 +23,7 @@ from fco_cli.selection.largest import null_model, turned
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for, holder_of
-from fco_cli.sweeps.runner import bytes_per_job
+from fco_cli.sweeps.runner import jobs_at_once
 
 MEMORY = 512 * 2**20  # bytes of a stack's state
 
@@ -68,7 +68,7 @@ def solve(
     times = relative(run.hparams.client_lr)
     rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
     jobs: list[Job] = []
-    size = max(1, int(MEMORY / bytes_per_job(run, problem)))
+    size = jobs_at_once(run, problem, MEMORY)
     for low in range(0, len(regularizers), size):
         part = regularizers[low : low + size]
         varying = Varying(

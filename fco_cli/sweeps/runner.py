@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
+from fco_cli.algorithms.protocol import Federated
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.problem.compiled import set_threads
+from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.convergence import Verdict, judge
@@ -136,7 +138,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
         else:
             record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
-    size = max(1, int(memory_mb * 2**20 / bytes_per_job(first, problem)))
+    size = jobs_at_once(first, problem, memory_mb * 2**20)
     # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
     for done in sorted({job.round for job in jobs}):
         members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == done]
@@ -179,6 +181,16 @@ def bytes_per_job(run: Run, problem: Problem) -> int:
     return run.method.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
         clients, len(run.method.kept), size, itemsize
     )
+
+
+def jobs_at_once(run: Run, problem: Problem, memory: int) -> int:
+    """How many jobs go together: as many as the memory has room for, and between sites a message."""
+    most = max(1, memory // bytes_per_job(run, problem))
+    if isinstance(problem.data, Elsewhere):
+        method = run.method
+        assert isinstance(method, Federated)
+        most = min(most, problem.data.jobs_at_once(len(method.broadcast), len(method.sent), problem.layout.size))
+    return most
 
 
 def _simulate(
