@@ -21,7 +21,7 @@ import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, Counted, aggregate, of_sum, summed
 from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
-from fco_cli.algorithms.transforms import NoTransform, Transform
+from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
 from fco_cli.problem.compiled import Kernel, specialize
@@ -130,8 +130,8 @@ class Algorithm(ABC):
     def costs(self, cohort: Cohort | None) -> Costs:
         return Costs()
 
-    def spent(self, rounds: int, sampled: int, dropped: Array) -> dict[str, Array]:
-        """Metrics [J] of what the messages of so many rounds give away; `dropped` [J] of them were not finite."""
+    def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
+        """Metrics [J] of what so many rounds give away (`Transform.spent`); `dropped` [J] messages were not finite."""
         return {}
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
@@ -357,8 +357,9 @@ class Federated(Algorithm):
         sent = self.transform.bytes_of(self.problem.layout.size, self.problem.dtype.itemsize, self._transform_numbers)
         return Costs(up, down, up * sent, down * vector, proxes, len(cohort.order))
 
-    def spent(self, rounds: int, sampled: int, dropped: Array) -> dict[str, Array]:
-        return self.transform.spent(rounds, sampled, self.problem.data.clients, dropped, self._transform_numbers)
+    def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
+        clients, numbers = self.problem.data.clients, self._transform_numbers
+        return self.transform.spent(rounds, sampled, clients, dropped, numbers, evaluated)
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
         return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))

@@ -116,10 +116,13 @@ class Run:
         """Between sites there are no pooled rows, and a client's model stays with it."""
         if self.federation.apart:
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
-            hidden = not self.federation.masked or self.algo.personal is None
+            hidden = not (self.federation.masked or self.federation.noisy) or self.algo.personal is None
             allowed = f"one without personal models: {self.algo.name}'s do well or not at each site, which is no sum"
             require(hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
+            exact = self.path is None or not self.federation.noisy
+            allowed = "one without a path where federation.evaluation_noise is set: a path is chosen by exact sums"
+            require(exact, "experiment", "path", allowed)
 
     def check_memory(self) -> None:
         """Refuse what would not fit this machine, before anything is drawn, read or waited for."""

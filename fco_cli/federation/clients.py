@@ -17,6 +17,7 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
+from fco_cli.algorithms.transforms import Evaluated
 from fco_cli.federation.elsewhere import Answers, SiteRows
 from fco_cli.federation.message import Message
 from fco_cli.federation.sites import from_site
@@ -191,6 +192,11 @@ class AtSites(Clients):
             with from_site(name):
                 if not answer.value("known", bool):
                     raise DamagedMemory(f"{name} does not know what it remembered in round {self.done}")
+
+    def evaluated(self, evaluations: int) -> Evaluated:
+        """Each asks about every part; the test rows once, and once for the gradient that convergence is judged by."""
+        parts, test, noise = 1 + (self.problem.held_out is not None), self.problem.test is not None, self.sites.noise
+        return Evaluated(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
 
     def ended(self) -> None:
         if self._remembering:

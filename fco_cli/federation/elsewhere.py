@@ -114,6 +114,8 @@ class SiteRows(Elsewhere):
     def sums(self, w: Array, width: int) -> tuple[Array, Array] | None:
         """What every site knows of its scores, [M, J, width], and of how many rows [M], masked of all together; nothing
         where one of them does not tell."""
+        if self.agreement.sites.noise is not None:
+            return None
         w = np.ascontiguousarray(w, dtype=float)
         answers = self.last.get(w.tobytes()) or self._asked(w, None)
         if not answers.all_have("sums"):
@@ -123,12 +125,13 @@ class SiteRows(Elsewhere):
 
     def _asked(self, w: Array, weights: Array | None, gradient: bool = False, spread: bool = False) -> Answers:
         """The sites' answers about these models; the last ones are kept, for there is more to learn from them."""
-        bits, known = self.agreement.sites.mask_bits, SUMS.get(type(self.loss))
+        bits, noise, known = self.agreement.sites.mask_bits, self.agreement.sites.noise, SUMS.get(type(self.loss))
         head = {
             "jobs": len(w),
             "part": self.part,
             "gradient": gradient,
             "weights": None if weights is None else dict(zip(self.names, weights.tolist(), strict=True)),
+            "noise": None if noise is None or weights is None else noise.told(weights, self.sizes),
             "sums": known is not None and (known.additive or bits is None),
             "spread": spread,
         }
@@ -138,6 +141,10 @@ class SiteRows(Elsewhere):
         return answers
 
     def smoothness(self, seed: int, batch_size: int) -> float:
+        if self.agreement.sites.noise is not None:
+            raise UserError(
+                "federation.evaluation_noise: the sites' curvature is not covered; give hparams.client_lr a number"
+            )
         answers = self.agreement.ask("curvature", {"seed": seed, "batch_size": batch_size}, who=self.names)
         largest = 0.0
         for name, answer in answers.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.format import Features, FederatedData
+from fco_cli.federated_data.format import Features, FederatedData, first_row
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federated_data.readers import fingerprint, read_alone
 from fco_cli.federated_data.source import Columns
@@ -42,6 +42,13 @@ class Split:
     def summary(self, name: str) -> Summary:
         """What the site tells of the rows that train."""
         return Summary.of(name, self._raw(self.parts.training))
+
+    def check_bare(self) -> None:
+        """Whether nothing must be told of the rows to prepare them: numbers only, and none is missing."""
+        if self.data.levels or first_row(np.isnan, self.data.x) is not None:
+            raise Refusal(
+                "it has words or missing values, of which it would have to tell (federation.evaluation_noise)"
+            )
 
     def table(self) -> Features:
         """The rows that train, of which medians are asked."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
 from fco_cli.federation.masks import FEWEST
+from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.problem.registry import members
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
@@ -37,6 +38,10 @@ class Federation:
     def masked(self) -> bool:
         return False
 
+    @property
+    def noisy(self) -> bool:
+        return False
+
 
 @dataclass(kw_only=True)
 class InThisProcess(Federation):
@@ -55,6 +60,8 @@ class Flare(Federation):
     timeout: float = 60.0  # seconds to wait for an answer
     patience: float = 600.0  # and for the server, or a site, that is not there
     min_sites: int | None = None  # of a round; null: it needs all that were asked
+    evaluation_noise: float | None = None  # on evaluations (noise.py); null: they are exact
+    evaluation_norm: float = 1.0  # of what a site tells of a model, before it is weighted, if there is noise
     masks: bool = False  # whether sites hide their numbers in sums over all of them (masks.py)
 
     def __post_init__(self) -> None:
@@ -65,6 +72,7 @@ class Flare(Federation):
             require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
         require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
+        _ = self._noise
         if self.masks:
             allowed = f"at least {FEWEST} with federation.masks: of two each knows the other's numbers from their sum"
             require(len(self.sites) >= FEWEST, "federation.sites", self.sites, allowed)
@@ -74,6 +82,15 @@ class Flare(Federation):
     @property
     def masked(self) -> bool:
         return self.masks
+
+    @property
+    def noisy(self) -> bool:
+        return self._noise is not None
+
+    @property
+    def _noise(self) -> EvaluationNoise | None:
+        noise = self.evaluation_noise
+        return None if noise is None else EvaluationNoise(self.evaluation_norm, noise)
 
     def placed(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.task import CustomAtSites
@@ -87,8 +104,12 @@ class Flare(Federation):
             everybody = hparams.sampled(len(self.sites)) == len(self.sites)
             allowed = "all with federation.masks, which cancel over all sites only"
             require(everybody, "hparams.clients_per_round", hparams.clients_per_round, allowed)
-        waiting = (self.timeout, self.patience, self.min_sites, bits if self.masks else None)
-        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *waiting))
+        if self.noisy:
+            for key, wanted in (("standardize", False), ("fill", "refuse")):
+                allowed = f"{str(wanted).lower()} with federation.evaluation_noise: of their rows sites tell nothing"
+                require(getattr(task, key) == wanted, f"task.{key}", getattr(task, key), allowed)
+        how = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self._noise)
+        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *how))
 
 
 _open: list[Sites] = []
@@ -96,13 +117,20 @@ _open: list[Sites] = []
 
 @functools.cache  # one for all runs of a process
 def _connection(
-    names: tuple[str, ...], home: str | None, timeout: float, patience: float, min_sites: int | None, bits: int | None
+    names: tuple[str, ...],
+    home: str | None,
+    timeout: float,
+    patience: float,
+    min_sites: int | None,
+    bits: int | None,
+    noise: EvaluationNoise | None,
 ) -> Sites:
     from fco_cli.federation.flare_link import FlareLink
     from fco_cli.federation.sites import Sites
 
     place, ordered = home_of(None if home is None else Path(home)), list(names)
-    _open.append(Sites(ordered, lambda: FlareLink(place, ordered, patience), timeout, patience, min_sites, bits))
+    link = functools.partial(FlareLink, place, ordered, patience)
+    _open.append(Sites(ordered, link, timeout, patience, min_sites, bits, noise))
     return _open[-1]
 
 

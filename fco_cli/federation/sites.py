@@ -12,6 +12,7 @@ import fco_cli
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
 from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.telling import code_digest
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
@@ -40,9 +41,11 @@ class Sites:
         patience: float = 600.0,
         min_sites: int | None = None,
         mask_bits: int | None = None,
+        noise: EvaluationNoise | None = None,
     ) -> None:
-        """With `mask_bits` behind the point sites answer through masks, and only sums over all of them are known."""
-        self.mask_bits = mask_bits
+        """With `mask_bits` behind the point sites answer through masks, and only sums over all of them are known; with
+        `noise` they tell nothing but rounds and evaluations, which have it."""
+        self.mask_bits, self.noise = mask_bits, noise
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.enough = len(names) if min_sites is None else min_sites
         self.link: Link | None = None

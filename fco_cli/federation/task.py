@@ -80,8 +80,9 @@ class CustomAtSites(Custom):
         sent = sent_task(self) | {"holdout": self._way("holdout", described), "test": self._way("test", described)}
         fold = None if apart is None else asdict(apart)
         head = {"task": sent, "sites": self.connection.names, "seed": seed, "dtype": dtype, "classes": classes}
-        split = agreement.add("prepare", head | {"fold": fold})
-        preparation = self._agreed(agreement, split)
+        told = self.connection.noise is None  # noise covers evaluations: of the rows themselves nothing is told
+        split = agreement.add("prepare", head | {"fold": fold, "summary": told})
+        preparation = self._agreed(agreement, split) if told else _as_they_are(described)
         outputs = max(message.value("outputs", int) for message in split.values())
         start = seed if self.start == "glorot" else None
         agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
@@ -152,6 +153,14 @@ def _check_names(described: dict[str, Message]) -> None:
         if message.value("names_digest", str) != pattern.value("names_digest", str):
             counts = f"{message.value('features', int)} and {pattern.value('features', int)}"
             raise UserError(f"{name}: its features are not those of {first} ({counts}; names and order must be equal)")
+
+
+def _as_they_are(described: dict[str, Message]) -> Preparation:
+    """Rows that need no preparation."""
+    first = next(iter(described.values()))
+    features = first.value("features", int)
+    names = first.head.get("names") or [f"x{k}" for k in range(features)]
+    return Preparation(names, [0.0] * features, {}, [])
 
 
 def _summary(name: str, message: Message) -> Summary:

@@ -16,6 +16,7 @@ from fco_cli.federated_data.medians import BINS, counts_up_to
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.metrics import SUMS
+from fco_cli.federation.noise import with_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.rows import Prepared, SiteFile, Split
 from fco_cli.federation.typed import typed
@@ -103,7 +104,11 @@ class Telling:
         if fold is not None and 0 < held_out < least:
             raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); take fewer path.folds")
         outputs = task.chosen_loss().outputs(self.file.data.y, None if classes is None else len(classes))
-        summary = self.split.summary(self.name).plain() if training else None
+        summary = None
+        if not message.value("summary", bool):
+            self.split.check_bare()
+        elif training:
+            summary = self.split.summary(self.name).plain()
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
 
@@ -148,6 +153,8 @@ class Telling:
             arrays["gradient"] = risk.gradient
         if risk.accuracy is not None:
             arrays["hits"] = np.rint(risk.accuracy * len(data.y))
+        if (noise := message.head.get("noise")) is not None:
+            return Message("", arrays=with_noise(arrays, noise))
         return Message("", arrays=arrays if part == "training" else arrays | self._scored(message, data, w))
 
     def _scored(self, message: Message, data: ClientData, w: Array) -> dict[str, Array]:

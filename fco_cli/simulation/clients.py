@@ -16,6 +16,7 @@ import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.rounds import Round
+from fco_cli.algorithms.transforms import Evaluated
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
@@ -82,6 +83,10 @@ class Clients(ABC):
     @abstractmethod
     def load(self, j: int, saved: Saved) -> None:
         """Continue job j from a checkpoint."""
+
+    def evaluated(self, evaluations: int) -> Evaluated | None:
+        """What so many evaluations have told of the clients' rows; none: nobody but who simulates them."""
+        return None
 
     def ended(self) -> None:  # noqa: B027 - who is elsewhere must be told
         """All jobs have come to their ends: nothing that clients remember is needed any more."""

@@ -224,7 +224,9 @@ class Simulation:
     def _spent(self, done: int, counts: Array) -> Metrics:
         """What the messages so far have given away, where the algorithm's transform bounds it."""
         dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
-        return self.algorithm.spent(done, self.setup.hparams.sampled(self.setup.problem.data.clients), dropped)
+        sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
+        evaluations = max((len(job.history.get("round", ())) for job in self.running), default=0) + 1
+        return self.algorithm.spent(done, sampled, dropped, self.clients.evaluated(evaluations))
 
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may

@@ -51,7 +51,7 @@ def asked(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
 def prepared(ask, **changes):
     task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
     ask("describe")
-    head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None}
+    head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None, "summary": True}
     return ask("prepare", head | changes)
 
 

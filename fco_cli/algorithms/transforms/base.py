@@ -7,7 +7,7 @@ So control variates stay consistent, and an algorithm needs to know of no transf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.aggregate import Aggregates
     from fco_cli.algorithms.protocol import Federated
     from fco_cli.algorithms.rounds import Cohort
+
+
+class Evaluated(NamedTuple):
+    """Answers that all clients have given about models: their norm is bounded, and their sum has noise."""
+
+    answers: int
+    noise_multiplier: float  # as in `clip_noise`; 0: they were exact
 
 
 @dataclass(kw_only=True)
@@ -55,8 +62,17 @@ class Transform:
         """What the server makes of the aggregates."""
         return aggregates
 
-    def spent(self, rounds: int, sampled: int, clients: int, dropped: Array, numbers: Numbers) -> dict[str, Array]:
-        """Metrics [J] of what the messages of so many rounds give away, with `sampled` of all clients in each.
+    def spent(
+        self,
+        rounds: int,
+        sampled: int,
+        clients: int,
+        dropped: Array,
+        numbers: Numbers,
+        evaluated: Evaluated | None = None,
+    ) -> dict[str, Array]:
+        """Metrics [J] of what the messages of so many rounds give away, with `sampled` of all clients in each, and what
+        they were evaluated by, if others have seen that.
 
         `dropped` [J] messages were not finite.
         """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.transforms.base import Transform
+from fco_cli.algorithms.transforms.base import Evaluated, Transform
 from fco_cli.errors import UserError, require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.aggregate import Aggregates
     from fco_cli.algorithms.protocol import Federated
     from fco_cli.algorithms.rounds import Cohort
+
+NOTHING = Evaluated(answers=0, noise_multiplier=0.0)
 
 
 @dataclass(kw_only=True)
@@ -79,20 +81,43 @@ class ClipNoise(Transform):
         }
         return replace(aggregates, mean=mean)
 
-    def spent(self, rounds: int, sampled: int, clients: int, dropped: Array, numbers: Numbers) -> dict[str, Array]:
-        """Nothing is claimed for a run in which a message was not finite: it shows in the mean's denominator."""
-        pairs = zip(numbers["noise_multiplier"].tolist(), numbers["delta"].tolist(), strict=True)
-        epsilon = [epsilon_of(rounds, sampled, clients, *pair) for pair in pairs]
-        return {"epsilon": np.where(dropped > 0, math.inf, epsilon)}
+    def spent(
+        self,
+        rounds: int,
+        sampled: int,
+        clients: int,
+        dropped: Array,
+        numbers: Numbers,
+        evaluated: Evaluated | None = None,
+    ) -> dict[str, Array]:
+        """`epsilon` is what the model tells, `epsilon_run` what the rounds and their evaluations do.
+
+        Nothing is claimed for a run in which a message was not finite: it shows in the mean's denominator.
+        """
+        pairs = list(zip(numbers["noise_multiplier"].tolist(), numbers["delta"].tolist(), strict=True))
+        told = {"epsilon": NOTHING} | ({} if evaluated is None else {"epsilon_run": evaluated})
+        metrics = {}
+        for name, beside in told.items():
+            epsilon = [epsilon_of(rounds, sampled, clients, *pair, beside) for pair in pairs]
+            metrics[name] = np.where(dropped > 0, math.inf, epsilon)
+        return metrics
 
 
-def epsilon_of(rounds: int, sampled: int, clients: int, noise_multiplier: float, delta: float) -> float:
-    """What of (epsilon, delta) so many rounds spend; 0 before the first, infinite without noise."""
-    if rounds == 0 or noise_multiplier == 0:
-        return math.inf if rounds else 0.0
-    compute_epsilon = _accountant().rdp.compute_epsilon
-    orders, divergences = one_round(sampled, clients, noise_multiplier)
-    return float(compute_epsilon(orders, rounds * divergences, delta)[0])
+def epsilon_of(
+    rounds: int,
+    sampled: int,
+    clients: int,
+    noise_multiplier: float,
+    delta: float,
+    evaluated: Evaluated = NOTHING,
+) -> float:
+    """What of (epsilon, delta) so many rounds and evaluations spend; 0 before the first, infinite without noise."""
+    parts = [(rounds, noise_multiplier, sampled), (evaluated.answers, evaluated.noise_multiplier, clients)]
+    parts = [part for part in parts if part[0]]
+    if any(noise == 0 for _, noise, _ in parts) or not parts:
+        return math.inf if parts else 0.0
+    total = sum(times * one_round(who, clients, noise)[1] for times, noise, who in parts)
+    return float(_accountant().rdp.compute_epsilon(one_round(clients, clients, 1.0)[0], total, delta)[0])
 
 
 @functools.cache

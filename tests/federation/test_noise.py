@@ -1,0 +1,159 @@
+"""Evaluations with noise: how far a site's answer can reach, how much noise it has, and what the whole run has told."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
+from fco_cli.errors import UserError
+from fco_cli.federation.clients import at_work
+from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.noise import EvaluationNoise, with_noise
+from fco_cli.federation.settings import Flare
+from fco_cli.federation.task import CustomAtSites
+from fco_cli.simulation.engine import Setup
+from fco_cli.simulation.evaluate import evaluate_test
+from tests.federation.test_clients import run, task_of
+
+WITHOUT = {"most": 0.5, "deviation": 1e-12, "rows": 10.0}  # next to no noise: what is left is what was shortened
+
+
+def answer_of(value: float, *gradient: float, hits: float) -> dict[str, np.ndarray]:
+    return {"value": np.array([value]), "gradient": np.array([gradient]), "hits": np.array([hits])}
+
+
+def norm_of(answer: dict[str, np.ndarray]) -> float:
+    return math.sqrt(
+        sum(float(np.sum((values / (10 if name == "hits" else 1)) ** 2)) for name, values in answer.items())
+    )
+
+
+def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
+    short, long = answer_of(0.1, 0.2, -0.1, hits=3), answer_of(3.0, 4.0, 0.0, hits=0)
+    for name, values in with_noise(short, WITHOUT).items():
+        np.testing.assert_allclose(values, short[name], atol=1e-9)
+    shortened = with_noise(long, WITHOUT)
+    np.testing.assert_allclose(shortened["gradient"], [[0.4, 0.0]], atol=1e-9)
+    assert norm_of(shortened) == pytest.approx(0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_whatever_a_site_holds_its_answer_is_finite_and_no_longer(value):
+    told = with_noise(answer_of(value, 1e300, -1e300, hits=1), WITHOUT)
+    assert all(np.isfinite(values).all() for values in told.values())
+    assert norm_of(told) <= 0.5 + 1e-9
+
+
+def test_the_sum_has_the_noise_that_the_accountant_is_told():
+    """In units of the largest that one site can add: the weights' and the rows' shares."""
+    weights, sizes, jobs = np.array([0.2, 0.3, 0.5]), np.array([10, 70, 20]), 4000
+    told = EvaluationNoise(norm=2.0, multiplier=3.0).told(weights, sizes)
+    assert told["most"] == pytest.approx(2 * 0.7)
+    zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
+    answers = [with_noise(zeros, told) for _ in sizes]
+    for name, unit in (("value", 1), ("hits", sizes.sum())):
+        total = sum(answer[name] for answer in answers) / unit
+        assert total.std() == pytest.approx(3 * told["most"], rel=0.1)  # 4,000 numbers: 1 %
+        assert abs(total.mean()) < 3 * told["most"] * 0.1
+
+
+@pytest.mark.parametrize("noise", [{}, {"most": 1.0}, WITHOUT | {"deviation": 0.0}, WITHOUT | {"most": math.inf}, 3.0])
+def test_noise_that_is_none_is_refused_by_the_site(noise):
+    with pytest.raises(BadMessage, match="noise must have most, deviation, rows"):
+        with_noise(answer_of(1.0, 1.0, hits=1), noise)
+
+
+def test_noise_spends_as_so_many_rounds_with_everybody_do():
+    from fco_cli.algorithms.transforms import Evaluated
+
+    assert epsilon_of(7, 5, 5, 4.0, 1e-5, Evaluated(3, 4.0)) == pytest.approx(
+        epsilon_of(10, 5, 5, 4.0, 1e-5), rel=1e-12
+    )
+    assert epsilon_of(7, 2, 5, 4.0, 1e-5) < epsilon_of(7, 2, 5, 4.0, 1e-5, Evaluated(1, 40.0))
+    assert epsilon_of(7, 2, 5, 4.0, 1e-5, Evaluated(1, 0.0)) == math.inf
+    assert epsilon_of(0, 2, 5, 4.0, 1e-5, Evaluated(2, 4.0)) == pytest.approx(epsilon_of(2, 5, 5, 4.0, 1e-5), rel=1e-12)
+
+
+@pytest.fixture
+def private(hospitals, make_sites, psi_for, make_hparams):
+    """A run with noise in its rounds and, if there is any, in its evaluations; what its sites were asked."""
+
+    def make(noise: EvaluationNoise | None):
+        folder, psi, algorithm = hospitals("logistic"), psi_for("feddualavg"), all_algorithms()["feddualavg"]()
+        hparams, task = (
+            make_hparams(clients_per_round=3, rounds=6, eval_every=2),
+            task_of(folder, "logistic", test="rows"),
+        )
+        apart = CustomAtSites.of(
+            dataclasses.replace(task, standardize=False, fill="refuse"), make_sites(folder, noise=noise)
+        )
+        problem = apart.data(0, "float64").joined(psi)
+        through = algorithm.through(ClipNoise(noise_multiplier=4.0))
+        setup = Setup(apart, problem, hparams, 0, through, clients=at_work(problem.data, hparams, 0))
+        job = run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1)))[0]
+        evaluate_test(apart, problem, job.model)
+        return job, problem, [Message.unpacked(content) for content in apart.connection.link.sent]
+
+    return make
+
+
+def test_a_run_tells_what_all_of_it_has_spent(private):
+    """Rounds 0, 2, 4 and 6 on two parts each, the test rows, and the gradient at the start."""
+    job, problem, asked = private(EvaluationNoise(norm=1.0, multiplier=4.0))
+    problem.kkt_scale(np.zeros(1, [("radius", float)]).view(np.recarray))
+    spent = [epsilon_of(r + 2 * (r // 2 + 1) + 2, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
+    assert job.history["epsilon_run"] == pytest.approx(spent, rel=1e-9)
+    assert job.history["epsilon"] == [epsilon_of(r, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
+    evaluations = [one for one in asked if one.kind == "evaluate"]
+    assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which was asked after the others
+    assert all(one.head["noise"]["deviation"] > 0 for one in evaluations)
+    assert {one.kind for one in asked} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
+    assert job.model is not None
+    assert "validation_auc" not in job.history
+
+
+def test_without_noise_in_its_evaluations_nothing_is_claimed_of_the_run(private):
+    job, _, _ = private(None)
+    assert set(job.history["epsilon_run"]) == {math.inf}
+    assert math.isfinite(job.history["epsilon"][-1])
+
+
+def test_a_simulation_has_no_such_number(private, make_problem, make_algorithm):
+    algorithm = make_algorithm("fedavg", make_problem(), transform=ClipNoise(noise_multiplier=4.0))
+    assert set(algorithm.spent(3, 2, np.zeros(1))) == {"epsilon"}
+
+
+def test_curvature_is_not_asked_for(private):
+    _, problem, _ = private(EvaluationNoise(norm=1.0, multiplier=4.0))
+    with pytest.raises(UserError, match=r"give hparams.client_lr a number"):
+        problem.data.smoothness(0, 4)
+
+
+def test_rows_of_which_something_must_be_told_are_refused(tmp_path, hospitals, make_sites):
+    folder = hospitals("logistic")
+    for name in ("east", "north", "south"):
+        content = dict(np.load(folder / f"{name}.npz"))
+        content["x"][0, 0] = np.nan
+        np.savez(tmp_path / f"{name}.npz", **content)
+    task = dataclasses.replace(task_of(folder, "logistic"), standardize=False, fill="refuse")
+    apart = CustomAtSites.of(task, make_sites(tmp_path, noise=EvaluationNoise(norm=1.0, multiplier=4.0)))
+    with pytest.raises(UserError, match="east: it has words or missing values, of which it would have to tell"):
+        apart.data(0, "float64")
+
+
+@pytest.mark.parametrize(("key", "task"), [("standardize", {}), ("fill", {"standardize": False})])
+def test_a_task_that_would_tell_of_its_rows_is_refused(hospitals, make_hparams, key, task):
+    federation = Flare(sites=["east", "north"], evaluation_noise=2.0)
+    with pytest.raises(UserError, match=rf"^task\.{key}.* with federation\.evaluation_noise: of their rows"):
+        federation.placed(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
+
+
+@pytest.mark.parametrize("wrong", [{"evaluation_noise": 0.0}, {"evaluation_noise": 1.0, "evaluation_norm": math.inf}])
+def test_wrong_noise_is_one_line(wrong):
+    with pytest.raises(UserError, match=r"^federation.evaluation_no"):
+        Flare(sites=["east"], **wrong)
