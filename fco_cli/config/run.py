@@ -108,6 +108,9 @@ class Run:
     def check_end(self) -> None:
         """Refuse rounds=auto for what needs to know its last round."""
         number = "a whole number >= 1 here: "
+        require(
+            not self.federation.noisy, "hparams.rounds", AUTO, f"{number}evaluations with noise do not tell the end"
+        )
         require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
         for key in ("record_clients", "record_path"):
             require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")

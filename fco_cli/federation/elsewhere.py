@@ -79,6 +79,10 @@ class SiteRows(Elsewhere):
     loss: Loss = field(kw_only=True)
     last: dict[bytes, Answers] = field(default_factory=dict, kw_only=True)  # answers, of the last models
 
+    @property
+    def exact(self) -> bool:
+        return self.agreement.sites.noise is None
+
     def risk(self, weights: Array) -> Callable[..., Evaluation]:
         def at(w: Array, gradient: bool = True) -> Evaluation:
             return self._evaluated(np.ascontiguousarray(w, dtype=float), weights, gradient)
@@ -114,7 +118,7 @@ class SiteRows(Elsewhere):
     def sums(self, w: Array, width: int) -> tuple[Array, Array] | None:
         """What every site knows of its scores, [M, J, width], and of how many rows [M], masked of all together; nothing
         where one of them does not tell."""
-        if self.agreement.sites.noise is not None:
+        if not self.exact:
             return None
         w = np.ascontiguousarray(w, dtype=float)
         answers = self.last.get(w.tobytes()) or self._asked(w, None)
@@ -141,7 +145,7 @@ class SiteRows(Elsewhere):
         return answers
 
     def smoothness(self, seed: int, batch_size: int) -> float:
-        if self.agreement.sites.noise is not None:
+        if not self.exact:
             raise UserError(
                 "federation.evaluation_noise: the sites' curvature is not covered; give hparams.client_lr a number"
             )

@@ -141,6 +141,11 @@ class Elsewhere(ClientData, ABC):
     What is to be known of the rows is asked of whoever has them, and comes as sums.
     """
 
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether sums over the rows come without noise."""
+
     @abstractmethod
     def risk(self, weights: Array) -> Any:
         """F with these weights of the clients, a `Risk`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
@@ -67,6 +68,8 @@ def judge(
     relative_to = "lambda" if strength else "the gradient at the start"
     slope = _slope(rounds, np.array(history["objective"]), 0.1)
     verdict = Verdict(bool(residuals[-1] <= enough), float(residuals[-1]) / scale, relative_to, slope)
+    if isinstance(problem.data, Elsewhere) and not problem.data.exact:
+        return replace(verdict, converged=False, advice="by evaluations with noise it cannot be judged")
     if verdict.converged:
         distance, bound = _distance(problem, model, float(residuals[-1]))
         return replace(verdict, distance=distance, bound=bound)

@@ -16,6 +16,7 @@ from fco_cli.federation.message import BadMessage, Message
 from fco_cli.federation.noise import EvaluationNoise, with_noise
 from fco_cli.federation.settings import Flare
 from fco_cli.federation.task import CustomAtSites
+from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test
 from tests.federation.test_clients import run, task_of
@@ -113,8 +114,18 @@ def test_a_run_tells_what_all_of_it_has_spent(private):
     assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which was asked after the others
     assert all(one.head["noise"]["deviation"] > 0 for one in evaluations)
     assert {one.kind for one in asked} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
-    assert job.model is not None
     assert "validation_auc" not in job.history
+
+
+def test_convergence_is_not_judged_and_nothing_more_is_asked_for_it(private):
+    """A residual that is small by chance is no reason to ask for a Hessian."""
+    job, problem, _ = private(EvaluationNoise(norm=1.0, multiplier=4.0))
+    sent = problem.data.agreement.sites.link.sent
+    verdict = judge(problem, problem.regularizer.numbers, math.inf, job.model, job.history, None)
+    before = len(sent)
+    assert not judge(problem, problem.regularizer.numbers, math.inf, job.model, job.history, None).converged
+    assert "by evaluations with noise it cannot be judged" in verdict.line
+    assert len(sent) == before
 
 
 def test_without_noise_in_its_evaluations_nothing_is_claimed_of_the_run(private):
