@@ -43,6 +43,8 @@ def identity_of(run: Run) -> Identity:
     algo = asdict(run.algo) | source_of(run.algo)
     # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
     extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
+    if (noise := run.federation.noise) is not None:
+        extra["evaluation_noise"] = asdict(noise)
     if run.path is not None:
         extra["path"] = asdict(run.path) | source_of(run.path)
         psi.pop("strength" if "strength" in psi else "radius", None)  # what it chooses

@@ -108,9 +108,8 @@ class Run:
     def check_end(self) -> None:
         """Refuse rounds=auto for what needs to know its last round."""
         number = "a whole number >= 1 here: "
-        require(
-            not self.federation.noisy, "hparams.rounds", AUTO, f"{number}evaluations with noise do not tell the end"
-        )
+        exact, allowed = self.federation.noise is None, f"{number}evaluations with noise do not tell the end"
+        require(exact, "hparams.rounds", AUTO, allowed)
         require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
         for key in ("record_clients", "record_path"):
             require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")
@@ -119,11 +118,11 @@ class Run:
         """Between sites there are no pooled rows, and a client's model stays with it."""
         if self.federation.apart:
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
-            hidden = not (self.federation.masked or self.federation.noisy) or self.algo.personal is None
+            hidden = not (self.federation.masked or self.federation.noise) or self.algo.personal is None
             allowed = f"one without personal models: {self.algo.name}'s do well or not at each site, which is no sum"
             require(hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
-            exact = self.path is None or not self.federation.noisy
+            exact = self.path is None or self.federation.noise is None
             allowed = "one without a path where federation.evaluation_noise is set: a path is chosen by exact sums"
             require(exact, "experiment", "path", allowed)
 

@@ -39,8 +39,9 @@ class Federation:
         return False
 
     @property
-    def noisy(self) -> bool:
-        return False
+    def noise(self) -> EvaluationNoise | None:
+        """On evaluations."""
+        return None
 
 
 @dataclass(kw_only=True)
@@ -72,7 +73,7 @@ class Flare(Federation):
             require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
         require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
-        _ = self._noise
+        _ = self.noise  # checks its numbers
         if self.masks:
             allowed = f"at least {FEWEST} with federation.masks: of two each knows the other's numbers from their sum"
             require(len(self.sites) >= FEWEST, "federation.sites", self.sites, allowed)
@@ -84,13 +85,9 @@ class Flare(Federation):
         return self.masks
 
     @property
-    def noisy(self) -> bool:
-        return self._noise is not None
-
-    @property
-    def _noise(self) -> EvaluationNoise | None:
-        noise = self.evaluation_noise
-        return None if noise is None else EvaluationNoise(self.evaluation_norm, noise)
+    def noise(self) -> EvaluationNoise | None:
+        multiplier = self.evaluation_noise
+        return None if multiplier is None else EvaluationNoise(self.evaluation_norm, multiplier)
 
     def placed(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.task import CustomAtSites
@@ -104,11 +101,11 @@ class Flare(Federation):
             everybody = hparams.sampled(len(self.sites)) == len(self.sites)
             allowed = "all with federation.masks, which cancel over all sites only"
             require(everybody, "hparams.clients_per_round", hparams.clients_per_round, allowed)
-        if self.noisy:
+        if self.noise is not None:
             for key, wanted in (("standardize", False), ("fill", "refuse")):
                 allowed = f"{str(wanted).lower()} with federation.evaluation_noise: of their rows sites tell nothing"
                 require(getattr(task, key) == wanted, f"task.{key}", getattr(task, key), allowed)
-        how = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self._noise)
+        how = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self.noise)
         return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *how))
 
 

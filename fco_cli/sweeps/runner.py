@@ -122,7 +122,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
         beside.submit(lambda: problem.risk)
         beside.submit(lambda: problem.validation)
         smoothness = None
-        if run.algo.federated and not run.federation.noisy:  # curvature is told without noise
+        if run.algo.federated and run.federation.noise is None:  # curvature is told without noise
             smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)
     return problem, smoothness
 

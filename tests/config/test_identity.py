@@ -18,9 +18,9 @@ SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15"
 def identity():
     register()
 
-    def of(*overrides):
+    def of(*overrides, small=SMALL):
         with initialize_config_module("fco_cli.conf", version_base="1.3"):
-            return Run.of(compose("config", overrides=[*SMALL, *overrides])).identity
+            return Run.of(compose("config", overrides=[*small, *overrides])).identity
 
     return of
 
@@ -53,6 +53,19 @@ def identity():
 def test_what_changes_what(identity, override, changed):
     usual, other = vars(identity()), vars(identity(override))
     assert {key for key in usual if usual[key] != other[key]} == changed
+
+
+def test_noise_on_evaluations_makes_another_run_and_sites_alone_do_not(identity, monkeypatch):
+    from fco_cli.federation.task import CustomAtSites
+
+    monkeypatch.setattr(CustomAtSites, "contents", lambda task: {"path": "the rows"})
+    where = ["task=custom", "task.loss=logistic", "task.standardize=false", "task.fill=refuse", "federation=flare"]
+    usual, noisy, noisier = (
+        identity(*where, "federation.sites=[a,b,c]", "hparams.clients_per_round=all", *more, small=[])
+        for more in ([], ["federation.evaluation_noise=1"], ["federation.evaluation_noise=2"])
+    )
+    assert usual.problem == noisy.problem
+    assert len({one.run for one in (usual, noisy, noisier)}) == 3
 
 
 def test_strength_by_the_task_or_by_the_regularizer_is_one_run(identity):
