@@ -18,6 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import AdminCommandNames
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
@@ -27,7 +28,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.sec.authz import AuthorizationService
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.private.admin_defs import error_reply
-from nvflare.private.defs import SysCommandTopic, TrainingTopic
+from nvflare.private.defs import CellChannel, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 
 from fco_cli.federation.audit import write_down
@@ -47,6 +48,9 @@ NEEDED = (  # of what a server may ask of a site's main process
     TrainingTopic.NOTIFY_JOB_STATUS,
     SysCommandTopic.REPORT_VERSION,
 )
+
+
+COMMANDS = (AdminCommandNames.CHECK_STATUS, AdminCommandNames.ABORT, AdminCommandNames.SHUTDOWN)  # to a job's process
 
 
 def member(cell_name: str | None) -> str:
@@ -83,10 +87,13 @@ class SiteGuard(Guard):
 
     def check(self, message: Any, me: str) -> Any:
         origin = message.get_header(MessageHeaderKey.ORIGIN, "")
-        if member(origin) in (SERVER, me):
-            return None
-        self.refused("message", f"from {origin}, not from the server")
-        return make_reply(ReturnCode.UNAUTHENTICATED, "not from my server")
+        if member(origin) not in (SERVER, me):
+            self.refused("message", f"from {origin}, not from the server")
+            return make_reply(ReturnCode.UNAUTHENTICATED, "not from my server")
+        topic = message.get_header(MessageHeaderKey.TOPIC)
+        if message.get_header(MessageHeaderKey.CHANNEL) == CellChannel.CLIENT_COMMAND and topic not in COMMANDS:
+            return make_reply(ReturnCode.INVALID_REQUEST, self.refused("message", f"{topic} is not for servers to ask"))
+        return None
 
 
 class Refusing(RequestProcessor):

@@ -9,8 +9,39 @@ import zipfile
 import pytest
 
 pytest.importorskip("nvflare")
-from fco_cli.federation.flare_guards import CONFIG, LONGEST_CONFIG, SIGNATURES, is_ours
+from nvflare.apis.fl_constant import AdminCommandNames
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellChannel
+
+from fco_cli.federation.flare_guards import CONFIG, LONGEST_CONFIG, SIGNATURES, SiteGuard, is_ours
 from fco_cli.federation.flare_link import FlareLink
+
+
+def message(origin: str, channel: str, topic: str) -> Message:
+    headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
+    return Message(headers, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (message("server.job", CellChannel.CLIENT_COMMAND, AdminCommandNames.CHECK_STATUS), None),
+        (message("server.job", "fco", "ask"), None),
+        (message("north.job", "fco", "ask"), None),
+        (message("south", "fco", "ask"), "from south, not from the server"),
+        (message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.SHOW_ERRORS), "not for servers to ask"),
+        (
+            message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.CONFIGURE_JOB_LOG),
+            "is not for servers to ask",
+        ),
+    ],
+)
+def test_a_job_s_process_hears_its_server_and_only_what_a_job_needs(tmp_path, asked, line):
+    audit = tmp_path / "audit.jsonl"
+    reply = SiteGuard(str(audit)).check(asked, "north")
+    assert (reply is None) == (line is None)
+    assert line is None or line in audit.read_text()
 
 
 def packed(files: dict[str, str]) -> bytes:
