@@ -19,7 +19,12 @@ def main() -> None:
     with one_line_endings("fco-federate"):
         from fco_cli.federation.settings import home_of
 
-        arguments.command(arguments, home_of(arguments.home))
+        try:
+            arguments.command(arguments, home_of(arguments.home))
+        except OSError as problem:
+            if problem.filename is None:  # not of a file
+                raise
+            raise UserError(f"{problem.filename}: {problem.strerror}") from problem
 
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
