@@ -7,7 +7,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.commands.shell import answered, leave, run_hydra
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from fco_cli.sweeps.run import Sweep
 
 log = logging.getLogger("fco")
+
+
+def program() -> None:
+    """What the shell calls."""
+    main()
+    leave("fco-run")
 
 
 def main() -> None:
@@ -163,4 +169,4 @@ def _path(config: DictConfig) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    program()
