@@ -67,8 +67,13 @@ def identity_of(run: Run) -> Identity:
 
 def source_of(part: object) -> dict[str, str]:
     """A digest of the modules that a part's class and its ancestors are written in."""
-    modules = {kind.__module__ for kind in type(part).__mro__} - {"builtins", "abc"}
-    return {"source": _digest([_meaning(module) for module in sorted(modules)])}
+    return {"source": _source(type(part))}
+
+
+@functools.cache
+def _source(kind: type) -> str:
+    modules = {ancestor.__module__ for ancestor in kind.__mro__} - {"builtins", "abc"}
+    return _digest([_meaning(module) for module in sorted(modules)])
 
 
 @functools.cache
