@@ -67,7 +67,8 @@ def identity_of(run: Run) -> Identity:
 
 def source_of(part: object) -> dict[str, str]:
     """A digest of the modules that a part's class and its ancestors are written in."""
-    return {"source": _source(type(part))}
+    kind: Any = type(part)  # a class is hashable, whatever mypy thinks of object's
+    return {"source": _source(kind)}
 
 
 @functools.cache
