@@ -1,12 +1,14 @@
 """What grows with what, over orders of magnitude: `python -m benchmarks.scale` rewrites the curves of README.md.
 
-Processor time, for the machine may be shared: of a round, of a sweep of many jobs and of a report on its records.
+Processor time, for the machine may be shared: of a round, of a sweep of many jobs, of a report on its records and of
+the start of a task on a file of many clients. `python -m benchmarks.scale rounds` or `commands` measures one half and
+leaves the lines of the other as they are.
 """
 
 from __future__ import annotations
 
 import math
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,9 +30,9 @@ from fco_cli.problem.regularizers import all_regularizers
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- scale -->\n", "<!-- end of scale -->\n"
 STORED = 100  # entries of a sparse row
-JOBS = (10, 100, 1_000)
+RATES = {1: (1, 1), 10: (10, 1), 100: (10, 10), 1_000: (100, 10), 10_000: (100, 100)}  # jobs: client by server rates
 
-Curve = list[tuple[int, float]]
+Curve = list[tuple[int, float]] | list[tuple[int, float, float]]  # size, cost, and MB where they are measured
 
 
 def problem_of(data: ClientData, model: Linear) -> Problem:
@@ -85,43 +87,78 @@ def curve(sizes: Iterator[int] | tuple[int, ...], cost: Callable[[int], float]) 
 
 
 def commands(folder: Path) -> Iterator[tuple[str, str, Curve]]:
-    """A sweep over learning rates of a small lasso, a round each, and a report on what it leaves."""
+    """A sweep over learning rates of a small lasso, a round each; a report on its records; a file of many clients."""
     task = "task=lasso task.clients=4 task.samples=10 task.dimension=20 task.ones=10 hparams.clients_per_round=4"
+    _used("fco-run", *f"-m {task} hparams.rounds=1 output_dir={folder / 'first'}".split())  # compiles
+    _started(folder / "first.npz", 100)
     sweeps, reports = [], []
-    for jobs in JOBS:
+    for jobs, (clients, servers) in RATES.items():
         place = folder / str(jobs)
-        values = ",".join(f"{1e-6 * (1 + i):g}" for i in range(jobs))
-        run = f"-m {task} hparams.rounds=1 hparams.client_lr={values} output_dir={place}"
-        sweeps.append((jobs, _seconds("fco-run", *run.split())))
-        reports.append((jobs, _seconds("fco-report", str(place))))
+        rates = f"hparams.client_lr={_values(1e-6, clients)} hparams.server_lr={_values(1e-3, servers)}"
+        sweeps.append((jobs, *_used("fco-run", *f"-m {task} hparams.rounds=1 {rates} output_dir={place}".split())))
+        if jobs >= 100:
+            reports.append((jobs, *_used("fco-report", str(place), "--output", str(folder / "report"))))
     yield "jobs of a sweep, from the command line to records", "s", sweeps
     yield "records of a report, with its figures and page", "s", reports
+    yield (
+        "clients of `task=custom`, 3 rows each, `task.holdout=rows`, start and a round of 100",
+        "s",
+        [(clients, *_started(folder / f"{clients}.npz", clients)) for clients in (1_000, 10_000, 100_000)],
+    )
 
 
-def _seconds(command: str, *arguments: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([Path(sys.executable).with_name(command), *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def _values(first: float, count: int) -> str:
+    return ",".join(f"{first * (1 + i):g}" for i in range(count))
+
+
+def _started(file: Path, clients: int) -> tuple[float, float]:
+    random, rows = np.random.default_rng(0), 3 * clients
+    x = random.standard_normal((rows, 20), dtype=np.float32)
+    np.savez(file, x=x, y=x[:, 0].copy(), client=np.repeat(np.arange(clients), 3).astype(str))
+    task = f"task=custom task.path={file} task.loss=squared task.holdout=rows regularizer=l1 regularizer.strength=0.1"
+    run = f"hparams.clients_per_round=100 hparams.client_lr=0.001 hparams.rounds=1 output_dir={file.parent / 'custom'}"
+    return _used("fco-run", *task.split(), *run.split())
+
+
+def _used(command: str, *arguments: str) -> tuple[float, float]:
+    """Seconds of processor time, and the MB of its largest process."""
+    script = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, capture_output=True); " + (
+        "all = resource.getrusage(resource.RUSAGE_CHILDREN); print(all.ru_utime + all.ru_stime, all.ru_maxrss / 1024)"
+    )
+    called = [sys.executable, "-c", script, str(Path(sys.executable).with_name(command)), *arguments]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    said = subprocess.run(called, check=True, capture_output=True, text=True, env=environment).stdout
+    seconds, megabytes = map(float, said.split())
+    return seconds, megabytes
 
 
 def slope(points: Curve) -> float:
     """Of the last two points, in logarithms: 1 is in proportion, 0 no dependence."""
-    (n, before), (m, after) = points[-2:]
+    (n, before, *_), (m, after, *_) = points[-2:]
     return math.log(after / before) / math.log(m / n)
+
+
+def _line(name: str, unit: str, points: Curve) -> str:
+    costs = ", ".join(
+        f"{size:,}: {cost:.3g} {unit}" + "".join(f" ({megabytes:.0f} MB)" for megabytes in memory)
+        for size, cost, *memory in points
+    )
+    return f"| {name} | {costs} | {slope(points):.2f} |"
 
 
 def main() -> None:
     set_threads(1)
-    rows = ["| what grows | cost at its sizes | slope at the end |", "|---|---|---|"]
-    with tempfile.TemporaryDirectory() as folder:
-        for source in (rounds(), commands(Path(folder))):
-            for name, unit, points in source:
-                costs = ", ".join(f"{size:,}: {cost:.3g} {unit}" for size, cost in points)
-                rows.append(f"| {name} | {costs} | {slope(points):.2f} |")
-                print(rows[-1], flush=True)
     before, rest = README.read_text().split(BEGIN)
-    README.write_text(before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1])
+    old, after = rest.split(END)
+    lines = {line.split("|")[1].strip(): line for line in old.splitlines()[2:]}
+    with tempfile.TemporaryDirectory() as folder:
+        halves = {"rounds": rounds, "commands": lambda: commands(Path(folder))}
+        for half in sys.argv[1:] or halves:
+            for name, unit, points in halves[half]():
+                lines[name] = _line(name, unit, points)
+                print(lines[name], flush=True)
+    head = ["| what grows | cost at its sizes | slope at the end |", "|---|---|---|"]
+    README.write_text(before + BEGIN + "\n".join([*head, *lines.values()]) + "\n" + END + after)
 
 
 if __name__ == "__main__":

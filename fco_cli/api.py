@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fco_cli.reporting.records import RecordedRun
     from fco_cli.reporting.studies import Results
+    from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +70,9 @@ def sweep(*words: str) -> Results:
     def job(config: DictConfig) -> None:
         raise UserError("hydra/launcher: must be fused, the default, in Python; fco-run -m takes others")
 
-    def fused(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    def fused(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
         begun.append(True)
-        return _swept(configs, overrides, folders, **options)
+        return _swept(jobs, overrides, folders, **options)
 
     job.sweep = fused  # type: ignore[attr-defined]  # the fused launcher looks for it
     with _called(), blaming_words(begun, "words"), shipped() as hydra:
@@ -157,7 +158,7 @@ def _refuse_dry_run(config: DictConfig) -> None:
 
 
 def _swept(
-    configs: list[DictConfig], overrides: list[list[str]], folders: list[Path], **options: Any
+    jobs: list[JobConfig], overrides: list[list[str]], folders: list[Path], **options: Any
 ) -> list[float | Exception]:
     """Run all jobs; `folders` become those of their records."""
     from rich.console import Console
@@ -168,17 +169,18 @@ def _swept(
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.screen import SweepProgress
 
+    configs = list({id(job.shared): job.shared for job in jobs}.values())  # jobs differ from these in numbers only
     for config in configs:
         _refuse_dry_run(config)
         require(config.theory is None, "experiment", "theory", "another one: the command fco-theory runs it")
     if any(config.path is not None for config in configs):
         values = []
-        for one in map(Run.of, configs):
+        for one in (Run.of(job.config()) for job in jobs):
             with Stop() as stop:
                 values.append(recorded_selection(one, stop)["chosen"]["min"]["cv_loss"])
             folders.append(one.folder)
         return values
-    all_runs = Sweep(configs, overrides, **options)
+    all_runs = Sweep(jobs, overrides, **options)
     all_runs.run(SweepProgress(Console(stderr=True)))
     folders += all_runs.finished_folders
     return all_runs.values()

@@ -7,7 +7,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.commands.shell import answered, leave, run_hydra
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from fco_cli.sweeps.run import Sweep
+    from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger("fco")
+
+
+def program() -> None:
+    """What the shell calls."""
+    main()
+    leave("fco-run")
 
 
 def main() -> None:
@@ -40,6 +47,7 @@ def run(config: DictConfig) -> float:
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.runner import execute
     from fco_cli.sweeps.screen import RunProgress
+    from hydra_plugins.fco_launcher import JobConfig
 
     if config.theory is not None:
         return _theory(config)
@@ -48,7 +56,7 @@ def run(config: DictConfig) -> float:
     _refuse_experiment_alone(config)
     one = Run.of(config)
     if config.dry_run:
-        return _tell(Sweep([config], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
+        return _tell(Sweep([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
     log.info(one.describe())
     with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
         (outcome,) = execute([one], progress, stop)
@@ -65,10 +73,11 @@ def run(config: DictConfig) -> float:
     return outcome.result["final"]["objective"]
 
 
-def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
     """The story of a sweep; Hydra wants a value for every job, or what it failed with."""
+    configs = list({id(job.shared): job.shared for job in jobs}.values())  # jobs differ from these in numbers only
     if any(config.theory is not None or config.path is not None for config in configs):
-        return [run(config) for config in configs]  # nothing that could be stacked
+        return [run(job.config()) for job in jobs]  # nothing that could be stacked
     if len({config.dry_run for config in configs}) > 1:
         raise UserError("dry_run: got several values: true or false")
     from rich.console import Console
@@ -77,9 +86,9 @@ def sweep(configs: list[DictConfig], overrides: list[list[str]], **options: Any)
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.screen import SweepProgress
 
-    all_runs = Sweep(configs, overrides, **options)
+    all_runs = Sweep(jobs, overrides, **options)
     if configs[0].dry_run:
-        return [_tell(all_runs)] * len(configs)
+        return [_tell(all_runs)] * len(jobs)
     progress = SweepProgress(Console(stderr=True))
     all_runs.run(progress)
     output = Console(width=160)
@@ -163,4 +172,4 @@ def _path(config: DictConfig) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    program()

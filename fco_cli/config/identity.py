@@ -69,8 +69,14 @@ def identity_of(run: Run) -> Identity:
 
 def source_of(part: object) -> dict[str, str]:
     """A digest of the modules that a part's class and its ancestors are written in."""
-    modules = {kind.__module__ for kind in type(part).__mro__} - {"builtins", "abc"}
-    return {"source": _digest([_meaning(module) for module in sorted(modules)])}
+    kind: Any = type(part)  # a class is hashable, whatever mypy thinks of object's
+    return {"source": _source(kind)}
+
+
+@functools.cache
+def _source(kind: type) -> str:
+    modules = {ancestor.__module__ for ancestor in kind.__mro__} - {"builtins", "abc"}
+    return _digest([_meaning(module) for module in sorted(modules)])
 
 
 @functools.cache

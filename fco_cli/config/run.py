@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -50,7 +52,7 @@ class Run:
     threads: int | None
     experiment: Experiment | None  # the one that it belongs to, if any
     path: PathSettings | None  # a choice among many models, and not one run
-    yaml: str  # the resolved configuration
+    resolved: dict[str, Any]  # the configuration
 
     @classmethod
     def of(cls, config: DictConfig) -> Run:
@@ -84,11 +86,11 @@ class Run:
             threads=config.threads,
             experiment=experiment,
             path=_path_settings(config),
-            yaml=as_yaml(OmegaConf.to_container(config, resolve=True)),
+            resolved=plain(config, resolve=True),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
         require(is_folder_name, "task.name", run.task.name, "of letters, digits, _ and -: it names a folder")
-        require(0 <= run.seed < LARGEST, "seed", run.seed, "a whole number from 0 to 2^63 - 1")
+        run.check_seed()
         require(
             str(run.output_dir) != "." and config.output_dir.isprintable(), "output_dir", config.output_dir, "a folder"
         )
@@ -104,6 +106,19 @@ class Run:
             run.check_clients(run.task.clients_available)
         run.check_memory()
         return run
+
+    def with_numbers(self, numbers: Mapping[str, int | float]) -> Run:
+        """The run that differs from this one in its learning rates and its seed only, checked as `of` checks those."""
+        rates: dict[str, Any] = {key.removeprefix("hparams."): rate for key, rate in numbers.items() if key != "seed"}
+        other = copy.copy(self)
+        other.__dict__.pop("identity", None)
+        other.hparams, other.seed = replace(self.hparams, **rates), int(numbers.get("seed", self.seed))
+        other.resolved = filled(self.resolved, numbers)
+        other.check_seed()
+        return other
+
+    def check_seed(self) -> None:
+        require(0 <= self.seed < LARGEST, "seed", self.seed, "a whole number from 0 to 2^63 - 1")
 
     def check_end(self) -> None:
         """Refuse rounds=auto for what needs to know its last round."""
@@ -159,6 +174,10 @@ class Run:
         """The algorithm, with what its messages go through."""
         return self.algo.through(self.transform)
 
+    @property
+    def yaml(self) -> str:
+        return as_yaml(self.resolved)
+
     @cached_property
     def identity(self) -> Identity:
         return identity_of(self)
@@ -188,6 +207,18 @@ class Run:
         return ", ".join([*parts, f"seed {self.seed}"])
 
 
+def filled(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain configuration with other numbers; what is left as it is, is shared."""
+    config = config.copy()
+    for key, number in numbers.items():
+        group, _, name = key.rpartition(".")
+        if group:
+            config[group] = {**config[group], name: number}
+        else:
+            config[name] = number
+    return config
+
+
 def _said(rate: float | str) -> str:
     return rate if isinstance(rate, str) else f"{rate:g}"
 
@@ -202,6 +233,10 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
 def check_profile(config: DictConfig) -> None:
     """First of all: numbers of rounds may depend on it."""
     _typed(config, "profile")
+
+
+def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
+    return cast("dict[str, Any]", OmegaConf.to_container(config, resolve=resolve))
 
 
 def _path_settings(config: DictConfig) -> PathSettings | None:

@@ -77,7 +77,7 @@ class FederatedLinear(BaseEstimator):
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
             federation=InThisProcess(), seed=seed, output_dir=Path(), force=False, record_clients=False,
-            record_path=False, threads=None, experiment=None, path=None, yaml="",
+            record_path=False, threads=None, experiment=None, path=None, resolved={},
         )  # fmt: skip
 
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:

@@ -57,8 +57,13 @@ def _forget_old_versions(home: Path, days: float = 30) -> None:
 def keep(compiled: Any, folder: Path) -> None:
     """Let a Numba function load its machine code from the folder and save it there, as cache=True does elsewhere."""
     config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    compiled._compilation_chain_init_hook = _nothing
     with suppress(RuntimeError):  # the folder has gone or the disk is full: Numba found no place for its files
         compiled._cache = _Cache(compiled.py_func)
+
+
+def _nothing() -> None:
+    """In the place of Numba's search through all that is installed for types of other packages: kernels have none."""
 
 
 class _OurFolderOnly(CompileResultCacheImpl):

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from fco_cli.reporting.text import printable
 MEBIBYTE = 2**20
 DEEPEST = 40  # levels of a configuration
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+GROUP_BEGINS = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)  # of a configuration: a line that is not indented
+LONGEST_GROUP = 4096  # characters, of those that are kept
 
 
 class BadRecord(ValueError):
@@ -65,19 +68,37 @@ def _no_such_number(word: str) -> float:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A mapping of plain values: text, numbers, booleans, null, and lists and mappings of them."""
+    """A mapping of plain values: text, numbers, booleans, null, and lists and mappings of them.
+
+    The records of a sweep share most of their groups: each is read once, and what is read is not to be changed.
+    """
     try:
         text = read_bounded(path, MEBIBYTE).decode()
-        if sum(text.count(sign) for sign in ("[", "{", "- ", "? ")) > DEEPEST or ("*" in text and "&" in text):
-            _refuse_knots(path, text)
-        content = yaml.load(text, Loader=LOADER)
+        before, *groups = GROUP_BEGINS.split(text)
+        if not before and max(map(len, groups), default=0) <= LONGEST_GROUP:
+            try:
+                return {key: value for group in groups for key, value in _group(path.name, group).items()}
+            except (yaml.YAMLError, BadRecord):
+                pass  # its lines are no groups, or it is damaged: the whole tells
+        return _mapping(path.name, text)
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         if isinstance(problem, BadRecord):
             raise
         raise BadRecord(f"{path.name} is not YAML: {_first_line(problem)}") from problem
+
+
+@lru_cache(maxsize=10_000)
+def _group(name: str, text: str) -> dict[str, Any]:
+    return _mapping(name, text)
+
+
+def _mapping(name: str, text: str) -> dict[str, Any]:
+    if sum(text.count(sign) for sign in ("[", "{", "- ", "? ")) > DEEPEST or ("*" in text and "&" in text):
+        _refuse_knots(name, text)
+    content = yaml.load(text, Loader=LOADER)
     if not isinstance(content, dict):
-        raise BadRecord(f"{path.name}: not a mapping with keys")
-    _require_plain(path.name, content)
+        raise BadRecord(f"{name}: not a mapping with keys")
+    _require_plain(name, content)
     return content
 
 
@@ -94,13 +115,13 @@ def read_arrays(path: Path, limit: int) -> dict[str, np.ndarray]:
         raise BadRecord(f"{path.name}: {printable(str(problem))}") from problem
 
 
-def _refuse_knots(path: Path, text: str) -> None:
+def _refuse_knots(name: str, text: str) -> None:
     """Deep nesting crashes the loader's C code, and aliases of aliases unfold to any size; no record has either."""
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
-            raise BadRecord(f"{path.name}: nested too deeply, or with aliases")
+            raise BadRecord(f"{name}: nested too deeply, or with aliases")
 
 
 def _require_plain(where: str, content: Any) -> None:

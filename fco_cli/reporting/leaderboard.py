@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
+from fco_cli.reporting.many import each
 from fco_cli.reporting.select import Spread, spread_said
 from fco_cli.reporting.standings import LEVELS, Standing, final_gap, is_at_rest, rounds_to, standings
 from fco_cli.reporting.studies import Study
@@ -180,14 +182,15 @@ def save(studies: list[Study], folder: Path) -> Leaderboard | None:
     whole, by_method = table(problems), summary(problems)
     words = in_words(whole).groupby("problem", sort=False)
     overviews = {heading: _save(figure, folder, name) for name, heading, figure in drawings.overviews(problems)}
+    pictures = each(partial(_draw, folder), problems, enough=3)
     boards = [
         Board(
             problem.name,
             finding(problem),
             words.get_group(problem.name).drop(columns=["problem", "algo"]),
-            _save(drawings.draw_problem(problem), folder, f"leaderboard_{problem.study.slug}"),
+            picture,
         )
-        for problem in problems
+        for problem, picture in zip(problems, pictures, strict=True)
     ]
     parts = ["# Leaderboard\n", as_markdown(in_words(by_method))]
     parts += [
@@ -201,6 +204,12 @@ def save(studies: list[Study], folder: Path) -> Leaderboard | None:
     for name, content in contents.items():
         write_atomically(folder / "tables" / name, content.encode())
     return Leaderboard(in_words(by_method), overviews, boards)
+
+
+def _draw(folder: Path, problem: Problem) -> Path:
+    from fco_cli.reporting import leaderboard_figures as drawings
+
+    return _save(drawings.draw_problem(problem), folder, f"leaderboard_{problem.study.slug}")
 
 
 def _save(figure: Figure, folder: Path, name: str) -> Path:

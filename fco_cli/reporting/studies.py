@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.reporting.gate import BadRecord
+from fco_cli.reporting.many import each
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
 from fco_cli.reporting.run_tables import rounds_table, runs_table
@@ -19,6 +20,8 @@ from fco_cli.reporting.theorems import Theorems
 
 if TYPE_CHECKING:
     import pandas as pd
+
+PART = 250  # records that a process reads at a time: some 10 MB
 
 
 @dataclass(frozen=True)
@@ -119,22 +122,33 @@ def collect(folders: Iterable[Path]) -> Results:
                 results.paths.append(_told_apart(RecordedPath.read(place), results.paths))
             except BadRecord as problem:
                 results.left_out.append((place, str(problem)))
-        for place in records_below(folder):
-            if place.resolve() in read:
-                continue
-            try:
-                read[place.resolve()] = read_record(place)
-            except BadRecord as problem:
-                results.left_out.append((place, str(problem)))
+        places = [place for place in records_below(folder) if place.resolve() not in read]
+        parts = [places[low : low + PART] for low in range(0, len(places), PART)]
+        for place, run in zip(places, itertools.chain(*each(_read, parts, enough=5)), strict=True):
+            if isinstance(run, BadRecord):
+                results.left_out.append((place, str(run)))
+            else:
+                read[place.resolve()] = run
     # One run may lie in two places; as a run of two experiments, an original and its twin, it counts for both.
-    each = {(run.run_id, _experiment(run)["name"]): run for run in read.values()}
-    runs, older = _newest(each.values())
+    distinct = {(run.run_id, _experiment(run)["name"]): run for run in read.values()}
+    runs, older = _newest(distinct.values())
     results.left_out += older
     for study in studies_of(with_gaps(runs)):
         kinds = {SEARCH: results.search, LEADERBOARD: results.leaderboard}
         begins = next((name for name in kinds if study.name.startswith(name)), "")
         kinds.get(begins, results.studies).append(study)
     return results
+
+
+def _read(places: list[Path]) -> list[RecordedRun | BadRecord]:
+    """Records, or what is wrong with them."""
+    found: list[RecordedRun | BadRecord] = []
+    for place in places:
+        try:
+            found.append(read_record(place))
+        except BadRecord as problem:
+            found.append(problem)
+    return found
 
 
 def _told_apart(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:

@@ -31,6 +31,7 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
     """Run all stacks, `workers` at a time."""
     waiting, deaths = deque(stacks), Counter[int]()
     team = [_Worker() for _ in range(workers)]
+    ended: list[Ended] = []
     try:
         while True:
             if stop.requested:
@@ -41,6 +42,8 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
                 if waiting and worker.stack is None:
                     worker.stack = waiting.popleft()
                     worker.send((worker.stack, memory_mb))
+            yield from ended  # what our caller does with it takes time: workers have their next stack by now
+            ended.clear()
             busy = {worker.pipe: worker for worker in team if worker.stack is not None}
             if not busy:
                 return
@@ -53,14 +56,14 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
                 stack, worker.stack = worker.stack, None
                 assert stack is not None
                 if isinstance(message, Ended):
-                    yield message
+                    ended.append(message)
                     continue
                 team[team.index(worker)] = _Worker()
                 deaths[stack.number] += 1
                 if deaths[stack.number] <= RETRIES:
                     waiting.append(stack)
                 else:
-                    yield given_up(stack, f"its process died {RETRIES + 1} times, {worker.last_words()}", post)
+                    ended.append(given_up(stack, f"its process died {RETRIES + 1} times, {worker.last_words()}", post))
     finally:
         for worker in team:
             worker.process.kill()

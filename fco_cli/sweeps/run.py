@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from omegaconf import DictConfig, OmegaConf
-
 from fco_cli.config import Run
+from fco_cli.config.run import filled, plain
 from fco_cli.errors import SweepFailed, UserError
 from fco_cli.files import as_yaml, write_atomically
 from fco_cli.simulation.record import Record
@@ -18,6 +18,7 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
 from fco_cli.sweeps.runner import check_experiment
 from fco_cli.sweeps.stacks import Ended, Event, Stack, stacks_of
+from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,10 @@ class Watcher(Protocol):
 class Sweep:
     """All jobs of a Hydra multirun, and what happened to them."""
 
-    def __init__(self, configs: list[DictConfig], overrides: list[list[str]], **options: Any) -> None:
-        self.configs, self.overrides, self.options = configs, overrides, Options(**options)
-        self.runs = [Run.of(config) for config in configs]
+    def __init__(self, jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> None:
+        self.options = Options(**options)
+        self.jobs, self.overrides = jobs, overrides
+        self.runs = list(_typed(jobs))
         self.unique = {run.run_id: run for run in self.runs}  # jobs may mean the same run
         self.ended = Ended()
         for run_id, run in self.unique.items():
@@ -58,13 +60,26 @@ class Sweep:
             with watcher.watching(stacks), closing(work) as parts:  # however this ends, no process is left behind
                 for part in parts:
                     self.ended.add(part)
+                    self._save_hydra_output(part.results)  # now, while others run
             stop.check()
         for text, count in self.ended.warnings.values():
             log.warning(text if count == 1 else f"{text} ({count} such warnings)")
         if len(self.ended.refusals) == len(self.unique):
             raise UserError(next(iter(self.ended.refusals.values())))
-        for run, config, chosen in zip(self.runs, self.configs, self.overrides, strict=True):
-            _save_hydra_output(run, config, chosen)
+        self._save_hydra_output(self.unique)
+
+    def _save_hydra_output(self, run_ids: Collection[str]) -> None:
+        """What Hydra would leave of a job, beside its record; a folder that has it is not touched again."""
+        shared: dict[int, dict[str, Any]] = {}
+        for run, job, chosen in zip(self.runs, self.jobs, self.overrides, strict=True):
+            folder = run.folder / ".hydra"
+            if run.run_id in run_ids and run.folder.exists() and not folder.exists():
+                if id(job.shared) not in shared:
+                    shared[id(job.shared)] = plain(job.shared)
+                Record(folder).create()
+                config = as_yaml(filled(shared[id(job.shared)], job.numbers))
+                write_atomically(folder / "config.yaml", config.encode(), flush=False)
+                write_atomically(folder / "overrides.yaml", as_yaml(chosen).encode(), flush=False)
 
     @property
     def finished_folders(self) -> list[Path]:
@@ -103,10 +118,13 @@ def _failure(unique: dict[str, Run], ended: Ended) -> SweepFailed:
     return SweepFailed("\n".join(lines))
 
 
-def _save_hydra_output(run: Run, config: DictConfig, overrides: list[str]) -> None:
-    """What Hydra would leave of a job, beside its record; a folder that has it is not touched again."""
-    folder = run.folder / ".hydra"
-    if run.folder.exists() and not folder.exists():
-        Record(folder).create()
-        write_atomically(folder / "config.yaml", as_yaml(OmegaConf.to_container(config)).encode(), flush=False)
-        write_atomically(folder / "overrides.yaml", as_yaml(overrides).encode(), flush=False)
+def _typed(jobs: list[JobConfig]) -> Iterator[Run]:
+    """Of those that differ in numbers only the first is checked as a whole, the others in their numbers."""
+    firsts: dict[tuple[int, frozenset[str]], Run] = {}
+    for job in jobs:
+        kind = id(job.shared), frozenset(job.numbers)
+        if first := firsts.get(kind):
+            yield first.with_numbers(job.numbers)
+        else:
+            firsts[kind] = Run.of(job.config())
+            yield firsts[kind]

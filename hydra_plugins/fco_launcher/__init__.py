@@ -4,13 +4,15 @@ Hydra finds plugins only below `hydra_plugins`, and imports them at every start:
 """
 
 import copy
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
@@ -46,7 +48,9 @@ class GridSweeperConf:
     grid_of: dict[str, Any] = field(default_factory=dict)  # algo -> its own in the place of `params`; null: no run
 
 
-MOST_RUNS = 50_000  # of a sweep: each takes about 80 kB here
+MOST_RUNS = 50_000  # of a sweep
+
+NUMBERS = ("seed", "hparams.client_lr", "hparams.server_lr")  # what mostly differs between the jobs of a sweep
 
 store = ConfigStore.instance()
 store.store(group="hydra/launcher", name="fused", node=FusedLauncherConf, provider="fco")
@@ -137,10 +141,25 @@ def _writing(folder: Path) -> Iterator[None]:
         raise HydraException(f"output_dir: {folder} cannot be written: {problem.strerror}") from problem
 
 
+@dataclass(frozen=True)
+class JobConfig:
+    """A job's configuration: one that it shares with other jobs, and the numbers that are its own."""
+
+    shared: DictConfig
+    numbers: Mapping[str, int | float] = field(default_factory=dict)
+
+    def config(self) -> DictConfig:
+        """The job's alone. A sweep makes few of these: to copy one takes longer than to check and run a small job."""
+        own = copy.deepcopy(self.shared)
+        for key, number in self.numbers.items():
+            OmegaConf.update(own, key, number)
+        return own
+
+
 class Composer:
     """Composes the jobs of a sweep; jobs that choose the same groups share one composition.
 
-    Composing takes Hydra a tenth of a second, and most jobs of a grid differ in a number only.
+    Composing takes Hydra a tenth of a second, and most jobs of a grid differ in numbers only.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
@@ -148,13 +167,30 @@ class Composer:
         self.parser = OverridesParser.create(config_loader=loader)
         self.parsed: dict[str, Override] = {}
         self.composed: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}
+        self.shared: dict[tuple[str, ...], tuple[DictConfig, DictConfig, bool]] = {}
 
     def full(self, overrides: list[str]) -> DictConfig:
         """A job's whole configuration, Hydra's part included."""
         return self.loader.load_sweep_config(self.master, overrides)
 
-    def job(self, overrides: list[str]) -> tuple[DictConfig, DictConfig]:
+    def job(self, overrides: list[str]) -> tuple[JobConfig, DictConfig]:
         """A job's own configuration, and the whole one that it shares with others of the same groups."""
+        numbers: dict[str, int | float] = {}
+        others = []
+        for text in overrides:
+            if (number := self._number(text)) is None:
+                others.append(text)
+            else:
+                numbers[self._parse(text).key_or_group] = number
+        if (key := tuple(others)) not in self.shared:
+            shared, whole = self._composed(others)
+            self.shared[key] = shared, whole, _refers_to_numbers(shared)
+        shared, whole, referred = self.shared[key]
+        if referred:  # other keys follow from the numbers
+            return JobConfig(JobConfig(shared, numbers).config()), whole
+        return JobConfig(shared, numbers), whole
+
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig]:
         groups = tuple(text for text in overrides if not self._is_value(text))
         if groups not in self.composed:
             whole = self.full(list(groups))
@@ -177,6 +213,15 @@ class Composer:
             (self.parsed[text],) = self.parser.parse_overrides([text])
         return self.parsed[text]
 
+    def _number(self, text: str) -> int | float | None:
+        """The number that the override gives to a key of `NUMBERS`, of the type that the schema keeps."""
+        override = self._parse(text)
+        key, value = override.key_or_group, cast("int | float", override.value())
+        kinds = (int,) if key == "seed" else (int, float)
+        if key not in NUMBERS or override.type != OverrideType.CHANGE or type(value) not in kinds:
+            return None
+        return float(value) if key == "hparams.server_lr" else value
+
     def _is_value(self, text: str) -> bool:
         """Whether the override sets a number or a word, and so can be applied to a finished composition."""
         override = self._parse(text)
@@ -184,6 +229,13 @@ class Composer:
         if "." in key:  # a key within a group: its word chooses no other group
             kinds |= str
         return override.type == OverrideType.CHANGE and isinstance(override.value(), kinds) and key[:6] != "hydra."
+
+
+def _refers_to_numbers(config: DictConfig) -> bool:
+    """Whether an interpolation, ${...}, names one of `NUMBERS`, be it by its last part only."""
+    names = "|".join(key.rpartition(".")[2] for key in NUMBERS)
+    text = json.dumps(OmegaConf.to_container(config), default=str)
+    return re.search(rf"\$\{{[^}}]*({names})", text) is not None
 
 
 class FusedLauncher(Launcher):
@@ -219,14 +271,12 @@ class FusedLauncher(Launcher):
             job_subdir_key="hydra.sweep.subdir",
         )
 
-    def _fuse(
-        self, sweep: Any, composed: list[tuple[DictConfig, DictConfig]], jobs: list[list[str]]
-    ) -> list[JobReturn]:
+    def _fuse(self, sweep: Any, composed: list[tuple[JobConfig, DictConfig]], jobs: list[list[str]]) -> list[JobReturn]:
         configure_log(self.config.hydra.job_logging, self.config.hydra.verbose)
-        values = sweep([task for task, _ in composed], jobs, **self.options)
+        values = sweep([job for job, _ in composed], jobs, **self.options)
         returns = []
-        for (task, whole), overrides, value in zip(composed, jobs, values, strict=True):
-            returned = JobReturn(overrides=overrides, cfg=task, hydra_cfg=whole, task_name=whole.hydra.job.name)
+        for (_, whole), overrides, value in zip(composed, jobs, values, strict=True):
+            returned = JobReturn(overrides=overrides, hydra_cfg=whole, task_name=whole.hydra.job.name)
             returned.working_dir = str(Path.cwd())
             returned.status = JobStatus.FAILED if isinstance(value, Exception) else JobStatus.COMPLETED
             returned.return_value = value

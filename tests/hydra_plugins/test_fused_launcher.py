@@ -18,7 +18,9 @@ from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
 import hydra_plugins.fco_launcher
-from fco_cli.config import register
+from fco_cli.config import Run, register
+from fco_cli.errors import UserError
+from fco_cli.sweeps.run import Sweep
 from hydra_plugins.fco_launcher import Composer, FusedLauncher, GridSweeper
 
 register()
@@ -62,6 +64,7 @@ JOBS = [
     ["experiment=lasso_i_extended", "profile=smoke", "hparams.server_lr=10", "task.clients=12"],
     ["regularizer=l1_ball", "regularizer.radius=3", "hparams.weighting=examples"],
     ["algo=scaffnew", "hparams.client_lr=0.3/L", "algo.coin=true", "task.name='${hparams.weighting}'"],
+    ["hparams.client_lr=2", "hparams.server_lr=1", "seed=3", "algo=fedmid", "algo.name='fedmid_${seed}'"],
 ]
 
 
@@ -75,7 +78,22 @@ def test_a_shared_composition_equals_hydras_own(job):
         for warm_up in JOBS:
             composer.job(warm_up)
         ours, _ = composer.job(job)
-        assert ours == compose("config", overrides=job)
+        assert ours.config() == compose("config", overrides=job)
+
+
+def test_runs_that_share_a_configuration_are_those_of_their_own():
+    """The second run is the first one with other numbers; so is the last, whose client rate is the default."""
+    chosen = [["hparams.client_lr=0.5", "seed=1"], ["hparams.client_lr=2", "seed=4"], ["hparams.server_lr=3"]]
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        composer = Composer(GlobalHydra.instance().hydra.config_loader, compose("config", return_hydra_config=True))
+        jobs = [composer.job(["task=nuclear", *numbers])[0] for numbers in chosen]
+        assert all(job.shared is jobs[0].shared for job in jobs)
+        sweep = Sweep(jobs, chosen, n_jobs=1, memory_mb=512, backend="local", address=None)
+        for run, numbers in zip(sweep.runs, chosen, strict=True):
+            whole = Run.of(compose("config", overrides=["task=nuclear", *numbers]))
+            assert (run, run.yaml, run.identity) == (whole, whole.yaml, whole.identity)
+    with pytest.raises(UserError, match="client_lr: got -1"):
+        sweep.runs[1].with_numbers({"hparams.client_lr": -1.0})
 
 
 def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch, seeds=None):
