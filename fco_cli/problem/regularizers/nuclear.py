@@ -68,7 +68,8 @@ class Nuclear(Regularizer):
             scale(z, 0.0, out)
             return
         rows, threshold = a.copy(), max(threshold / norm, NOTHING)
-        factors = orthogonal_rows(rows, rows.shape[0], min(block.rows, block.columns), threshold)
+        share = 1e-12 if z.itemsize == 8 else 1e-8  # products of rows this small beside it change the result as little
+        factors = orthogonal_rows(rows, rows.shape[0], min(block.rows, block.columns), share * threshold)
         for i in range(factors.shape[0]):
             if factors[i] <= threshold * threshold:
                 factors[i] = 0
