@@ -127,7 +127,21 @@ def random_matrices(seed: int, shape: tuple[int, int]):
         yield kind * 10.0 ** random.choice([-12, -6, 0, 6, 12])
 
 
-SHAPES = [(1, 1), (1, 7), (7, 1), (2, 2), (3, 4), (4, 3), (6, 6), (6, 30), (30, 6), (10, 64), (32, 32)]
+SHAPES = [
+    (1, 1),
+    (1, 7),
+    (7, 1),
+    (2, 2),
+    (3, 4),
+    (4, 3),
+    (6, 6),
+    (6, 30),
+    (30, 6),
+    (10, 64),
+    (32, 32),
+    (33, 70),
+    (66, 34),
+]  # tiles are 32
 SEEDS = range(6)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 

@@ -12,6 +12,7 @@ from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 from fco_cli.problem.regularizers.singular import (
     NOTHING,
     ROUNDING,
+    TILE,
     left_entry,
     orthogonal_rows,
     singular_pairs,
@@ -84,10 +85,10 @@ class Nuclear(Regularizer):
         a, _norm = wide(w, block)
         count, length, own = min(block.rows, block.columns), max(block.rows, block.columns), a.shape[0]
         turned, squared = singular_pairs(a, count)
-        weights, zero = np.zeros((count + 7) // 8 * 8), zero_share(w, length)
+        weights, line, zero = np.zeros((count + 7) // 8 * 8), np.empty(TILE), zero_share(w, length)
         for r in range(count):
             for i in range(count):
                 singular = np.sqrt(squared[i])
                 if not singular <= zero:
                     weights[i] = psi.strength / singular * left_entry(turned, own, i, r)
-            write_row(weights, turned, r, block, out)
+            write_row(weights, turned, r, line, block, out)

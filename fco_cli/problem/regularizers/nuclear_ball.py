@@ -11,6 +11,7 @@ from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.singular import (
+    TILE,
     left_entry,
     orthogonal_rows,
     singular_pairs,
@@ -64,10 +65,8 @@ class NuclearBall(Ball):
         for i in range(count):
             if squared[i] > squared[top]:
                 top = i
-        factor, weights = (
-            0.0 if squared[top] == 0 else -psi.radius / np.sqrt(squared[top]),
-            np.zeros((count + 7) // 8 * 8),
-        )
+        factor = 0.0 if squared[top] == 0 else -psi.radius / np.sqrt(squared[top])
+        weights, line = np.zeros((count + 7) // 8 * 8), np.empty(TILE)
         for r in range(count):
             weights[top] = factor * left_entry(turned, own, top, r)
-            write_row(weights, turned, r, block, out)
+            write_row(weights, turned, r, line, block, out)

@@ -297,17 +297,19 @@ def wide(z, block):
 
 
 @kernel
-def write_row(weights, tiles, r, block, out):
-    """Row r of the matrix that `wide` took apart becomes sum_i weights_i (row i of its tiles)."""
-    count, length, line = min(block.rows, block.columns), max(block.rows, block.columns), np.empty(TILE)
-    for t in range((length + TILE - 1) // TILE):
+def write_row(weights, tiles, r, line, block, out):
+    """Row r of the matrix that `wide` took apart becomes sum_i weights_i (row i of its tiles); `line` is scratch."""
+    rows, columns = block.rows, block.columns
+    for t in range((max(rows, columns) + TILE - 1) // TILE):
         clear(line)
-        add_rows(weights, tiles[t], count, line)
-        for c in range(min(TILE, length - t * TILE)):
-            if block.rows <= block.columns:
-                out[r * block.columns + t * TILE + c] = line[c]
-            else:
-                out[(t * TILE + c) * block.columns + r] = line[c]
+        add_rows(weights, tiles[t], min(rows, columns), line)
+        if rows <= columns:
+            target = row_of(out[r * columns : (r + 1) * columns], t)
+            for c in range(target.shape[0]):
+                target[c] = line[c]
+        else:
+            for c in range(min(TILE, rows - t * TILE)):
+                out[(t * TILE + c) * columns + r] = line[c]
 
 
 @kernel
@@ -326,7 +328,7 @@ def transposed(tiles, count):
 def spectral(a, rows, factors, block, out):
     """out = sum_i factors_i (A v_i) v_i^T, with rows_i = s_i v_i and factors that include 1/s_i^2."""
     count, columns = factors.shape[0], transposed(rows, factors.shape[0])
-    weights = np.empty(TILE * columns.shape[0])
+    weights, line = np.empty(TILE * columns.shape[0]), np.empty(TILE)
     for r in range(count):
         clear(weights)
         for u in range(columns.shape[0]):
@@ -334,7 +336,7 @@ def spectral(a, rows, factors, block, out):
                 add_rows(row_of(a[t], r), columns[u, t * TILE * TILE :], TILE, row_of(weights, u))
         for i in range(count):
             weights[i] *= factors[i]
-        write_row(weights, rows, r, block, out)
+        write_row(weights, rows, r, line, block, out)
 
 
 @kernel
