@@ -1,7 +1,7 @@
 """Singular values and vectors of small matrices: the rows of a matrix rotated until they are orthogonal.
 
-For 32 x 32 this takes a quarter of LAPACK's time. Matrices are kept in tiles: all rows of the first 32 columns one after
-the other, then all rows of the next 32, with columns of zeros up to a multiple of 32 and rows of zeros up to one of 8.
+For 32 x 32 this takes a quarter of LAPACK's time. Matrices are kept in tiles: all rows of the first 32 columns one
+after the other, then all rows of the next 32, zeros filling up columns to a multiple of 32 and rows to one of 8.
 Where two rows are a number apart that is known when a loop is compiled, the compiler need not ask whether they overlap.
 """
 
