@@ -6,7 +6,7 @@ import numpy as np
 
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.regularizers.nuclear import orthogonal_rows, wide
+from fco_cli.problem.regularizers.singular import singular_values
 
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
@@ -30,6 +30,6 @@ def rank(matrices: Array, threshold: float) -> Array:
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
         block = OneBlock(0, shape[0], shape[1], np.ones(0))
-        a, norm = wide(np.ascontiguousarray(matrix).reshape(-1), block)
-        ranks.append((~(norm * np.sqrt(orthogonal_rows(a, a, 0.0)) <= threshold)).sum())  # NaN counts
+        values = singular_values(np.ascontiguousarray(matrix).reshape(-1), block)
+        ranks.append((~(values <= threshold)).sum())  # NaN counts
     return np.array(ranks)

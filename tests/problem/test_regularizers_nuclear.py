@@ -7,8 +7,9 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, wide
+from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
+from fco_cli.problem.regularizers.singular import TILE, orthogonal_rows, wide
 
 pytestmark = pytest.mark.machine_code
 
@@ -83,12 +84,19 @@ def test_nuclear_whatever_the_unit(unit):
             np.testing.assert_allclose(out[: matrix.size] / unit, expected, rtol=0, atol=1e-9)
 
 
+def from_tiles(tiles, count):
+    """The matrix, with the zeros that fill its last columns."""
+    return np.hstack(tiles.reshape(len(tiles), -1, TILE))[:count]
+
+
 @pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
 def test_rows_become_orthogonal_by_rotation(matrix):
     """Those of tiny singular values too, which the eigenvectors of A A^T cannot tell apart."""
-    a, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
-    rows = a.copy()
-    squared = orthogonal_rows(rows, rows, 0.0)
+    count = min(matrix.shape)
+    tiles, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
+    a = from_tiles(tiles, count)
+    squared = orthogonal_rows(tiles, len(tiles), count, 0.0)
+    rows = from_tiles(tiles, count)
     np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
     np.testing.assert_allclose(rows.T @ rows, a.T @ a, atol=1e-13)  # rotations leave this alone
     np.testing.assert_allclose(squared, (rows**2).sum(axis=1), rtol=1e-12)
@@ -119,7 +127,21 @@ def random_matrices(seed: int, shape: tuple[int, int]):
         yield kind * 10.0 ** random.choice([-12, -6, 0, 6, 12])
 
 
-SHAPES = [(1, 1), (1, 7), (7, 1), (2, 2), (3, 4), (4, 3), (6, 6), (6, 30), (30, 6), (10, 64), (32, 32)]
+SHAPES = [
+    (1, 1),
+    (1, 7),
+    (7, 1),
+    (2, 2),
+    (3, 4),
+    (4, 3),
+    (6, 6),
+    (6, 30),
+    (30, 6),
+    (10, 64),
+    (32, 32),
+    (33, 70),
+    (66, 34),
+]  # tiles are 32
 SEEDS = range(6)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 

@@ -9,7 +9,16 @@ import numpy as np
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
-from fco_cli.problem.regularizers.nuclear import Nuclear, orthogonal_rows, singular_pairs, spectral, unfold, wide
+from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.singular import (
+    TILE,
+    left_entry,
+    orthogonal_rows,
+    singular_pairs,
+    spectral,
+    wide,
+    write_row,
+)
 
 SLACK = 1e-12  # beyond rounding: the radius is so small a share of the norm that the threshold's digits do not suffice
 
@@ -27,7 +36,7 @@ class NuclearBall(Ball):
     def prox(z, t, psi, block, out):
         a, norm = wide(z, block)
         rows = a.copy()
-        squared = orthogonal_rows(rows, rows, 0.0)
+        squared = orthogonal_rows(rows, rows.shape[0], min(block.rows, block.columns), 0.0)
         singular, total, radius = np.empty(squared.shape[0]), 0.0, psi.radius / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
             singular[i] = np.sqrt(squared[i])
@@ -50,15 +59,14 @@ class NuclearBall(Ball):
     def lmo(g, psi, block, out):
         """-radius u v^T of the largest singular value."""
         a, _norm = wide(g, block)
-        turned, squared = singular_pairs(a)
-        count, length = a.shape
+        count, own = min(block.rows, block.columns), a.shape[0]
+        turned, squared = singular_pairs(a, count)
         top = 0
         for i in range(count):
             if squared[i] > squared[top]:
                 top = i
         factor = 0.0 if squared[top] == 0 else -psi.radius / np.sqrt(squared[top])
+        weights, line = np.zeros((count + 7) // 8 * 8), np.empty(TILE)
         for r in range(count):
-            weight = factor * turned[top, length + r]
-            for c in range(length):
-                a[r, c] = weight * turned[top, c]
-        unfold(a, block, out)
+            weights[top] = factor * left_entry(turned, own, top, r)
+            write_row(weights, turned, r, line, block, out)
