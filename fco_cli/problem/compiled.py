@@ -104,7 +104,7 @@ class Kernel:
     def _compile(self, **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
-        text = self._bind(parts | ({"prange": numba.prange} if self._threaded else {}))
+        text = self._bind(parts | _of_the_machine() | ({"prange": numba.prange} if self._threaded else {}))
         # Numba names its cache files after the function alone; two specializations must not share one.
         text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self._threaded else False
@@ -167,6 +167,15 @@ def _numba() -> Any:
     import numba
 
     return numba
+
+
+@functools.cache
+def _of_the_machine() -> dict[str, Any]:
+    """The words of kernels that mean more in machine code than in Python."""
+    from fco_cli.problem import lanes
+
+    words = {"dots": lanes.dots, "add_multiples": lanes.add_multiples}
+    return words | {"many_registers": lanes.many_registers()}
 
 
 @functools.cache

@@ -14,7 +14,8 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
-from fco_cli.problem.models import add_products, add_rows, add_rows_to_both, glorot_uniform
+from fco_cli.problem.models import glorot_uniform
+from fco_cli.problem.products import add_products, add_rows
 from fco_cli.problem.streams import MODEL, generator
 
 
@@ -31,14 +32,10 @@ def inner_width(widths):
 def dense(w, inputs, scores):
     """scores [C, B] = kernel (C, d) times the inputs [B, d] plus bias (C), with w the two after one another."""
     outputs, features = scores.shape[0], inputs.shape[1]
-    every, spare = np.arange(inputs.shape[0]), np.empty(scores.shape[1], w.dtype)
     for c in range(outputs):
         for i in range(scores.shape[1]):
             scores[c, i] = w[outputs * features + c]
-    for c in range(0, outputs, 2):
-        last = min(c + 1, outputs - 1)
-        first, second = w[c * features : (c + 1) * features], w[last * features : (last + 1) * features]
-        add_products(first, second, inputs, every, 0, features, scores[c], scores[last] if last > c else spare)
+    add_products(w.reshape((1, w.shape[0])), outputs, features, inputs, np.arange(inputs.shape[0]), 0, features, scores)
 
 
 @kernel
@@ -71,17 +68,17 @@ def activate(w, x, rows, widths, activations):
 def slope_below(weights, inputs, slope, below):
     """Slopes [d, B] by the scores of the layer below: the weights' transpose times `slope`, 0 where ReLU was 0."""
     every = np.arange(weights.shape[0])
-    row = np.empty(weights.shape[1], weights.dtype)
-    column = np.empty(weights.shape[0], weights.dtype)
+    row = np.empty((1, weights.shape[1]), weights.dtype)
+    column = np.empty((1, weights.shape[0]), weights.dtype)
     for i in range(inputs.shape[0]):
-        for c in range(column.shape[0]):
-            column[c] = slope[c, i]
-        for k in range(row.shape[0]):
-            row[k] = 0
-        add_rows(row, weights, every, 0, row.shape[0], column)
-        for k in range(row.shape[0]):
+        for c in range(column.shape[1]):
+            column[0, c] = slope[c, i]
+        for k in range(row.shape[1]):
+            row[0, k] = 0
+        add_rows(row, 1, row.shape[1], weights, every, column)
+        for k in range(row.shape[1]):
             if inputs[i, k] > 0:
-                below[k, i] = row[k]
+                below[k, i] = row[0, k]
 
 
 @kernel
@@ -114,10 +111,7 @@ def network_backward(gradient, w, x, rows, widths, slopes):
                 weights = w[j, place : place + kernel_size].reshape((outputs, features))
                 slope_below(weights, inputs, slope, below)
             target = gradient[j, place : place + kernel_size].reshape((outputs, features))
-            for c in range(0, outputs - 1, 2):
-                add_rows_to_both(target[c], target[c + 1], inputs, every, 0, features, slope[c], slope[c + 1])
-            if outputs % 2 == 1:
-                add_rows(target[outputs - 1], inputs, every, 0, features, slope[outputs - 1])
+            add_rows(target, 1, features, inputs, every, slope)
             for c in range(outputs):
                 for i in range(count):
                     gradient[j, place + kernel_size + c] += slope[c, i]

@@ -20,11 +20,13 @@ from fco_cli.problem.descent import backward, each_row, forward, of_a_row, over_
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
+from fco_cli.problem.products import add_products
 from fco_cli.problem.site_bias import bias_finder, client_biases
 
 prange = range  # Numba's parallel range in the compiled kernel
 
 GRAM_LIMIT = 4096  # parameters; a larger matrix costs more than it saves
+ROWS = 10  # of a matrix at a time
 PARTS = 8  # pieces of a pass over the data, whatever the number of threads
 
 
@@ -43,44 +45,25 @@ class Risk(Protocol):
 
 
 @kernel
-def quadratics(matrix, linear, w, values, gradient):
+def quadratics(matrix, linear, w, rows, products, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    Four rows of A and two jobs at a time. Where their number is no multiple of that, the last row or job is computed
-    twice, with the same bits. Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it.
+    Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it. `products` [J, P] begin as
+    zeros and end as Aw, `rows` [P] count from 0.
     """
-    size, jobs, half = matrix.shape[0], w.shape[0], gradient.shape[0] == 0
-    products = np.empty((jobs, size))
-    blocks = (size + 3) // 4
+    size, half = matrix.shape[0], gradient.shape[0] == 0
+    blocks = (size + ROWS - 1) // ROWS
     for turn in prange(blocks):
         block = blocks - 1 - turn // 2 if turn % 2 else turn // 2  # a long and a short one in turn, for equal threads
-        a, b, c, d = block * 4, min(block * 4 + 1, size - 1), min(block * 4 + 2, size - 1), min(block * 4 + 3, size - 1)
-        low = a if half else 0
-        m0, m1, m2, m3 = matrix[a, low:], matrix[b, low:], matrix[c, low:], matrix[d, low:]
-        for j in range(0, jobs, 2):
-            i = min(j + 1, jobs - 1)
-            v, u = w[j, low:], w[i, low:]
-            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-            r0, r1, r2, r3 = 0.0, 0.0, 0.0, 0.0
-            for k in range(size - low):
-                s0 += m0[k] * v[k]
-                s1 += m1[k] * v[k]
-                s2 += m2[k] * v[k]
-                s3 += m3[k] * v[k]
-                r0 += m0[k] * u[k]
-                r1 += m1[k] * u[k]
-                r2 += m2[k] * u[k]
-                r3 += m3[k] * u[k]
-            products[j, a], products[j, b], products[j, c], products[j, d] = s0, s1, s2, s3
-            products[i, a], products[i, b], products[i, c], products[i, d] = r0, r1, r2, r3
-    for j in range(jobs):
+        low, high = block * ROWS, min((block + 1) * ROWS, size)
+        add_products(w, 1, size, matrix, rows[low:high], low if half else 0, size, products[:, low:high])
+    for j in range(w.shape[0]):
         total = 0.0
         for k in range(size):
             total += w[j, k] * (products[j, k] - 2 * linear[k])
+            if not half:
+                gradient[j, k] = 2 * (products[j, k] - linear[k])
         values[j] = total
-    for j in range(gradient.shape[0]):
-        for k in range(size):
-            gradient[j, k] = 2 * (products[j, k] - linear[k])
 
 
 @dataclass(frozen=True)
@@ -121,7 +104,8 @@ class QuadraticRisk:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1]))
         matrix = self.matrix if gradient else self.upper
-        specialize(quadratics, parallel=True)(matrix, self.linear, w, values, gradients)
+        rows, products = np.arange(len(matrix)), np.zeros_like(w)
+        specialize(quadratics, parallel=True)(matrix, self.linear, w, rows, products, values, gradients)
         return Evaluation(values + self.constant, gradients, None)
 
 

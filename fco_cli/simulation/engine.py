@@ -244,12 +244,12 @@ class Simulation:
         if done in self.snapshots:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.path[done] = as_snapshot(model)
-        rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
-        for job, row, count in zip(self.running, rows, counts, strict=True):
+        totals = np.array([job.counters for job in self.running]).reshape(counts.shape) + counts
+        columns = [values.tolist() for values in (*metrics.values(), *totals.T)]
+        for job, row in zip(self.running, zip(*columns, strict=True), strict=True):
             if not job.history:
                 job.history = {name: [] for name in ("round", *metrics, *COUNTERS)}
-            numbers = (done, *row, *(job.counters + count).tolist())
-            for column, number in zip(job.history.values(), numbers, strict=True):
+            for column, number in zip(job.history.values(), (done, *row), strict=True):
                 column.append(number)
 
     def why_unfit(self, job: Job) -> str | None:

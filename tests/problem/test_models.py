@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.models import CHUNK, Linear
+from fco_cli.problem.models import Linear
+from fco_cli.problem.products import CHUNK
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,18 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
 
 
 @pytest.mark.machine_code
-def test_bits_do_not_depend_on_the_stack():
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bits_do_not_depend_on_the_stack(dtype):
+    """Seven vectors: those that are multiplied four or two at a time, and those that are left over."""
     random, model = np.random.default_rng(0), Linear(CHUNK + 9)
-    x, rows, w = random.standard_normal((15, CHUNK + 9)), np.arange(13), random.standard_normal((4, model.layout.size))
+    x, rows = random.standard_normal((15, CHUNK + 9)).astype(dtype), np.arange(13)
+    w = random.standard_normal((7, model.layout.size)).astype(dtype)
     scores, gradient = model.forward(w, x, rows, model.widths), np.zeros_like(w)
     model.backward(gradient, w, x, rows, model.widths, scores)
-    for j in range(4):
+    np.testing.assert_allclose(
+        scores[:, 0], w[:, :-1] @ x[rows].T + w[:, -1:], atol=1e-11 if dtype == "float64" else 1e-3
+    )
+    for j in range(7):
         job = w[j : j + 1]
         alone, own = model.forward(job, x, rows, model.widths), np.zeros_like(job)
         model.backward(own, job, x, rows, model.widths, alone)
