@@ -176,9 +176,8 @@ def diagonalize(diagonal, beside, zero, tiles):
     """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `tiles`.
 
     What is at most `zero` beside the diagonal counts as 0. Every rotation has to wait for a root and a division of the
-    one before, while the processor could do four: two sweeps with the same shift run at once, the second a row behind
-    the first, and rows are rotated a step later. That takes 28% more
-    rotations, and their angles a quarter less time.
+    one before, and the processor with it: two sweeps with the same shift run at once, the second a row behind the
+    first, and rows are rotated a step later. That takes 28% more rotations, and their angles a quarter less time.
     """
     count = diagonal.shape[0]
     for low in range(count):
