@@ -322,7 +322,8 @@ class Federated(Algorithm):
         else:
             total, arrived = summed(messages, counted.factors, cohort.fraction_bits)
             found = of_sum(total, cohort.fraction_bits, self.sent, counted, arrived, messages.dtype)
-        return self.transform.at_server(found, cohort, self._transform_numbers, self._largest(cohort)), arrived
+        noise = self.noise_on_mean(cohort)
+        return found if noise is None else self.transform.with_noise(found, cohort, noise), arrived
 
     def counted(self, cohort: Cohort) -> Counted:
         """How the messages of a cohort count."""
@@ -332,6 +333,8 @@ class Federated(Algorithm):
 
     def noise_on_mean(self, cohort: Cohort) -> Array | None:
         """The deviation [J] of the noise that this round's mean must have, if any."""
+        if not self.transform.noisy:
+            return None
         return self.transform.noise_on_mean(cohort, self._transform_numbers, self._largest(cohort))
 
     def _largest(self, cohort: Cohort) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ class Cohort:
     round: int = 0  # which one, counted from 0
     fraction_bits: int | None = None  # of a sum in fixed point (fixed_point.py); none: numbers are added as they are
 
-    @property
+    @cached_property
     def steps(self) -> Array:
         """K of every client: [S]."""
         return np.diff(self.first)

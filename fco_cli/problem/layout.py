@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=int))
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Layout:
 
     blocks: tuple[Block, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(block.size for block in self.blocks)
 
@@ -46,7 +47,7 @@ class Layout:
         rows = []
         for block in self.blocks:
             place = self.slices[block.name]
-            columns = int(np.prod(block.shape[1:], dtype=int))
+            columns = math.prod(block.shape[1:])
             rows.append((place.start, place.stop, block.size // columns, columns, block.regularized))
         return np.array(rows, dtype=np.int64)
 

@@ -135,7 +135,15 @@ class Problem:
         return scores
 
     def geometry(self, numbers: Numbers) -> Geometry:
-        return Geometry(numbers, self.mirror.numbers, self.regularizer.table(self.layout), self._each)
+        return Geometry(numbers, self._mirror_numbers, self._table, self._each)
+
+    @cached_property
+    def _mirror_numbers(self) -> Numbers:
+        return self.mirror.numbers
+
+    @cached_property
+    def _table(self) -> Array:
+        return self.regularizer.table(self.layout)
 
     @cached_property
     def _each(self) -> Array:

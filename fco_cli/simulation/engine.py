@@ -135,7 +135,10 @@ class Simulation:
             self._keep_clients(made, cohort)
         self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
-        counts = np.column_stack(np.broadcast_arrays(*self.algorithm.costs(cohort), made.dropped))[finite]
+        counts = np.empty((len(finite), len(COUNTERS)), np.int64)
+        for column, count in zip(counts.T, (*self.algorithm.costs(cohort), made.dropped), strict=True):
+            column[:] = count
+        counts = counts[finite]
         before = self._drop(finite, before)
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
             metrics = self._evaluate() | self._spent(done, counts)

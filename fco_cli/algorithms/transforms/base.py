@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import numpy as np
+
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
@@ -34,6 +36,7 @@ class Transform:
     name: str
     residuals: ClassVar[bool] = False  # whether a client remembers what was left out of an array, if nothing else does
     random: ClassVar[bool] = False  # whether `encode` draws from its key
+    noisy: ClassVar[bool] = False  # whether the mean of the messages gets noise
     encode: ClassVar[Kernel]
     """encode(message, residual, numbers, key): a client's message becomes what arrives of it, in place.
 
@@ -53,13 +56,13 @@ class Transform:
         """What is sent in place of a vector of P numbers; [J] where it depends on what varies."""
         return size * itemsize
 
-    def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array | None:
-        """The deviation [J] of the noise that hides the messages in their mean; none: there is no noise. `largest` [J]:
-        how often a client's message may count at most."""
-        return None
+    def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array:
+        """The deviation [J] of the noise that hides the messages in their mean. `largest` [J]: how often a client's
+        message may count at most."""
+        return np.zeros(len(numbers))
 
-    def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
-        """What the server makes of the aggregates."""
+    def with_noise(self, aggregates: Aggregates, cohort: Cohort, deviation: Array) -> Aggregates:
+        """The aggregates with noise on their means."""
         return aggregates
 
     def spent(

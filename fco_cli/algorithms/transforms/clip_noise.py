@@ -42,6 +42,7 @@ class ClipNoise(Transform):
     clip_norm: float = 1.0
     noise_multiplier: float = 1.0  # 0: clipping alone, and nothing is private
     delta: float = 1e-5  # at which epsilon is told
+    noisy = True
 
     def __post_init__(self) -> None:
         require(self.clip_norm > 0, "transform.clip_norm", self.clip_norm, "a number > 0")
@@ -72,9 +73,8 @@ class ClipNoise(Transform):
     def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array:
         return numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
 
-    def at_server(self, aggregates: Aggregates, cohort: Cohort, numbers: Numbers, largest: Array) -> Aggregates:
+    def with_noise(self, aggregates: Aggregates, cohort: Cohort, deviation: Array) -> Aggregates:
         noise = generator(cohort.seed, NOISE, cohort.round)
-        deviation = self.noise_on_mean(cohort, numbers, largest)
         mean = {
             name: values + np.outer(deviation, noise.standard_normal(values.shape[1])).astype(values.dtype)
             for name, values in aggregates.mean.items()
