@@ -168,7 +168,7 @@ def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti
     if not np.isfinite(np.asarray(scans.dataobj)[np.asarray(mask.dataobj) != 0]).all():
         raise UserError(f"{subject.scans}: some voxels are not finite")
     masker = NiftiMasker(mask, runs=runs, standardize=PREPROCESSING["standardize"], dtype=PREPROCESSING["dtype"])
-    return masker.fit_transform(scans)[[volume for session in sessions for volume in session.volumes]]
+    return masker.fit().transform(scans)[[volume for session in sessions for volume in session.volumes]]
 
 
 def _prepare(files: list[Subject], folder: Path) -> None:
