@@ -25,9 +25,11 @@ def by_formula(problem, w):
     return value, gradient
 
 
+@pytest.mark.parametrize("cached", [512 * 2**10, 1], ids=["all rows of a client at a time", "five"])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_three_ways_to_the_same_risk(make_problem, weighting, dtype):
+def test_three_ways_to_the_same_risk(make_problem, weighting, dtype, cached, monkeypatch):
+    monkeypatch.setattr("fco_cli.problem.risk.CACHED", cached)
     problem = make_problem(weighting=weighting, dtype=dtype, sizes=(7, 4, 9, 1, 12, 3, 2, 5, 6, 8))
     w = np.random.default_rng(1).standard_normal((3, problem.layout.size)).astype(dtype)
     quadratic = QuadraticRisk.of(problem.data, problem.weights, rows_at_once=5)(w)
