@@ -1,4 +1,4 @@
 """The same client update and server step between real processes: clients' rows and memories stay at their sites.
 
-`message`, `site` and `coordinator` know no transport; `flare_*` carry their messages over NVIDIA FLARE.
+What a site and a coordinator say to each other knows no transport; `flare_*` carry it over NVIDIA FLARE.
 """
