@@ -94,6 +94,8 @@ def test_runs_that_share_a_configuration_are_those_of_their_own():
             assert (run, run.yaml, run.identity) == (whole, whole.yaml, whole.identity)
     with pytest.raises(UserError, match="client_lr: got -1"):
         sweep.runs[1].with_numbers({"hparams.client_lr": -1.0})
+    with pytest.raises(UserError, match="seed: got -1"):
+        sweep.runs[1].with_numbers({"seed": -1})
 
 
 def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch, seeds=None):
