@@ -11,7 +11,11 @@ from fco_cli.problem.models import Model
 from fco_cli.problem.site_bias import bias_finder, with_site_bias
 
 
-def forward(w, x, rows, widths):  # these names are bound by `specialize` to a model, a loss and the kind of the data
+def gather(x, rows, vectors):  # these names are bound by `specialize` to a model, a loss and the kind of the data
+    raise NotImplementedError
+
+
+def forward(w, x, rows, widths):
     raise NotImplementedError
 
 
@@ -104,16 +108,18 @@ def descend(state, query, batches, k, rate):
     `state` and `query` may be the same array. `rate` is a vector over the jobs.
     """
     rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-    scores = forward(query, batches.x, rows, batches.widths)
+    x, near = gather(batches.x, rows, query.shape[0] * batches.widths[-1])
+    scores = forward(query, x, near, batches.widths)
     each_row(scores, batches.y, rows, None, True)
     for j in range(scores.shape[0]):
         step = -rate[j] / rows.shape[0]
         for c in range(scores.shape[1]):
             for i in range(scores.shape[2]):
                 scores[j, c, i] *= step
-    backward(state, query, batches.x, rows, batches.widths, scores)
+    backward(state, query, x, near, batches.widths, scores)
 
 
 def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:
     """`descend` for a model and a loss, and for such data."""
-    return specialize(descend, forward=model.forward, backward=model.backward, each_row=over_rows(data, model, loss))
+    loop = over_rows(data, model, loss)
+    return specialize(descend, gather=model.gather, forward=model.forward, backward=model.backward, each_row=loop)

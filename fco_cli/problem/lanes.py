@@ -48,9 +48,9 @@ class Loops:
         with cgutils.for_range_slice(self.builder, first, last, ir.Constant(first.type, step)) as (k, _):
             yield k
 
-    def whole(self, count: Any) -> Any:
-        """How many of the columns fill registers."""
-        return self.builder.sub(count, self.builder.srem(count, ir.Constant(count.type, self.lanes)))
+    def whole(self, count: Any, registers: int = 1) -> Any:
+        """How many of the columns fill registers, or so many of them at a time."""
+        return self.builder.sub(count, self.builder.srem(count, ir.Constant(count.type, registers * self.lanes)))
 
     def folded(self, register: Any) -> Any:
         """The sum of the lanes: the upper half is added to the lower until one is left."""
@@ -130,38 +130,65 @@ def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any) ->
 
 
 @intrinsic
-def add_multiples(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any, slopes: Any) -> Any:
-    """w_v += slopes[v, r] x_r for all v and r, one row after another, of `count` columns each."""
-    if not _suited(w, x) or slopes.dtype != w.dtype:
+def add_multiples(
+    typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, low: Any, count: Any, slopes: Any, first: Any
+) -> Any:
+    """w_v += slopes[first + v, i] x[rows[i], low : low + count] for all v and i, one row after another.
+
+    Some columns of all vectors stay in registers until the last row: a weight is loaded and stored once.
+    """
+    if not _suited(w, x, slopes) or rows.layout != "C":
         return None
 
     def write(builder: Any, arguments: Any) -> Any:
-        loops, places = Loops(builder, w.dtype), vectors.count + rows.count
-        a, b, count, factors = (
-            arguments[: vectors.count], arguments[vectors.count : places], arguments[places], arguments[places + 1 :],
-        )  # fmt: skip
+        loops, zero = Loops(builder, w.dtype), ir.Constant(arguments[-1].type, 0)
+        *starts, data, width, places, many, factors, count = arguments
+        own = [builder.gep(factors, [builder.mul(many, ir.Constant(many.type, v))]) for v in range(len(starts))]
 
-        def add_columns(first: Any, last: Any, step: int, kind: Any, factors: list[Any]) -> None:
-            with loops.columns(first, last, step) as k:
-                totals = loops.load(a, k, kind)
-                for r, start in enumerate(b):
-                    (row,) = loops.load([start], k, kind)
-                    for v in range(len(a)):
-                        totals[v] = loops.add_product(totals[v], row, factors[v * len(b) + r])
-                for total, start in zip(totals, a, strict=True):
-                    builder.store(total, loops.at(start, k, kind), align=loops.bytes)
+        def add_columns(first: Any, last: Any, kind: Any, wide: int) -> None:
+            """`wide` times as many columns at a time as `kind` holds."""
+            lanes = loops.lanes if kind is loops.several else 1
+            with loops.columns(first, last, lanes * wide) as k:
+                at = [builder.add(k, ir.Constant(k.type, lanes * part)) for part in range(wide)]
+                totals = [
+                    [cgutils.alloca_once_value(builder, loops.load([start], c, kind)[0]) for c in at]
+                    for start in starts
+                ]
+                with loops.columns(zero, many, 1) as i:
+                    row = builder.gep(data, [builder.mul(builder.load(builder.gep(places, [i])), width)])
+                    parts = [loops.load([row], c, kind)[0] for c in at]
+                    for slopes_of, sums in zip(own, totals, strict=True):
+                        factor = builder.load(builder.gep(slopes_of, [i]))
+                        factor = loops.filled(factor) if kind is loops.several else factor
+                        for total, part in zip(sums, parts, strict=True):
+                            builder.store(loops.add_product(builder.load(total), part, factor), total)
+                for start, sums in zip(starts, totals, strict=True):
+                    for c, total in zip(at, sums, strict=True):
+                        builder.store(builder.load(total), loops.at(start, c, kind), align=loops.bytes)
 
-        zero, whole = ir.Constant(count.type, 0), loops.whole(count)
-        add_columns(zero, whole, loops.lanes, loops.several, [loops.filled(factor) for factor in factors])
-        add_columns(whole, count, 1, loops.one, factors)
+        wide = 4 if len(starts) == 1 else 2
+        most, whole = loops.whole(count, wide), loops.whole(count)
+        add_columns(zero, most, loops.several, wide)
+        add_columns(most, whole, loops.several, 1)
+        add_columns(whole, count, loops.one, 1)
         return zero
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        starts = [*_starts(context, builder, w, given[0], vectors, given[1])]
-        starts += _starts(context, builder, x, given[2], rows, given[3])
-        factors = cgutils.unpack_tuple(builder, given[5], slopes.count)
-        name = f"fco_add_multiples_{w.dtype}_{vectors.count}_{rows.count}"
-        _call(builder, name, given[4].type, [*starts, given[4], *factors], write)
+        starts = _starts(context, builder, w, given[0], vectors, given[1])
+        data, places, factors = (
+            context.make_array(kind)(context, builder, array)
+            for kind, array in ((x, given[2]), (rows, given[3]), (slopes, given[6]))
+        )
+        width, many = cgutils.unpack_tuple(builder, data.shape)[1], cgutils.unpack_tuple(builder, places.shape)[0]
+        own = builder.gep(factors.data, [builder.mul(given[7], many)])
+        name = f"fco_add_multiples_{w.dtype}_{vectors.count}"
+        _call(
+            builder,
+            name,
+            given[5].type,
+            [*starts, builder.gep(data.data, [given[4]]), width, places.data, many, own, given[5]],
+            write,
+        )
         return context.get_dummy_value()
 
-    return types.none(w, vectors, x, rows, count, slopes), generate
+    return types.none(w, vectors, x, rows, low, count, slopes, first), generate

@@ -13,6 +13,7 @@ import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
+from fco_cli.problem.near import gathered, in_place
 from fco_cli.problem.products import add_products, add_rows
 from fco_cli.problem.streams import MODEL, generator
 
@@ -73,6 +74,7 @@ def sparse_backward(gradient, w, x, rows, widths, slopes):
 class Model(Protocol):
     """What a problem asks of a model; its kernels loop over the jobs."""
 
+    gather: ClassVar[Kernel]  # gather(x, rows, vectors) -> x', rows': rows to be read by so many vectors
     forward: ClassVar[Kernel]  # forward(w, x, rows, widths) -> scores [J, C, B]
     backward: ClassVar[Kernel]  # backward(gradient, w, x, rows, widths, slopes [J, C, B]): adds to gradient [J, P]
     convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
@@ -111,6 +113,7 @@ class Linear:
     seed: int | None = None  # of a Glorot-uniform start; none: zeros
     site_bias: bool = False  # that of the model then stays 0
 
+    gather: ClassVar[Kernel] = gathered
     forward: ClassVar[Kernel] = linear_forward
     backward: ClassVar[Kernel] = linear_backward
     convex: ClassVar[bool] = True
@@ -137,5 +140,6 @@ class Linear:
 class SparseLinear(Linear):
     """The same for rows of which only stored entries are looked at."""
 
+    gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = sparse_forward
     backward: ClassVar[Kernel] = sparse_backward

@@ -15,6 +15,7 @@ import numpy as np
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.models import glorot_uniform
+from fco_cli.problem.near import in_place
 from fco_cli.problem.products import add_products, add_rows
 from fco_cli.problem.streams import MODEL, generator
 
@@ -130,6 +131,7 @@ class Network:
     outputs: int
     seed: int
 
+    gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = network_forward
     backward: ClassVar[Kernel] = network_backward
     convex: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """Rows times weights, and sums of rows: what linear models spend their time with.
 
-A number from memory serves several sums before it is let go: rows are taken five at a time, weight vectors two or four.
+A number from memory serves several sums before it is let go: weight vectors are taken four or two at a time.
 The order of every sum depends on its columns or rows alone, not on how many vectors there are.
 
 Vectors are named by the place where they begin in an array, counted in numbers from its first.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fco_cli.problem.compiled import kernel
 
-CHUNK = 1024  # columns that are finished for all vectors before the next: the rows' part stays in cache
+CHUNK = 1024  # columns, at least, that are finished for all vectors before the next: the rows' part stays in cache
 many_registers = False  # in machine code this and the next two are those of lanes.py
 
 
@@ -20,18 +20,34 @@ def dots(w, vectors, x, rows, count):
     return tuple(w[v : v + count] @ x[r : r + count] for v in vectors for r in rows)
 
 
-def add_multiples(w, vectors, x, rows, count, slopes):
-    """w_v += slopes[v, r] x_r for all vectors v and rows r, of `count` columns each."""
-    w, x = w.reshape(-1), x.reshape(-1)
-    for i, v in enumerate(vectors):
-        for j, r in enumerate(rows):
-            w[v : v + count] += slopes[i * len(rows) + j] * x[r : r + count]
+def add_multiples(w, vectors, x, rows, low, count, slopes, first):
+    """w_v += slopes[first + v, i] x[rows[i], low : low + count] for all vectors v and rows i."""
+    w = w.reshape(-1)
+    for own, v in zip(slopes[first:], vectors, strict=False):
+        for i, row in enumerate(rows):
+            w[v : v + count] += own[i] * x[row, low : low + count]
+
+
+@kernel
+def chunk_end(low, last):
+    """Where the columns end that are taken together, from `low` on: a short rest goes with those before it."""
+    return last if last - low < 2 * CHUNK else low + CHUNK
 
 
 @kernel
 def place_of(w, v, outputs, features, low):
     """Where column `low` of vector v is: for every job, w [J, P] holds `outputs` vectors of `features`, then more."""
     return v // outputs * w.shape[1] + v % outputs * features + low
+
+
+@kernel
+def places_of_two(w, v, outputs, features, low):
+    return place_of(w, v, outputs, features, low), place_of(w, v + 1, outputs, features, low)
+
+
+@kernel
+def places_of_four(w, v, outputs, features, low):
+    return places_of_two(w, v, outputs, features, low) + places_of_two(w, v + 2, outputs, features, low)
 
 
 @kernel
@@ -64,57 +80,34 @@ def products_of_some(w, vectors, x, rows, low, count, sums, first):
 @kernel
 def add_products(w, outputs, features, x, rows, first, last, sums):
     """sums[v, i] += w_v . x[rows[i], first:last], over these columns of all vectors v."""
-    vectors = sums.shape[0]
+    vectors, low = sums.shape[0], first
     together = vectors // 4 * 4 if many_registers else vectors // 2 * 2
-    for low in range(first, last, CHUNK):
-        count = min(CHUNK, last - low)
+    while low < last:
+        count = chunk_end(low, last) - low
         if many_registers:
             for v in range(0, together, 4):
-                a, b = place_of(w, v, outputs, features, low), place_of(w, v + 1, outputs, features, low)
-                c, d = place_of(w, v + 2, outputs, features, low), place_of(w, v + 3, outputs, features, low)
-                products_of_some(w, (a, b, c, d), x, rows, low, count, sums, v)
+                products_of_some(w, places_of_four(w, v, outputs, features, low), x, rows, low, count, sums, v)
         else:
             for v in range(0, together, 2):
-                a, b = place_of(w, v, outputs, features, low), place_of(w, v + 1, outputs, features, low)
-                products_of_some(w, (a, b), x, rows, low, count, sums, v)
+                products_of_some(w, places_of_two(w, v, outputs, features, low), x, rows, low, count, sums, v)
         for v in range(together, vectors):
             products_of_some(w, (place_of(w, v, outputs, features, low),), x, rows, low, count, sums, v)
-
-
-@kernel
-def add_rows_to_one(w, a, x, rows, low, count, of_a):
-    """w_a += sum_i of_a[i] x[rows[i], low : low + count]."""
-    fives = rows.shape[0] // 5 * 5
-    for i in range(0, fives, 5):
-        slopes = (of_a[i], of_a[i + 1], of_a[i + 2], of_a[i + 3], of_a[i + 4])
-        add_multiples(w, (a,), x, places_of_five(x, rows, i, low), count, slopes)
-    for i in range(fives, rows.shape[0]):
-        add_multiples(w, (a,), x, (rows[i] * x.shape[1] + low,), count, (of_a[i],))
-
-
-@kernel
-def add_rows_to_two(w, a, b, x, rows, low, count, of_a, of_b):
-    """The same to two vectors with slopes of their own: a row is loaded once for both."""
-    fives = rows.shape[0] // 5 * 5
-    for i in range(0, fives, 5):
-        slopes = (
-            of_a[i], of_a[i + 1], of_a[i + 2], of_a[i + 3], of_a[i + 4],
-            of_b[i], of_b[i + 1], of_b[i + 2], of_b[i + 3], of_b[i + 4],
-        )  # fmt: skip
-        add_multiples(w, (a, b), x, places_of_five(x, rows, i, low), count, slopes)
-    for i in range(fives, rows.shape[0]):
-        add_multiples(w, (a, b), x, (rows[i] * x.shape[1] + low,), count, (of_a[i], of_b[i]))
+        low += count
 
 
 @kernel
 def add_rows(w, outputs, features, x, rows, slopes):
     """w_v += sum_i slopes[v, i] x[rows[i]], for all vectors v."""
-    vectors = slopes.shape[0]
-    for low in range(0, features, CHUNK):
-        count = min(CHUNK, features - low)
-        for v in range(0, vectors - 1, 2):
-            a, b = place_of(w, v, outputs, features, low), place_of(w, v + 1, outputs, features, low)
-            add_rows_to_two(w, a, b, x, rows, low, count, slopes[v], slopes[v + 1])
-        if vectors % 2 == 1:
-            last = vectors - 1
-            add_rows_to_one(w, place_of(w, last, outputs, features, low), x, rows, low, count, slopes[last])
+    vectors, low = slopes.shape[0], 0
+    together = vectors // 4 * 4 if many_registers else vectors // 2 * 2
+    while low < features:
+        count = chunk_end(low, features) - low
+        if many_registers:
+            for v in range(0, together, 4):
+                add_multiples(w, places_of_four(w, v, outputs, features, low), x, rows, low, count, slopes, v)
+        else:
+            for v in range(0, together, 2):
+                add_multiples(w, places_of_two(w, v, outputs, features, low), x, rows, low, count, slopes, v)
+        for v in range(together, vectors):
+            add_multiples(w, (place_of(w, v, outputs, features, low),), x, rows, low, count, slopes, v)
+        low += count

@@ -20,6 +20,7 @@ from fco_cli.problem.descent import backward, each_row, forward, of_a_row, over_
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
+from fco_cli.problem.near import on_lines
 from fco_cli.problem.products import add_products
 from fco_cli.problem.site_bias import bias_finder, client_biases
 
@@ -51,7 +52,7 @@ def quadratics(matrix, linear, w, rows, products, values, gradient):
     """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
     Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it. `products` [J, P] begin as
-    zeros and end as Aw, `rows` [P] count from 0.
+    zeros and end as Aw, `rows` [P] count from 0. A's rows are wider than it, see near.py.
     """
     size, half = matrix.shape[0], gradient.shape[0] == 0
     blocks = (size + ROWS - 1) // ROWS
@@ -98,14 +99,18 @@ class QuadraticRisk:
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
 
     @cached_property
-    def upper(self) -> Array:
+    def _rows(self) -> Array:
+        return on_lines(self.matrix)
+
+    @cached_property
+    def _rows_of_upper(self) -> Array:
         """All that w'Aw needs."""
-        return np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix))
+        return on_lines(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1]))
-        matrix = self.matrix if gradient else self.upper
+        matrix = self._rows if gradient else self._rows_of_upper
         rows, products = np.arange(len(matrix)), np.zeros_like(w)
         specialize(quadratics, parallel=True)(matrix, self.linear, w, rows, products, values, gradients)
         return Evaluation(values + self.constant, gradients, None)

@@ -17,6 +17,7 @@ from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.losses import Loss
+from fco_cli.problem.near import in_place
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import LinfBall
@@ -67,6 +68,7 @@ class Distance:
 
     size: int
 
+    gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = distances
     backward: ClassVar[Kernel] = distances_back
     convex: ClassVar[bool] = True

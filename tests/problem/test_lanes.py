@@ -11,23 +11,43 @@ from fco_cli.problem.products import add_multiples, dots
 
 
 @kernel
-def both(w, vectors, x, rows, count, slopes, out):
+def all_dots(w, vectors, x, rows, count, out):
     found = dots(w, vectors, x, rows, count)
     for place in range(len(found)):
         out[place] = found[place]
-    add_multiples(w, vectors, x, rows, count, slopes)
+
+
+@kernel
+def multiples(w, vectors, x, rows, low, count, slopes, first):
+    add_multiples(w, vectors, x, rows, low, count, slopes, first)
+
+
+def numbers(*shape, dtype):
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 @pytest.mark.machine_code
 @pytest.mark.parametrize(("vectors", "rows", "count"), [((0,), (3,), 5), ((40, 2), (7, 1, 50), 37), ((0, 40), (9,), 0)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_machine_code_says_what_python_says(vectors, rows, count, dtype):
-    random, tolerance = np.random.default_rng(0), 1e-13 if dtype == "float64" else 1e-5
-    w, x = random.standard_normal((2, 40)).astype(dtype), random.standard_normal((3, 30)).astype(dtype)
-    slopes = tuple(random.standard_normal(len(vectors) * len(rows)).astype(dtype))
-    out, expected = np.empty(len(slopes), dtype), w.copy()
-    found = products.dots(w, vectors, x, rows, count)
-    products.add_multiples(expected, vectors, x, rows, count, slopes)
-    both(w, vectors, x, rows, count, slopes, out)
-    np.testing.assert_allclose(out, found, rtol=tolerance, atol=tolerance)
+def test_dot_products_in_machine_code_are_those_in_python(vectors, rows, count, dtype):
+    tolerance = 1e-13 if dtype == "float64" else 1e-5
+    w, x, out = numbers(2, 40, dtype=dtype), numbers(3, 30, dtype=dtype), np.empty(len(vectors) * len(rows), dtype)
+    all_dots(w, vectors, x, rows, count, out)
+    np.testing.assert_allclose(out, products.dots(w, vectors, x, rows, count), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.machine_code
+@pytest.mark.parametrize(
+    ("vectors", "low", "count"),
+    [((3,), 0, 1), ((0,), 2, 149), ((150, 2), 5, 131), ((0, 150, 300, 450), 1, 61), ((7,), 0, 0)],
+)
+@pytest.mark.parametrize("rows", [[2], [0, 4, 4, 1, 3, 2, 0], []])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_sums_of_rows_in_machine_code_are_those_in_python(vectors, low, count, rows, dtype):
+    """Four registers of columns at a time, then two, one, and single columns: 149 are 64 + 64 + 16 + 5 in float32."""
+    tolerance, first = 1e-13 if dtype == "float64" else 1e-5, 2
+    w, x, rows = numbers(5, 150, dtype=dtype), numbers(5, 160, dtype=dtype), np.array(rows, np.int64)
+    slopes, expected = numbers(first + len(vectors), len(rows), dtype=dtype), w.copy()
+    products.add_multiples(expected, vectors, x, rows, low, count, slopes, first)
+    multiples(w, vectors, x, rows, low, count, slopes, first)
     np.testing.assert_allclose(w, expected, rtol=tolerance, atol=tolerance)

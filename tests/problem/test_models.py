@@ -12,7 +12,7 @@ from fco_cli.problem.products import CHUNK
     [(3, 1, 1), (4, 3, 5), (7, 2, 13), (CHUNK, 1, 4), (CHUNK + 1, 2, 6), (2 * CHUNK + 3, 1, 10)],
 )
 def test_forward_and_backward_are_matrix_products(features, outputs, count):
-    """Sizes on both sides of the chunks of columns and of the five rows that the loops take at a time."""
+    """Sizes on both sides of the chunks of columns and of the five rows that dot products take at a time."""
     random, model = np.random.default_rng(0), Linear(features, outputs)
     x, rows = random.standard_normal((15, features)), random.permutation(15)[:count]
     w = random.standard_normal((2, model.layout.size))
@@ -33,8 +33,8 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_bits_do_not_depend_on_the_stack(dtype):
     """Seven vectors: those that are multiplied four or two at a time, and those that are left over."""
-    random, model = np.random.default_rng(0), Linear(CHUNK + 9)
-    x, rows = random.standard_normal((15, CHUNK + 9)).astype(dtype), np.arange(13)
+    random, model = np.random.default_rng(0), Linear(2 * CHUNK + 9)
+    x, rows = random.standard_normal((15, 2 * CHUNK + 9)).astype(dtype), np.arange(13)
     w = random.standard_normal((7, model.layout.size)).astype(dtype)
     scores, gradient = model.forward(w, x, rows, model.widths), np.zeros_like(w)
     model.backward(gradient, w, x, rows, model.widths, scores)
