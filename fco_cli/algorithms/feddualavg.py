@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import assign, descend, primal_for, subtract
+from fco_cli.algorithms.primitives import assign, descend_dual, subtract
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
@@ -40,8 +40,7 @@ class FedDualAvg(Federated):
         for k in range(steps_of(batches)):
             for j in range(t.shape[0]):
                 t[j] = received.t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
-            primal_for(z, t, geometry, batches, k, w)  # retrieve primal
-            descend(z, w, batches, k, rate)  # query gradient, dual update
+            descend_dual(z, t, geometry, batches, k, rate, w)  # retrieve primal, query gradient, dual update
         subtract(z, received.z)
 
     def initial_state(self, w: Array) -> State:

@@ -10,6 +10,11 @@ def descend(state, query, batches, k, rate):
     raise NotImplementedError
 
 
+def descend_dual(z, t, geometry, batches, k, rate, w):
+    """z <- z - rate * (gradient at to_primal(z, t) of the mean loss over batch k); w is room for that primal."""
+    raise NotImplementedError
+
+
 def to_dual(w, geometry, out):
     """out = grad h(w)."""
     raise NotImplementedError
@@ -17,11 +22,6 @@ def to_dual(w, geometry, out):
 
 def to_primal(z, t, geometry, out):
     """out = grad (h + t psi)*(z); grad h*(z) where an algorithm's local steps do not know psi."""
-    raise NotImplementedError
-
-
-def primal_for(z, t, geometry, batches, k, out):
-    """`to_primal`, at least of the weights that batch k looks at: of sparse rows only a few."""
     raise NotImplementedError
 
 

@@ -217,7 +217,7 @@ class Federated(Algorithm):
             "descend": problem.descend,
             "to_dual": problem.to_dual,
             "to_primal": problem.to_primal if self.psi_in_steps else problem.free_primal,
-            "primal_for": problem.primal_for_batches(self.psi_in_steps),
+            "descend_dual": problem.descend_dual(self.psi_in_steps),
             "free_primal": problem.free_primal,
             "psi_subgradient": problem.psi_subgradient,
         }

@@ -23,6 +23,14 @@ def backward(gradient, w, x, rows, widths, slopes):
     raise NotImplementedError
 
 
+def forward_from_dual(z, t, geometry, x, rows, widths):
+    raise NotImplementedError
+
+
+def primal_for(z, t, geometry, batches, k, w):
+    raise NotImplementedError
+
+
 def slope(scores, y):
     raise NotImplementedError
 
@@ -102,14 +110,11 @@ def over_rows(data: ClientData, model: Model, loss: Loss, seeing: Kernel = nothi
 
 
 @kernel
-def descend(state, query, batches, k, rate):
-    """state <- state - rate * (gradient at `query` of the mean loss over batch k), in place.
+def follow(state, query, x, near, batches, rows, rate, scores):
+    """state <- state - rate * (gradient at `query` of the mean loss over the rows, of which these are the scores).
 
-    `state` and `query` may be the same array. `rate` is a vector over the jobs.
+    They are rows `near` of x.
     """
-    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-    x, near = gather(batches.x, rows, query.shape[0] * batches.widths[-1])
-    scores = forward(query, x, near, batches.widths)
     each_row(scores, batches.y, rows, None, True)
     for j in range(scores.shape[0]):
         step = -rate[j] / rows.shape[0]
@@ -119,7 +124,46 @@ def descend(state, query, batches, k, rate):
     backward(state, query, x, near, batches.widths, scores)
 
 
+@kernel
+def descend(state, query, batches, k, rate):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k), in place.
+
+    `state` and `query` may be the same array. `rate` is a vector over the jobs.
+    """
+    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+    x, near = gather(batches.x, rows, query.shape[0] * batches.widths[-1])
+    scores = forward(query, x, near, batches.widths)
+    follow(state, query, x, near, batches, rows, rate, scores)
+
+
+@kernel
+def descend_dual(z, t, geometry, batches, k, rate, w):
+    """z <- z - rate * (gradient of the mean loss over batch k at w = grad (h + t psi)*(z))."""
+    primal_for(z, t, geometry, batches, k, w)
+    descend(z, w, batches, k, rate)
+
+
+@kernel
+def descend_dual_by_columns(z, t, geometry, batches, k, rate, w):
+    """The same by a model that needs no more of w at a time than some columns; w is left alone."""
+    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
+    x, near = gather(batches.x, rows, z.shape[0] * batches.widths[-1])
+    scores = forward_from_dual(z, t, geometry, x, near, batches.widths)
+    follow(z, z, x, near, batches, rows, rate, scores)
+
+
 def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:
     """`descend` for a model and a loss, and for such data."""
-    loop = over_rows(data, model, loss)
-    return specialize(descend, gather=model.gather, forward=model.forward, backward=model.backward, each_row=loop)
+    return specialize(descend, gather=model.gather, forward=model.forward, follow=_following(data, model, loss))
+
+
+def dual_descent(data: ClientData, model: Model, loss: Loss, primal_for: Kernel, by_columns: Kernel | None) -> Kernel:
+    """`descend_dual` for them; `by_columns` is the primal of any of a vector's weights, where h and psi have one."""
+    if by_columns is None or model.forward_from_dual is None:
+        return specialize(descend_dual, primal_for=primal_for, descend=descent(data, model, loss))
+    forward, following = specialize(model.forward_from_dual, primal=by_columns), _following(data, model, loss)
+    return specialize(descend_dual_by_columns, gather=model.gather, forward_from_dual=forward, follow=following)
+
+
+def _following(data: ClientData, model: Model, loss: Loss) -> Kernel:
+    return specialize(follow, backward=model.backward, each_row=over_rows(data, model, loss))

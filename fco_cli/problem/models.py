@@ -14,8 +14,11 @@ import numpy as np
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.near import gathered, in_place
-from fco_cli.problem.products import add_products, add_rows
+from fco_cli.problem.products import CHUNK, add_products, add_rows, chunk_end, products_of_columns
+from fco_cli.problem.regularizers.base import OneBlock
 from fco_cli.problem.streams import MODEL, generator
+
+FEW = 4  # vectors
 
 
 @kernel
@@ -28,6 +31,37 @@ def linear_forward(w, x, rows, widths):
             scores[v, i] = w[v // outputs, outputs * features + v % outputs]
     add_products(w, outputs, features, x, rows, 0, features, scores)
     return scores.reshape((w.shape[0], outputs, count))
+
+
+def primal(z, t, psi, h, block, out):  # bound by `specialize`
+    raise NotImplementedError
+
+
+@kernel
+def linear_forward_from_dual(z, t, geometry, x, rows, widths):
+    """Scores [J, C, B] of the rows at grad (h + t psi)*(z), where h and psi take every weight by itself.
+
+    Some columns of a few vectors are made at a time, and used before they leave the cache.
+    """
+    features, count, outputs = widths[0], rows.shape[0], widths[-1]
+    scores = np.empty((z.shape[0] * outputs, count), z.dtype)
+    for v in range(scores.shape[0]):
+        for i in range(count):
+            scores[v, i] = z[v // outputs, outputs * features + v % outputs]
+    piece, low = geometry.table[0, 5], 0
+    w = np.empty((FEW, min(features, 2 * CHUNK)), z.dtype)
+    while low < features:
+        high = chunk_end(low, features)
+        for first in range(0, scores.shape[0], FEW):
+            last = min(first + FEW, scores.shape[0])
+            for v in range(first, last):
+                j, start = v // outputs, v % outputs * features
+                block = OneBlock(piece, 1, high - low, geometry.each[start + low : start + high])
+                own, out = z[j, start + low : start + high], w[v - first, : high - low]
+                primal(own, t[j], geometry.psi[j], geometry.h[0], block, out)
+            products_of_columns(w, 1, w.shape[1], 0, x, rows, low, high - low, scores[first:last])
+        low = high
+    return scores.reshape((z.shape[0], outputs, count))
 
 
 @kernel
@@ -76,6 +110,8 @@ class Model(Protocol):
 
     gather: ClassVar[Kernel]  # gather(x, rows, vectors) -> x', rows': rows to be read by so many vectors
     forward: ClassVar[Kernel]  # forward(w, x, rows, widths) -> scores [J, C, B]
+    forward_from_dual: ClassVar[Kernel | None]  # forward_from_dual(z, t, geometry, x, rows, widths) -> the same at the
+    # primal of z, made by columns, from `primal` for weights by themselves; none: all of it is made before
     backward: ClassVar[Kernel]  # backward(gradient, w, x, rows, widths, slopes [J, C, B]): adds to gradient [J, P]
     convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
 
@@ -115,6 +151,7 @@ class Linear:
 
     gather: ClassVar[Kernel] = gathered
     forward: ClassVar[Kernel] = linear_forward
+    forward_from_dual: ClassVar[Kernel | None] = linear_forward_from_dual
     backward: ClassVar[Kernel] = linear_backward
     convex: ClassVar[bool] = True
 
@@ -142,4 +179,5 @@ class SparseLinear(Linear):
 
     gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = sparse_forward
+    forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = sparse_backward

@@ -133,6 +133,7 @@ class Network:
 
     gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = network_forward
+    forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = network_backward
     convex: ClassVar[bool] = False
     site_bias: ClassVar[bool] = False

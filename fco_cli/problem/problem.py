@@ -12,7 +12,7 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.problem.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.descent import descent
+from fco_cli.problem.descent import descent, dual_descent
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
@@ -181,12 +181,25 @@ class Problem:
         """to_primal without psi."""
         return specialize(to_primal, primal=self.mirror.free_primal)
 
+    @property
+    def _by_itself(self) -> bool:
+        """Whether h and psi take every weight by itself."""
+        return self.regularizer.separable and isinstance(self.mirror, Euclidean)
+
+    def _primal(self, with_psi: bool) -> Kernel:
+        """Of one block."""
+        return self.mirror.primal(self.regularizer) if with_psi else self.mirror.free_primal
+
     def primal_for_batches(self, with_psi: bool) -> Kernel:
         """to_primal, or free_primal, of no more weights than a batch looks at, where it can be had for some."""
-        if isinstance(self.data.x, SparseRows) and self.regularizer.separable and isinstance(self.mirror, Euclidean):
-            primal = self.mirror.primal(self.regularizer) if with_psi else self.mirror.free_primal
-            return specialize(primal_of_stored, primal=primal)
+        if isinstance(self.data.x, SparseRows) and self._by_itself:
+            return specialize(primal_of_stored, primal=self._primal(with_psi))
         return specialize(primal_of_all, to_primal=self.to_primal if with_psi else self.free_primal)
+
+    def descend_dual(self, with_psi: bool) -> Kernel:
+        """A step along the gradient at to_primal, or free_primal, of the state itself."""
+        by_columns = self._primal(with_psi) if self._by_itself else None
+        return dual_descent(self.data, self.model, self.loss, self.primal_for_batches(with_psi), by_columns)
 
     @cached_property
     def prox_of_each(self) -> Kernel:

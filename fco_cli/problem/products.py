@@ -78,20 +78,27 @@ def products_of_some(w, vectors, x, rows, low, count, sums, first):
 
 
 @kernel
+def products_of_columns(w, outputs, features, at, x, rows, low, count, sums):
+    """sums[v, i] += w_v[at : at + count] . x[rows[i], low : low + count], for all vectors v."""
+    vectors = sums.shape[0]
+    together = vectors // 4 * 4 if many_registers else vectors // 2 * 2
+    if many_registers:
+        for v in range(0, together, 4):
+            products_of_some(w, places_of_four(w, v, outputs, features, at), x, rows, low, count, sums, v)
+    else:
+        for v in range(0, together, 2):
+            products_of_some(w, places_of_two(w, v, outputs, features, at), x, rows, low, count, sums, v)
+    for v in range(together, vectors):
+        products_of_some(w, (place_of(w, v, outputs, features, at),), x, rows, low, count, sums, v)
+
+
+@kernel
 def add_products(w, outputs, features, x, rows, first, last, sums):
     """sums[v, i] += w_v . x[rows[i], first:last], over these columns of all vectors v."""
-    vectors, low = sums.shape[0], first
-    together = vectors // 4 * 4 if many_registers else vectors // 2 * 2
+    low = first
     while low < last:
         count = chunk_end(low, last) - low
-        if many_registers:
-            for v in range(0, together, 4):
-                products_of_some(w, places_of_four(w, v, outputs, features, low), x, rows, low, count, sums, v)
-        else:
-            for v in range(0, together, 2):
-                products_of_some(w, places_of_two(w, v, outputs, features, low), x, rows, low, count, sums, v)
-        for v in range(together, vectors):
-            products_of_some(w, (place_of(w, v, outputs, features, low),), x, rows, low, count, sums, v)
+        products_of_columns(w, outputs, features, low, x, rows, low, count, sums)
         low += count
 
 

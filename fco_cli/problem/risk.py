@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order, specialize
 from fco_cli.problem.data import ClientData, Elsewhere
-from fco_cli.problem.descent import backward, each_row, forward, of_a_row, over_rows
+from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_row, over_rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
@@ -139,7 +139,8 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
     share, slopes = weight / (high - low), gradient.shape[0] > 0
     for begin in range(low, high, step):
         rows = np.arange(begin, min(begin + step, high))
-        scores = forward(w, x, rows, widths)
+        near, places = gather(x, rows, w.shape[0] * widths[-1])
+        scores = forward(w, near, places, widths)
         losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
         each_row(scores, y, rows, (losses, hits), slopes)
         for j in range(w.shape[0]):
@@ -148,7 +149,7 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
                 for c in range(scores.shape[1]):
                     scores[j, c, i] *= share
         if slopes:
-            backward(gradient, w, x, rows, widths, scores)
+            backward(gradient, w, near, places, widths, scores)
 
 
 @kernel
@@ -220,7 +221,7 @@ class DataRisk:
 def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
     seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
     rows = over_rows(data, model, loss, seeing)
-    return specialize(add_client, forward=model.forward, backward=model.backward, each_row=rows)
+    return specialize(add_client, gather=model.gather, forward=model.forward, backward=model.backward, each_row=rows)
 
 
 def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:

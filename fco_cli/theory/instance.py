@@ -70,6 +70,7 @@ class Distance:
 
     gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = distances
+    forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = distances_back
     convex: ClassVar[bool] = True
     site_bias: ClassVar[bool] = False

@@ -7,6 +7,8 @@ import pytest
 
 from fco_cli.problem.data import Batches, steps_of
 from fco_cli.problem.losses import all_losses
+from fco_cli.problem.products import CHUNK
+from fco_cli.problem.regularizers import all_regularizers
 
 
 @pytest.fixture(params=sorted(name for name, kind in all_losses().items() if kind.together is None))
@@ -51,3 +53,31 @@ def test_descend_may_update_its_own_query(problem):
     problem.descend(apart, w, batches, 1, rate)
     problem.descend(together, together, batches, 1, rate)
     np.testing.assert_array_equal(together, apart)
+
+
+SEPARABLE = sorted(name for name, kind in all_regularizers().items() if kind.separable)
+
+
+@pytest.mark.parametrize("with_psi", [True, False])
+@pytest.mark.parametrize(
+    ("name", "outputs", "features", "jobs"),
+    [
+        *((name, 1, 5, 2) for name in SEPARABLE),
+        ("l1", 3, 2 * CHUNK + 7, 3),
+        ("elastic_net", 1, CHUNK, 6),
+        ("nuclear", 2, 3, 2),
+    ],
+)
+def test_a_dual_step_is_one_at_the_primal(make_problem, regularizer, name, outputs, features, jobs, with_psi):
+    """To the last bit, whether the primal is made by columns, a few vectors at a time, or as a whole."""
+    shape = (outputs, features) if name == "nuclear" else None
+    loss = "softmax" if outputs > 1 else "logistic"
+    problem = make_problem(regularizer(name, lower=-0.5), loss, features=features, outputs=outputs, weights_shape=shape)
+    batches, random = batches_of(problem, np.array([3, 0, 11, 7, 19, 4, 2])), np.random.default_rng(4)
+    z, t, rate = random.standard_normal((jobs, problem.layout.size)), random.random(jobs), random.random(jobs)
+    geometry = problem.geometry(np.repeat(problem.regularizer.numbers, jobs))
+    expected, w = z.copy(), np.empty_like(z)
+    (problem.to_primal if with_psi else problem.free_primal)(z, t, geometry, w)
+    problem.descend(expected, w, batches, 1, rate)
+    problem.descend_dual(with_psi)(z, t, geometry, batches, 1, rate, np.empty_like(z))
+    np.testing.assert_array_equal(z, expected)
