@@ -345,7 +345,7 @@ class Federated(Algorithm):
     def gradients_in(self, steps: Array) -> Array:
         """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to
         act: steps [n] -> [n, J]. One each, unless local steps forget what they went before."""
-        return np.repeat(steps[:, None].astype(float), len(self.varying), axis=1)
+        return np.full((len(steps), len(self.varying)), steps[:, None], dtype=float)
 
     @abstractmethod
     def server_step(self, state: State, aggregates: Aggregates) -> State:

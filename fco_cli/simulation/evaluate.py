@@ -32,12 +32,9 @@ def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> M
 
 
 def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metrics:
-    training, psi = problem.risk(w), problem.psi(w, numbers)
-    metrics = {
-        "objective": training.value + psi,
-        "train_loss": training.value,
-        "kkt_residual": problem.kkt_residual(w, training.gradient, numbers),
-    }
+    training = problem.risk(w)
+    psi, residual = problem.optimality(w, training.gradient, numbers)
+    metrics = {"objective": training.value + psi, "train_loss": training.value, "kkt_residual": residual}
     if problem.regularizer.constraint:
         metrics["constraint_violation"] = problem.constraint_violation(w, numbers)
     if training.accuracy is not None:
