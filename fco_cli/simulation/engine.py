@@ -257,8 +257,9 @@ class Simulation:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.path[done] = as_snapshot(model)
         columns = [values.tolist() for values in (*metrics.values(), *self.counters)]
-        for job, row in zip(self.running, zip(*columns, strict=True), strict=True):
-            job.history.rows.append((done, *row))
+        rows = zip([done] * len(self.running), *columns, strict=True)
+        for job, row in zip(self.running, rows, strict=True):
+            job.history.rows.append(row)
 
     def why_unfit(self, job: Job) -> str | None:
         """What is wrong with a checkpoint that should go on from here, the start; None if it fits this simulation."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from fco_cli.algorithms.rounds import Cohort, Pace
 from fco_cli.problem.layout import Array
-from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator, local_steps_of
+from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator, generators, local_steps_of
 from fco_cli.simulation.hparams import Hparams
 
 ROWS_AHEAD = 2**15  # that cohorts drawn together may have: a few hundred kB
@@ -41,13 +41,14 @@ class Sampler:
     def cohort(self, round_index: int) -> Cohort:
         """Who takes part in a round; the same whatever was drawn before."""
         if round_index not in self.drawn:
-            self.drawn = {r: self._draw(r) for r in range(round_index, round_index + self.at_a_time)}
+            rounds = range(round_index, round_index + self.at_a_time)
+            randoms = generators(self.seed, COHORTS, rounds)
+            self.drawn = {r: self._draw(r, random) for r, random in zip(rounds, randoms, strict=True)}
         return self.drawn[round_index]
 
-    def _draw(self, round_index: int) -> Cohort:
+    def _draw(self, round_index: int, random: np.random.Generator) -> Cohort:
         """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
         hparams = self.hparams
-        random = generator(self.seed, COHORTS, round_index)
         clients = random.choice(len(self.sizes), self.sampled, replace=False)
         steps = self._common_steps(round_index)
         batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)

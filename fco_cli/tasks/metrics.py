@@ -13,7 +13,7 @@ from fco_cli.problem.support import compared
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
     """Precision, recall and F1 of supports [J, n] against the true one [n]; 0, not NaN, where nothing is found."""
     hits, found = (np.count_nonzero(support, axis=1) for support in (estimate & truth, estimate))
-    return _scores(hits, found, np.count_nonzero(truth))
+    return _scores(hits, found, int(np.count_nonzero(truth)))
 
 
 def _scores(hits: Array, found: Array, existing: int) -> dict[str, Array]:
@@ -30,7 +30,7 @@ def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array
     Those up to the threshold count as zero.
     """
     found = compared(w, truth, threshold)
-    scores = _scores(found.hits, found.found, np.count_nonzero(truth))
+    scores = _scores(found.hits, found.found, int(np.count_nonzero(truth)))
     return {**scores, "density": found.found / len(truth), "recovery_error": found.distance}
 
 
