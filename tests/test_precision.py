@@ -36,7 +36,7 @@ def curves(name: str, algo: str, dtype: str) -> list[pd.DataFrame | None]:
     simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), jobs, varying)
     while simulation.advance():
         pass
-    return [None if job.diverged else pd.DataFrame(job.history).set_index("round") for job in jobs]
+    return [None if job.diverged else pd.DataFrame(dict(job.history)).set_index("round") for job in jobs]
 
 
 def best(name: str, histories: list[pd.DataFrame | None]) -> int:

@@ -18,6 +18,7 @@ class Aggregates:
     mean: dict[str, Array]  # name -> [J, P], weighted
     steps: Array  # [J], the mean number of local steps that the mean stands for
     share: Array  # [J], the sum of p_m over these clients: 1 if everybody takes part
+    dropped: Array  # [J], how many clients' messages were not finite
 
     def sum(self, name: str) -> Array:
         """sum_m p_m message_m [J, P], with the weights p_m that all clients together share out."""
@@ -38,13 +39,14 @@ def all_finite(messages, i, j):
 
 
 @kernel
-def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
+def add_up(messages, weights, stretch, steps, arrived, dropped, total, taken, mean):
     """The weighted mean [sent, J, P] of stretch[i, j] messages[i] over the clients that arrived.
 
-    total [J] is their weight, taken [J] their mean number of steps. A job's sums run over the clients in their order.
+    total [J] is their weight, taken [J] their mean number of steps, dropped [J] how many have not arrived. A job's sums
+    run over the clients in their order.
     """
     for j in range(mean.shape[1]):
-        total[j] = taken[j] = 0
+        total[j] = taken[j] = dropped[j] = 0
         for n in range(mean.shape[0]):
             for k in range(mean.shape[2]):
                 mean[n, j, k] = 0
@@ -58,6 +60,8 @@ def add_up(messages, weights, stretch, steps, arrived, total, taken, mean):
                     factor = result.dtype.type(weights[i] * stretch[i, j])
                     for k in range(result.shape[0]):
                         result[k] += factor * message[k]
+            else:
+                dropped[j] += 1
         taken[j] /= total[j]
         for n in range(mean.shape[0]):
             result = mean[n, j]
@@ -98,10 +102,11 @@ def aggregate(messages: Array, names: tuple[str, ...], counted: Counted) -> tupl
     """The aggregates of messages [S, sent, J, P], and which client arrived in which job."""
     jobs, size = messages.shape[2:]
     arrived = np.empty((len(messages), jobs), dtype=bool)
-    total, taken, mean = np.empty(jobs), np.empty(jobs), np.empty((len(names), jobs, size), messages.dtype)
-    add_up(messages, counted.weights, counted.stretch, counted.steps, arrived, total, taken, mean)
+    dropped, total, taken = np.empty(jobs, np.int64), np.empty(jobs), np.empty(jobs)
+    mean = np.empty((len(names), jobs, size), messages.dtype)
+    add_up(messages, counted.weights, counted.stretch, counted.steps, arrived, dropped, total, taken, mean)
     taken = counted.steps_of_mean(taken, total > 0)
-    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / counted.all_weights), arrived
+    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / counted.all_weights, dropped), arrived
 
 
 def summed(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
@@ -126,4 +131,5 @@ def of_sum(
     with np.errstate(all="ignore"):
         scale = np.where(share > 0, 1 / share, np.nan)
     mean = (as_numbers(total, bits) * scale[:, None]).astype(dtype)
-    return Aggregates(dict(zip(names, mean, strict=True)), counted.steps_of_mean(taken * scale, share > 0), share)
+    taken = counted.steps_of_mean(taken * scale, share > 0)
+    return Aggregates(dict(zip(names, mean, strict=True)), taken, share, (~arrived).sum(axis=0))

@@ -300,7 +300,7 @@ class Federated(Algorithm):
         """What the server makes of the messages [S, sent, J, P], wherever they come from; `state` has begun."""
         aggregates, arrived = self.aggregates(messages, cohort)
         new = self.server_step(state, aggregates)
-        return Round(new, (~arrived).sum(axis=0), messages, memory, arrived)
+        return Round(new, aggregates.dropped, messages, memory, arrived)
 
     def concluded_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
         """The same where the server knows the sum in fixed point only (`summed`), and whose message counts in it; noise
@@ -308,7 +308,7 @@ class Federated(Algorithm):
         assert cohort.fraction_bits is not None
         found = of_sum(total, cohort.fraction_bits, self.sent, self.counted(cohort), arrived, self.problem.dtype)
         new = self.server_step(state, found)
-        return Round(new, (~arrived).sum(axis=0), arrived=arrived)
+        return Round(new, found.dropped, arrived=arrived)
 
     def begun(self, state: State, cohort: Cohort) -> State:
         """The server's state when a round begins, and the cohort is known; clients receive theirs from this one."""
@@ -345,7 +345,7 @@ class Federated(Algorithm):
     def gradients_in(self, steps: Array) -> Array:
         """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to
         act: steps [n] -> [n, J]. One each, unless local steps forget what they went before."""
-        return np.repeat(steps[:, None].astype(float), len(self.varying), axis=1)
+        return np.full((len(steps), len(self.varying)), steps[:, None], dtype=float)
 
     @abstractmethod
     def server_step(self, state: State, aggregates: Aggregates) -> State:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
@@ -62,7 +60,7 @@ class Cohort:
     @cached_property
     def steps(self) -> Array:
         """K of every client: [S]."""
-        return np.diff(self.first)
+        return self.first[1:] - self.first[:-1]
 
 
 class Round(NamedTuple):

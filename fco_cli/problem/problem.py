@@ -29,6 +29,7 @@ from fco_cli.problem.mirror import (
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.optimality import Optimality, optimality
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
@@ -216,22 +217,29 @@ class Problem:
 
     # What is measured.
 
-    def psi(self, w: Array, numbers: Numbers) -> Array:
-        """The regularizer's value, summed over the regularized blocks: [J]."""
-        total = np.zeros(len(w))
-        specialize(psi_value, value=self.regularizer.value)(w, self.geometry(numbers), total)
-        return total
+    @cached_property
+    def _prox(self) -> Kernel:
+        return specialize(to_primal, primal=self.mirror.prox(self.regularizer))
+
+    @cached_property
+    def _optimality(self) -> Kernel:
+        psi = specialize(psi_value, value=self.regularizer.value)
+        return specialize(optimality, parallel=True, psi_value=psi, to_primal=self._prox)
 
     def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
         """prox of t psi at z within the domain of h, whatever the mirror map."""
         out = np.empty_like(z)
-        specialize(to_primal, primal=self.mirror.prox(self.regularizer))(z, t, self.geometry(numbers), out)
+        self._prox(z, t, self.geometry(numbers), out)
         return out
 
+    def optimality(self, w: Array, gradient: Array, numbers: Numbers) -> Optimality:
+        """Of models [J, P], with F's gradient there."""
+        found = Optimality(np.zeros(len(w)), np.empty(len(w)))
+        self._optimality(np.ascontiguousarray(w), gradient, self.geometry(numbers), *found)
+        return found
+
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
-        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
-        w = np.asarray(w, dtype=float)
-        return np.linalg.norm(w - self.prox(w - gradient, np.ones(len(w)), numbers), axis=1)
+        return self.optimality(w, gradient, numbers).residual
 
     @cached_property
     def gradient_at_start(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from fco_cli.problem.compiled import kernel
@@ -14,6 +16,19 @@ def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
     """A counter-based generator; one stream per purpose, one index per round or client."""
     key = np.array([seed, (stream << 48) + index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def generators(seed: int, stream: int, indices: Iterable[int]) -> Iterator[np.random.Generator]:
+    """The same for one index after another, each to be used before the next is asked for.
+
+    It is one generator that is set back: to make one takes longer than to draw a cohort.
+    """
+    random = generator(seed, stream)
+    start = random.bit_generator.state
+    for index in indices:
+        start["state"]["key"][1] = (stream << 48) + index
+        random.bit_generator.state = start
+        yield random
 
 
 # A cohort shuffles the rows of many clients, each by its own key: a generator object for every client would cost more

@@ -7,6 +7,7 @@ has none) it says how far a run is from there (docs/method.md, "Metrics").
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import QuadraticRisk
 
-History = dict[str, list[float]]
 ROUNDING = 16  # units of the last digit of a gradient: no residual falls further
 LARGEST_CURVATURE, LARGEST_HESSIAN = 2048, 256  # parameters: of a matrix that is there, and of one to be measured
 STEP = 1e-4  # by which gradients are differenced, relative to the weights' length
@@ -59,7 +59,12 @@ class Verdict:
 
 
 def judge(
-    problem: Problem, numbers: Numbers, tolerance: float, model: Array, history: History, faster: str | None
+    problem: Problem,
+    numbers: Numbers,
+    tolerance: float,
+    model: Array,
+    history: Mapping[str, list[float]],
+    faster: str | None,
 ) -> Verdict:
     """The verdict on one job, numbers [1] and model [P]; `faster` is a setting that would hasten it, if any."""
     residuals, rounds = np.array(history["kkt_residual"]), np.array(history["round"])

@@ -20,6 +20,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, Here
 from fco_cli.simulation.convergence import residual_enough
 from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
+from fco_cli.simulation.history import History
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved
 from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
@@ -27,7 +28,8 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
-EXPLOSION = 1e12  # times the objective at the start: beyond it no digit means anything, and a constraint may hide why
+WATCHED = ("objective", "own_train_loss_worst_decile")  # clients' own models may explode where the shared one is sound
+EXPLOSION = 1e12  # times these at the start: beyond it no digit means anything, and a constraint may hide why
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Job:
     state: State = field(default_factory=dict)  # without the job axis; empty before the first round
     memory: Saved = field(default_factory=dict)  # what its clients remember, as a checkpoint keeps it
     counters: Array = field(default_factory=lambda: np.zeros(len(COUNTERS), dtype=np.int64))
-    history: dict[str, list[float]] = field(default_factory=dict)  # metric -> value at every evaluated round
+    history: History = field(default_factory=History)  # metric -> value at every evaluated round
     seconds: float = 0.0  # of work so far, over all sessions
     diverged: int | None = None  # the round whose state was not finite
     model: Array | None = None  # the output, set when the job ends
@@ -83,6 +85,7 @@ class Simulation:
         self.setup = setup
         self.running = list(jobs)
         self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
+        self.counters = np.array([job.counters for job in jobs]).T  # [COUNTERS, J], of the running jobs
         self._adopt(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
         self.sampler = self._sampler()
@@ -98,6 +101,7 @@ class Simulation:
         else:
             self.state = self.algorithm.initial_state(w)
             self._start()
+        self.limits = self._limits()  # of the running jobs, as `counters`
 
     def _adopt(self, varying: Varying) -> None:
         self.varying = varying
@@ -135,23 +139,21 @@ class Simulation:
             self._keep_clients(made, cohort)
         self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
         done, before, self.state = self.round + 1, self.state, made.state
-        counts = np.empty((len(finite), len(COUNTERS)), np.int64)
-        for column, count in zip(counts.T, (*self.algorithm.costs(cohort), made.dropped), strict=True):
-            column[:] = count
-        counts = counts[finite]
-        before = self._drop(finite, before)
+        self.counters = self._counted(cohort, made)
+        if not finite.all():
+            before = self._drop(finite, before)
         if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate() | self._spent(done, counts)
+            metrics = self._evaluate(done)
             sound = self._sound(metrics)
-            self._drop(sound, before)
-            counts = counts[sound]
-            metrics = {name: values[sound] for name, values in metrics.items()}
-            self._record(done, metrics, counts)
-            self._count(done, counts)
+            if not sound.all():
+                self._drop(sound, before)
+                metrics = {name: values[sound] for name, values in metrics.items()}
+            self._record(done, metrics)
+            self._count(done)
             if self.setup.hparams.until_converged and self.running:
                 self._leave(metrics["kkt_residual"] <= self._enough())
         else:
-            self._count(done, counts)
+            self._count(done)
 
     def _enough(self) -> Array:
         """The KKT residual at which each running job has converged: [J]."""
@@ -165,15 +167,21 @@ class Simulation:
                 self.running[j].model = models[j].copy()
             self._keep(~converged)
 
-    def _count(self, done: int, counts: Array) -> None:
-        for job, count in zip(self.running, counts, strict=True):
-            job.round, job.counters = done, job.counters + count
+    def _counted(self, cohort: Cohort | None, made: Round) -> Array:
+        """The counters after a round: [COUNTERS, J]."""
+        counters = self.counters.copy()
+        for counter, count in zip(counters, (*self.algorithm.costs(cohort), made.dropped), strict=True):
+            counter += count
+        return counters
+
+    def _count(self, done: int) -> None:
+        for job, counters in zip(self.running, self.counters.T, strict=True):
+            job.round, job.counters = done, counters
         if done == self.rounds and self.running:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
             if self.algorithm.personal:
-                with np.errstate(all="ignore"):
-                    own = self.clients.own_metrics(self.algorithm, self.state)
+                own = self.clients.own_metrics(self.algorithm, self.state)
                 for j, job in enumerate(self.running):
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
@@ -192,8 +200,6 @@ class Simulation:
 
     def _drop(self, kept: Array, before: State) -> State:
         """Jobs that have diverged leave the stack, with their last model; the state before, of those that stay."""
-        if kept.all():
-            return before
         models = self.algorithm.output(before)
         for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
@@ -204,56 +210,56 @@ class Simulation:
         """The stack without the jobs that have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
+        self.counters = self.counters[:, kept]
+        self.limits = {name: values[kept] for name, values in self.limits.items()}
         self.clients.keep(kept)
         if self.running:
             self._adopt(self.varying.take(kept))
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
-        counts = np.zeros((len(self.running), len(COUNTERS)), np.int64)
-        metrics = self._evaluate() | self._spent(0, counts)
+        with np.errstate(all="ignore"):
+            metrics = self._evaluate(0)
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        self._record(0, metrics, counts)
+        for job in self.running:
+            job.history = History(("round", *metrics, *COUNTERS))
+        self._record(0, metrics)
 
-    def _evaluate(self) -> Metrics:
-        with np.errstate(all="ignore"):
-            models = self.algorithm.output(self.state)
-            metrics = evaluate(self.setup.task, self.setup.problem, models, self.varying.psi)
-            if self.algorithm.personal:
-                metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
-            return metrics
+    def _evaluate(self, done: int) -> Metrics:
+        metrics = evaluate(self.setup.task, self.setup.problem, self.algorithm.output(self.state), self.varying.psi)
+        if self.algorithm.personal:
+            metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
+        return metrics | self._spent(done)
 
-    def _spent(self, done: int, counts: Array) -> Metrics:
+    def _spent(self, done: int) -> Metrics:
         """What the messages so far have given away, where the algorithm's transform bounds it."""
-        dropped = np.array([job.counters[-1] for job in self.running]) + counts[:, -1]
         sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
-        evaluations = max((len(job.history.get("round", ())) for job in self.running), default=0) + 1
-        return self.algorithm.spent(done, sampled, dropped, self.clients.evaluated(evaluations))
+        evaluations = len(self.running[0].history.rows) + 1
+        return self.algorithm.spent(done, sampled, self.counters[-1], self.clients.evaluated(evaluations))
+
+    def _limits(self) -> Metrics:
+        """How large a job's metrics may become before it has exploded: [J]."""
+        watched = [name for name in WATCHED if name in self.running[0].history]
+        start = {name: np.array([abs(job.history[name][0]) for job in self.running]) for name in watched}
+        return {name: np.where(first > 0, EXPLOSION * first, np.inf) for name, first in start.items()}
 
     def _sound(self, metrics: Metrics) -> Array:
-        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not, and the shared model may
-        be sound where clients' own are not."""
+        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
         sound = np.ones(len(self.running), dtype=bool)
-        for name in ("objective", "own_train_loss_worst_decile"):
-            if name in metrics:
-                first = np.array([abs(job.history[name][0]) for job in self.running])
-                limit = np.where(first > 0, EXPLOSION * first, np.inf)
-                sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
+        for name, limit in self.limits.items():
+            sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
         return sound
 
-    def _record(self, done: int, metrics: Metrics, counts: Array) -> None:
+    def _record(self, done: int, metrics: Metrics) -> None:
         """Append an evaluation to the running jobs' histories."""
         if done in self.snapshots:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.path[done] = as_snapshot(model)
-        totals = np.array([job.counters for job in self.running]).reshape(counts.shape) + counts
-        columns = [values.tolist() for values in (*metrics.values(), *totals.T)]
-        for job, row in zip(self.running, zip(*columns, strict=True), strict=True):
-            if not job.history:
-                job.history = {name: [] for name in ("round", *metrics, *COUNTERS)}
-            for column, number in zip(job.history.values(), (done, *row), strict=True):
-                column.append(number)
+        columns = [values.tolist() for values in (*metrics.values(), *self.counters)]
+        rows = zip([done] * len(self.running), *columns, strict=True)
+        for job, row in zip(self.running, rows, strict=True):
+            job.history.rows.append(row)
 
     def why_unfit(self, job: Job) -> str | None:
         """What is wrong with a checkpoint that should go on from here, the start; None if it fits this simulation."""
@@ -263,12 +269,7 @@ class Simulation:
         if not 0 < job.round < self.rounds or job.counters.shape != (len(COUNTERS),):
             return "it is of no round of this run"
         evaluated = [0, *range(self.setup.hparams.eval_every, job.round + 1, self.setup.hparams.eval_every)]
-        rows = {len(column) for column in job.history.values()}
-        if (
-            list(job.history) != list(self.running[0].history)
-            or job.history["round"] != evaluated
-            or rows != {len(evaluated)}
-        ):
+        if job.history.names != self.running[0].history.names or job.history["round"] != evaluated:
             return "its metrics are not this run's"
         taken = {done for done in self.snapshots if done <= job.round}
         if job.path.keys() != taken or any(

@@ -32,18 +32,15 @@ def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> M
 
 
 def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metrics:
-    training, psi = problem.risk(w), problem.psi(w, numbers)
-    metrics = {
-        "objective": training.value + psi,
-        "train_loss": training.value,
-        "kkt_residual": problem.kkt_residual(w, training.gradient, numbers),
-    }
+    training = problem.risk(w)
+    held_out = None if problem.validation is None else problem.validation(w, gradient=False)
+    psi, residual = problem.optimality(w, training.gradient, numbers)
+    metrics = {"objective": training.value + psi, "train_loss": training.value, "kkt_residual": residual}
     if problem.regularizer.constraint:
         metrics["constraint_violation"] = problem.constraint_violation(w, numbers)
     if training.accuracy is not None:
         metrics["train_accuracy"] = training.accuracy
-    if problem.validation is not None and problem.held_out is not None:
-        held_out = problem.validation(w, gradient=False)
+    if held_out is not None and problem.held_out is not None:
         metrics["validation_loss"] = held_out.value
         metrics["validation_objective"] = held_out.value + psi
         if held_out.accuracy is not None:

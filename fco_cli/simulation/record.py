@@ -34,6 +34,7 @@ from fco_cli.errors import UserError
 from fco_cli.files import lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.simulation.engine import Job
+from fco_cli.simulation.history import History
 from fco_cli.simulation.memory import FILE
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ def _job_from(arrays: dict[str, Array]) -> Job:
     columns = under("history/")
     if any(values.ndim != 1 or values.dtype.kind not in "fi" for values in (*columns.values(), arrays["counters"])):
         raise ValueError("its numbers are no columns of numbers")
-    history = {name: values.tolist() for name, values in columns.items()}
+    history = History.of({name: values.tolist() for name, values in columns.items()})
     return Job(
         int(arrays["round"]),
         under("state/"),
@@ -207,7 +208,7 @@ def _table(job: Job) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(job.history)
-    writer.writerows(zip(*job.history.values(), strict=True))
+    writer.writerows(job.history.rows)
     return text.getvalue().encode()
 
 

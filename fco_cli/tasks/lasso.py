@@ -9,7 +9,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.tasks.metrics import density, support_recovery
+from fco_cli.tasks.metrics import sparse_recovery
 from fco_cli.tasks.synthetic import SyntheticRegression
 
 THRESHOLD = 1e-2  # smaller weights count as zero
@@ -38,10 +38,4 @@ class Lasso(SyntheticRegression):
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         assert problem.truth is not None
-        weights, truth = w[:, :-1], problem.truth[:-1]
-        support = np.abs(weights) > THRESHOLD
-        return {
-            **support_recovery(support, truth != 0),
-            "density": density(support),
-            "recovery_error": np.linalg.norm(weights - truth, axis=1),
-        }
+        return sparse_recovery(w, problem.truth[:-1], THRESHOLD)

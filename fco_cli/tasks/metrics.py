@@ -7,17 +7,31 @@ import numpy as np
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.singular import singular_values
+from fco_cli.problem.support import compared
 
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
     """Precision, recall and F1 of supports [J, n] against the true one [n]; 0, not NaN, where nothing is found."""
-    hits = np.count_nonzero(estimate & truth, axis=1)
-    found, existing = np.count_nonzero(estimate, axis=1), np.count_nonzero(truth)
+    hits, found = (np.count_nonzero(support, axis=1) for support in (estimate & truth, estimate))
+    return _scores(hits, found, int(np.count_nonzero(truth)))
+
+
+def _scores(hits: Array, found: Array, existing: int) -> dict[str, Array]:
     return {
         "precision": hits / np.maximum(found, 1),
         "recall": hits / max(existing, 1),
         "f1": 2 * hits / np.maximum(found + existing, 1),
     }
+
+
+def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array]:
+    """The same of the first weights of models [J, P] against the true ones [n], their density and their distance.
+
+    Those up to the threshold count as zero.
+    """
+    found = compared(w, truth, threshold)
+    scores = _scores(found.hits, found.found, int(np.count_nonzero(truth)))
+    return {**scores, "density": found.found / len(truth), "recovery_error": found.distance}
 
 
 def density(estimate: Array) -> Array:

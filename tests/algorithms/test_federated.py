@@ -318,6 +318,7 @@ def test_aggregates(dtype, size, mean_steps, bits):
         assert np.isnan(both.mean[name][2]).all()
     np.testing.assert_allclose(both.steps[:2], [20 / 8, 5 / 3] if mean_steps is None else 6.0)
     np.testing.assert_allclose(both.share, [0.8, 0.3, 0])
+    assert both.dropped.tolist() == [0, 1, 3]
     assert arrived.tolist() == [[True, True, False], [True, True, False], [True, False, False]]
 
 

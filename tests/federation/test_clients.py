@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -106,9 +107,7 @@ def test_a_resumed_run_gives_the_same_bits(both, algo):
     simulation = Simulation(apart, jobs, varying)
     for _ in range(2):
         simulation.advance()
-    saved = [
-        dataclasses.replace(job, history={k: list(v) for k, v in job.history.items()}) for job in simulation.snapshot()
-    ]
+    saved = [dataclasses.replace(job, history=copy.deepcopy(job.history)) for job in simulation.snapshot()]
     simulation.advance()
     apart.task.connection.disconnect()
     assert_same(run(here, varying), run(apart, varying, saved))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -172,9 +173,7 @@ def test_a_dropped_site_makes_the_round_repeat(both):
     jobs = [Job(), Job()]
     simulation = Simulation(apart, jobs, varying)
     simulation.advance()
-    saved = [
-        dataclasses.replace(job, history={k: list(v) for k, v in job.history.items()}) for job in simulation.snapshot()
-    ]
+    saved = [dataclasses.replace(job, history=copy.deepcopy(job.history)) for job in simulation.snapshot()]
     apart.task.connection.link.silent_in_training = "north"
     with pytest.raises(ClientsLost, match="north"):
         simulation.advance()

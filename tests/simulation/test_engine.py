@@ -11,6 +11,7 @@ from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation.engine import COUNTERS, Job, Simulation
+from fco_cli.simulation.history import History
 
 GOOD = [0.001, 0.002, 0.005, 0.01]
 
@@ -109,10 +110,10 @@ DAMAGES = {
     "a round to come": lambda job: setattr(job, "round", 1000),
     "a round before all": lambda job: setattr(job, "round", -3),
     "more counters": lambda job: setattr(job, "counters", np.zeros(99, np.int64)),
-    "another metric": lambda job: job.history.update(weight=job.history["objective"]),
-    "a row too many": lambda job: job.history["objective"].append(1.0),
+    "another metric": lambda job: setattr(job, "history", History.of({**job.history, "weight": [1.0] * 4})),
+    "a row too many": lambda job: job.history.rows.append(job.history.rows[-1]),
     "a snapshot that nobody took": lambda job: job.path.update({1: np.zeros(21)}),
-    "other rounds": lambda job: job.history["round"].reverse(),
+    "other rounds": lambda job: job.history.rows.reverse(),
 }
 
 

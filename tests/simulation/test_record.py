@@ -11,6 +11,7 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.problem.models import Linear
 from fco_cli.simulation.engine import Job
+from fco_cli.simulation.history import History
 from fco_cli.simulation.record import Record, replace_folder, write_atomically
 
 LAYOUT = Linear(3).layout
@@ -25,10 +26,10 @@ def record(tmp_path):
 
 @pytest.fixture
 def job():
-    history = {"round": [0, 1, 2], "objective": [3.0, 0.1 + 0.2, 1e-300], "vectors_up": [0, 3, 6]}
+    columns = {"round": [0, 1, 2], "objective": [3.0, 0.1 + 0.2, 1e-300], "vectors_up": [0, 3, 6]}
     state = {"z": np.array([1.0, 2, 3, 4]), "t": np.array(0.25)}
     memory = {"clients": np.array([3]), "rows": np.ones((1, 1, 4))}
-    return Job(2, state, memory, np.arange(6), history, 1.5, model=np.array([1.0, 2, 3, 4]))
+    return Job(2, state, memory, np.arange(6), History.of(columns), 1.5, model=np.array([1.0, 2, 3, 4]))
 
 
 def files(record):
@@ -88,7 +89,7 @@ def test_personal_models_and_how_each_does(record, job):
 
 
 def test_numbers_that_are_not_finite_become_null(record, job):
-    job.history["objective"][-1] = np.inf
+    job.history = History.of({**job.history, "objective": [3.0, 0.3, np.inf]})
     job.diverged = 3
     record.finish(job, LAYOUT, {})
     result = json.loads((record.folder / "result.json").read_text())
@@ -98,12 +99,13 @@ def test_numbers_that_are_not_finite_become_null(record, job):
 
 
 def test_summary_is_the_mean_of_the_last_hundred_rounds(record, job):
-    job.round, job.history = 250, {"round": list(range(251)), "objective": [float(n) for n in range(251)]}
+    job.round = 250
+    job.history = History.of({"round": range(251), "objective": [float(n) for n in range(251)]})
     assert record.finish(job, LAYOUT, {})["summary"]["objective"] == np.mean(range(151, 251))
 
 
 def test_summary_of_a_run_that_diverged_long_after_its_last_evaluation(record, job):
-    job.round, job.diverged, job.history = 149, 150, {"round": [0], "objective": [7.0]}
+    job.round, job.diverged, job.history = 149, 150, History.of({"round": [0], "objective": [7.0]})
     assert record.finish(job, LAYOUT, {})["summary"]["objective"] == 7.0
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from fco_cli.tasks.metrics import density, rank, support_recovery
+from fco_cli.tasks.metrics import density, rank, sparse_recovery, support_recovery
 
 
 @given(estimate=arrays(bool, (3, 8)), truth=arrays(bool, 8))
@@ -27,6 +27,17 @@ def test_nothing_found_is_zero_not_nan():
 
 def test_density():
     np.testing.assert_array_equal(density(np.array([[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], bool)), [0.25, 1, 0])
+
+
+def test_sparse_recovery_is_that_of_the_weights_above_the_threshold():
+    random = np.random.default_rng(0)
+    w, truth = random.standard_normal((5, 9)), np.repeat([1.0, 0.0], 4)
+    support, found = np.abs(w[:, :-1]) > 0.5, sparse_recovery(w, truth, 0.5)
+    expected = support_recovery(support, truth != 0) | {"density": density(support)}
+    assert list(found) == [*expected, "recovery_error"]
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    np.testing.assert_allclose(found["recovery_error"], np.linalg.norm(w[:, :-1] - truth, axis=1))
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 6), (6, 3), (1, 5)])
