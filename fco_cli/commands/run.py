@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import answered, leave, run_hydra
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
-from fco_cli.sweeps.starting import loading_early
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -24,7 +23,12 @@ log = logging.getLogger("fco")
 
 def program() -> None:
     """What the shell calls."""
-    with loading_early() if {"-m", "--multirun"} & set(sys.argv[1:]) else nullcontext():
+    if {"-m", "--multirun"} & set(sys.argv[1:]):
+        from fco_cli.sweeps.starting import loading_early
+
+        with loading_early():
+            main()
+    else:
         main()
     leave("fco-run")
 
