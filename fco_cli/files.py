@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,31 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def as_yaml(content: Any) -> str:
-    """Plain content as YAML; a sweep writes hundreds of configurations, and OmegaConf takes its time for each."""
+class _Item:
+    """An item of a mapping; it equals every other one that reads the same."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.content = {key: value}
+        self.text = repr(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Item) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@lru_cache(maxsize=256)
+def _item_as_yaml(item: _Item) -> str:
+    return _as_yaml(item.content)
+
+
+def _as_yaml(content: Any) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def as_yaml(content: Any) -> str:
+    """Plain content as YAML; a sweep writes hundreds of configurations, which have most of their groups in common."""
+    if not isinstance(content, dict) or not content:
+        return _as_yaml(content)
+    return "".join(_item_as_yaml(_Item(key, value)) for key, value in content.items())

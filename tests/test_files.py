@@ -23,6 +23,18 @@ def test_numbers_and_order_are_kept():
     assert list(back) == list(content)
 
 
+def test_groups_that_were_written_before_are_those_of_their_own_configuration():
+    """Equal numbers of different types are not the same text."""
+    contents = [{"a": {"rate": rate}, "b": [rate], "c": {}} for rate in (1, 1.0, True, "1", "1.0", 1e-3, "1e-3", None)]
+    texts = [as_yaml(content) for content in contents]
+    assert texts == [as_yaml(content) for content in contents]
+    assert len(set(texts)) == len(texts)
+    for content, text in zip(contents, texts, strict=True):
+        back = OmegaConf.to_container(OmegaConf.create(text))
+        assert repr(back) == repr(content)
+    assert as_yaml({}) == "{}\n"
+
+
 HOLD = """
 import sys, time
 from pathlib import Path

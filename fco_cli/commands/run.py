@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import answered, leave, run_hydra
@@ -22,7 +23,13 @@ log = logging.getLogger("fco")
 
 def program() -> None:
     """What the shell calls."""
-    main()
+    if {"-m", "--multirun"} & set(sys.argv[1:]):
+        from fco_cli.sweeps.starting import loading_early
+
+        with loading_early():
+            main()
+    else:
+        main()
     leave("fco-run")
 
 
@@ -30,7 +37,7 @@ def main() -> None:
     if answered(help_text):
         return
     try:
-        run_hydra("fco-run", run, sweep)
+        run_hydra("fco-run", run, sweep, expect)
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
             settings.hang_up()
@@ -100,6 +107,17 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
             output.print(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)", highlight=False)
         output.print(f"next: fco-report {all_runs.runs[0].output_dir} --claims", soft_wrap=True, highlight=False)
     return all_runs.values()
+
+
+def expect(job: JobConfig, **options: Any) -> None:
+    """A job of a sweep whose other jobs are still being composed: its data may be drawn meanwhile."""
+    from fco_cli.config import Run
+    from fco_cli.sweeps import backends
+
+    config = job.shared
+    with suppress(Exception):  # what is wrong is said when all jobs are there
+        if config.theory is None and config.path is None and not config.dry_run:
+            backends.expect(Run.of(job.config()), backends.Options(**options))
 
 
 def _tell(runs: Sweep) -> float:

@@ -35,8 +35,16 @@ def answered(help_text: Callable[[], str] | None = None) -> bool:
     return True
 
 
-def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = None) -> None:
-    """Compose the command line's configuration and call `job` with it; with -m, `sweep` with all of them."""
+def run_hydra(
+    command: str,
+    job: Job,
+    sweep: Callable[..., list[Any]] | None = None,
+    expect: Callable[..., None] | None = None,
+) -> None:
+    """Compose the command line's configuration and call `job` with it; with -m, `sweep` with all of them.
+
+    Until all are composed, `expect` is called with some of those that are.
+    """
     gc.set_threshold(100_000, 50, 100)  # start-up makes a great many objects and no garbage
     with one_line_endings(command):
         import hydra
@@ -59,6 +67,7 @@ def run_hydra(command: str, job: Job, sweep: Callable[..., list[Any]] | None = N
             return sweep(*arguments, **options)
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # the fused launcher looks for it
+        guarded.expect = expect  # type: ignore[attr-defined]  # and for this
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse: flags first
         sys.argv[1:] = map(quoted, sys.argv[1:])
         hydra_on_314.mend()

@@ -6,11 +6,14 @@ import copy
 import os
 from dataclasses import dataclass
 
+from fco_cli.config import Run
 from fco_cli.errors import require
+from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.cluster import run_on_cluster
-from fco_cli.sweeps.processes import run_in_processes
+from fco_cli.sweeps.processes import prepare_early, prepared_early, run_in_processes
 from fco_cli.sweeps.stacks import Post, Stack, Working, run_stack
+from fco_cli.sweeps.starting import early
 
 PER_CORE = 8  # processes: more would only wait for each other, and each takes its memory
 LARGEST_MEMORY = 2**30  # MB
@@ -44,14 +47,23 @@ def cores() -> int:
 def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Working:
     """A process per stack, at most `n_jobs` at a time; the cores are shared out between them."""
     workers = max(1, min(options.n_jobs or cores(), len(stacks)))
+    here = workers == 1 and not prepared_early()
     if _between_sites(stacks):
-        workers = 1  # they have one connection to the sites
+        workers, here = 1, True  # they have one connection to the sites
     stacks = [_with_threads(stack, max(1, cores() // workers)) for stack in stacks]
-    if workers > 1:
+    if not here:
         yield from run_in_processes(stacks, workers, options.memory_mb, stop, post)
         return
     for stack in stacks:
         yield run_stack(stack, options.memory_mb, stop, post)
+
+
+def expect(run: Run, options: Options) -> None:
+    """Have a worker prepare for a run of a sweep that is still being composed, where that costs next to nothing."""
+    most = options.n_jobs or cores()
+    ours = early() and options.backend == "local" and not run.federation.apart
+    if ours and prepared_early() < most > 1 and (run.force or not Record(run.folder).result()):
+        prepare_early(run)
 
 
 def _between_sites(stacks: list[Stack]) -> bool:

@@ -1,36 +1,46 @@
 """Stacks in processes of their own on this machine; one that dies takes nothing with it but its last seconds.
 
-A worker is a process with a pipe. Down the pipe come stacks, or the number of a signal that asks to stop; up come
-events and how a stack ended. When the other end closes, because the sweep's process has ended in whatever way, the
-worker ends too.
+A worker is a process with a pipe. Down the pipe come stacks, a run to prepare for, or the number of a signal that asks
+to stop; up come events and how a stack ended. When the other end closes, because the sweep's process has ended in
+whatever way, the worker ends too.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from types import ModuleType
+from contextlib import suppress
+from multiprocessing import set_start_method
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
+from fco_cli.config import Run
 from fco_cli.simulation.stop import SIGNALS, Stop
-from fco_cli.sweeps.stacks import Ended, Event, Post, Stack, Working, given_up, run_stack
+from fco_cli.sweeps.stacks import Ended, Event, Post, Stack, Working, given_up, prepare, run_stack
+from fco_cli.sweeps.starting import end, started
 
 RETRIES = 2  # of a stack whose process has died, each from its last checkpoint
 ANSWER_SECONDS = 0.2  # after which a request to stop is passed on
 
 
+def prepare_early(run: Run) -> None:
+    """Have a worker draw the data of a run that a sweep will ask for when all of it is composed."""
+    _prepared.append(_Worker())
+    _prepared[-1].send(run)
+
+
+def prepared_early() -> int:
+    """How many workers are there already."""
+    return len(_prepared)
+
+
 def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: Stop, post: Post) -> Working:
     """Run all stacks, `workers` at a time."""
     waiting, deaths = deque(stacks), Counter[int]()
-    team = [_Worker() for _ in range(workers)]
+    team = [_prepared.pop(0) if _prepared else _Worker() for _ in range(workers)]
     ended: list[Ended] = []
     try:
         while True:
@@ -66,21 +76,20 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
                     ended.append(given_up(stack, f"its process died {RETRIES + 1} times, {worker.last_words()}", post))
     finally:
         for worker in team:
-            worker.process.kill()
-            worker.process.join()
+            end(worker.process)
+
+
+_Orders = queue.SimpleQueue[tuple[Stack, int] | Run]
 
 
 class _Worker:
     """The sweep's side of a process."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs,), daemon=True)
-        with _signals_wait(), _without_main():
-            self.process.start()
+        self.pipe, theirs = Pipe()
+        self.process = started(work, theirs)
         theirs.close()
-        self.stack: Stack | None = None
+        self.stack: Stack | None = None  # that it works on
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # it has died: we shall hear of it when we listen
@@ -100,28 +109,7 @@ class _Worker:
         return "killed: was the memory too small?" if killed else f"with exit code {code}"
 
 
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals are held back, also in a process that starts in here, until it is ready for them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that starts in here does not import the script that called for the sweep, which would call again."""
-    theirs = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = theirs
+_prepared: list[_Worker] = []  # they wait for their first stack
 
 
 def work(pipe: Connection) -> None:
@@ -130,8 +118,9 @@ def work(pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    stop, stacks = Stop(), queue.SimpleQueue[tuple[Stack, int]]()
-    threading.Thread(target=_listen, args=(pipe, stacks, stop), daemon=True).start()
+    set_start_method("spawn", force=True)  # or Numba makes a semaphore for our own copies, which a kill leaves behind
+    stop, orders = Stop(), _Orders()
+    threading.Thread(target=_listen, args=(pipe, orders, stop), daemon=True).start()
 
     def say(message: Event | Ended) -> None:
         try:
@@ -139,12 +128,20 @@ def work(pipe: Connection) -> None:
         except OSError:
             os._exit(1)
 
+    before = Ended()
     while True:
-        stack, memory_mb = stacks.get()
-        say(run_stack(stack, memory_mb, stop, say))
+        order = orders.get()
+        if isinstance(order, Run):
+            before = prepare(order)
+        else:
+            stack, memory_mb = order
+            ended = run_stack(stack, memory_mb, stop, say)
+            ended.add(before)
+            before = Ended()
+            say(ended)
 
 
-def _listen(pipe: Connection, stacks: queue.SimpleQueue[tuple[Stack, int]], stop: Stop) -> None:
+def _listen(pipe: Connection, orders: _Orders, stop: Stop) -> None:
     while True:
         try:
             message = pipe.recv()
@@ -153,4 +150,4 @@ def _listen(pipe: Connection, stacks: queue.SimpleQueue[tuple[Stack, int]], stop
         if isinstance(message, int):
             stop.signal_number = message
         else:
-            stacks.put(message)
+            orders.put(message)

@@ -107,8 +107,8 @@ def _wait_for(record: Record, stop: Stop) -> None:
         time.sleep(WAIT_SECONDS)
 
 
-def _prepare(run: Run) -> tuple[Problem, float | None]:
-    """The problem and the estimate of L.
+def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
+    """The problem, which is kept for the next call, and the estimate of L.
 
     Data are drawn and summed up in C, outside the interpreter, which loads Numba and its kernels in the meantime.
     """
@@ -129,7 +129,7 @@ def _prepare(run: Run) -> tuple[Problem, float | None]:
 
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
-    problem, smoothness = _prepare(first)
+    problem, smoothness = problem_and_smoothness(first)
     setup = setup_of(first, problem)
     jobs = _resumed(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):

@@ -19,7 +19,7 @@ from fco_cli.errors import Interrupted, NoCertificate, UserError, one_line
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import Outcome, execute
+from fco_cli.sweeps.runner import Outcome, execute, problem_and_smoothness
 
 EVENT_SECONDS = 0.3
 LARGEST = 200  # runs: each holds a lock file open, and a process may open no more than 256 files on some systems
@@ -164,6 +164,18 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
                 for run in stack.runs:
                     ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
     return ended
+
+
+def prepare(run: Run) -> Ended:
+    """Have at hand what a stack with this run needs first; the warnings of that are not said again when it runs.
+
+    What is wrong with the run is.
+    """
+    ended = Ended()
+    with _collecting_warnings(ended), suppress(Exception):
+        problem_and_smoothness(run)
+        return ended
+    return Ended()
 
 
 def given_up(stack: Stack, reason: str, post: Post, kind: str = "failed") -> Ended:

@@ -258,7 +258,17 @@ class FusedLauncher(Launcher):
         sweep = getattr(self.task_function, "sweep", None)
         if sweep is None:
             return [self._run(composer.full(job), number) for number, job in enumerate(jobs, initial_job_idx)]
-        return self._fuse(sweep, [composer.job(job) for job in jobs], jobs)
+        return self._fuse(sweep, list(self._composed(composer, jobs)), jobs)
+
+    def _composed(self, composer: Composer, jobs: list[list[str]]) -> Iterator[tuple[JobConfig, DictConfig]]:
+        """All jobs; the application hears of the first that shares a configuration as soon as there is one."""
+        expect, told = getattr(self.task_function, "expect", None), set()
+        for overrides in jobs:
+            job, whole = composer.job(overrides)
+            if expect is not None and id(job.shared) not in told:
+                told.add(id(job.shared))
+                expect(job, **self.options)
+            yield job, whole
 
     def _run(self, config: DictConfig, number: int) -> JobReturn:
         with open_dict(config):

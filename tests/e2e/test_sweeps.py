@@ -23,7 +23,7 @@ TINY = [
 ]  # fmt: skip
 GRID = ["hparams.client_lr=0.001,0.01,1", "hparams.server_lr=0.3,1"]
 # Long enough to be interrupted: a few seconds of rounds, the heavy part being the many evaluations.
-LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.rounds=4000"]
+LONG = ["task=lasso", "task.dimension=64", "task.ones=8", "task.clients=20", "task.samples=40", "hparams.rounds=12000"]
 
 
 def fco(*arguments, cwd, check=True, **options):
@@ -157,6 +157,20 @@ def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     fco(*sweep, f"output_dir={tmp_path}/interrupted", cwd=tmp_path)
     fco(*sweep, f"output_dir={tmp_path}/straight", cwd=tmp_path)
     assert_same_records(tmp_path / "interrupted", tmp_path / "straight")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing loads early")
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_a_sweep_that_ends_while_its_workers_load_leaves_none_of_them(how, tmp_path):
+    """The last rate is wrong: by then workers draw data for the jobs before it."""
+    process = start("-m", *TINY, "algo=feddualavg,fedmid", "hparams.client_lr=0.01,-1", cwd=tmp_path)
+    if how == "killed":
+        wait_for(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(), what="a process of it")
+        process.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == {"refused": 2, "killed": -9}[how]
+    assert len(errors.splitlines()) == (how == "refused")
+    wait_for(lambda: not alive(process.pid), 20, "the end of all its processes")
 
 
 @pytest.mark.slow

@@ -165,6 +165,30 @@ def test_what_the_plugins_do_not_know_is_refused(tmp_path, monkeypatch):
         launcher.setup(hydra_context=None, task_function=None, config=None)
 
 
+def test_the_application_hears_of_every_shared_configuration_before_all_jobs_are_composed(tmp_path):
+    story = []
+
+    def application(config):
+        raise AssertionError("the jobs are run together")
+
+    def expect(job, **options):
+        story.append((job.shared.algo.name, job.numbers, options["n_jobs"]))
+
+    def sweep(jobs, overrides, **options):
+        story.append(len(jobs))
+        return [0.0] * len(jobs)
+
+    application.expect, application.sweep = expect, sweep
+    words = [[f"algo={algo}", f"seed={seed}"] for algo in ("fedmid", "fedavg") for seed in (3, 4)]
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        config = compose("config", overrides=[f"output_dir={tmp_path}"], return_hydra_config=True)
+        launcher = FusedLauncher(n_jobs=2, memory_mb=1, backend="local", address=None)
+        context = HydraContext(config_loader=GlobalHydra.instance().hydra.config_loader, callbacks=None)
+        launcher.setup(hydra_context=context, task_function=application, config=config)
+        launcher.launch(words, 0)
+    assert story == [("fedmid", {"seed": 3}, 2), ("fedavg", {"seed": 3}, 2), 4]
+
+
 def test_a_sweep_that_cannot_write_its_folder_is_one_line(monkeypatch):
     with pytest.raises(HydraException, match=re.escape("output_dir: /dev/null cannot be written: ")):
         jobs_of({}, {}, ["seed=1"], Path("/dev/null"), monkeypatch)

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.processes import run_in_processes
+from fco_cli.sweeps.processes import prepare_early, prepared_early, run_in_processes
 from fco_cli.sweeps.stacks import Stack, run_stack
 
 register()
@@ -55,6 +55,19 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
     run_stack(straight, 512, Stop(), lambda event: None)
     assert metrics(stack) == metrics(straight)
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_has_prepared_itself_gets_the_first_stack(tmp_path):
+    stack = make_stack(tmp_path)
+    stack.runs[0].hparams.rounds = 5
+    prepare_early(stack.runs[0])
+    assert prepared_early() == 1
+    team, seen = multiprocessing.active_children(), []
+    (ended,) = run_in_processes([stack], 1, 512, Stop(), lambda event: seen.append(multiprocessing.active_children()))
+    assert list(ended.results) == [stack.runs[0].run_id]
+    assert seen
+    assert all(one == team for one in seen)
+    assert prepared_early() == 0
 
 
 @pytest.mark.slow

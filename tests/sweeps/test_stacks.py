@@ -1,6 +1,7 @@
 """Stacks: what is fused, that fusing changes no number, that one failure does not harm the others."""
 
 import csv
+import logging
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -15,7 +16,7 @@ from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import runner
 from fco_cli.sweeps import stacks as stacks_module
-from fco_cli.sweeps.stacks import Ended, Stack, run_stack, stacks_of
+from fco_cli.sweeps.stacks import Ended, Stack, prepare, run_stack, stacks_of
 
 register()
 
@@ -177,3 +178,27 @@ def test_results_are_added_up():
     ended = Ended({"a": {}}, {"b": "no"})
     ended.add(Ended({"c": {}}, {"d": "neither"}))
     assert ended == Ended({"a": {}, "c": {}}, {"b": "no", "d": "neither"})
+
+
+def test_what_preparing_warns_of_is_kept_and_what_it_fails_with_is_left_to_the_run(tmp_path, monkeypatch):
+    (run,) = make_runs(tmp_path, *TINY["lasso"])
+
+    def warn(run):
+        logging.getLogger("fco_cli.tasks").warning("few rows")
+
+    monkeypatch.setattr(stacks_module, "problem_and_smoothness", warn)
+    assert [text for text, _ in prepare(run).warnings.values()] == ["few rows"]
+
+    def warn_and_fail(run):
+        warn(run)
+        raise UserError("no rows")
+
+    monkeypatch.setattr(stacks_module, "problem_and_smoothness", warn_and_fail)
+    assert prepare(run) == Ended()
+
+
+def test_what_was_prepared_is_not_made_again(tmp_path, monkeypatch):
+    (run,) = make_runs(tmp_path, *TINY["lasso"], "hparams.rounds=2")
+    prepare(run)
+    monkeypatch.setattr(type(run.task), "data", None)
+    assert list(execute([run]).results) == [run.run_id]

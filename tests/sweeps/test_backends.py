@@ -1,0 +1,67 @@
+"""Which runs a worker prepares for while the sweep is still being composed."""
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from fco_cli.config import Run, register
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps import backends
+from fco_cli.sweeps.backends import Options, expect, on_this_machine
+from fco_cli.sweeps.stacks import Stack
+
+register()
+
+
+@pytest.fixture
+def run(tmp_path):
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        return Run.of(compose("config", overrides=[f"output_dir={tmp_path}"]))
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    runs = []
+    monkeypatch.setattr(backends, "early", lambda: True)
+    monkeypatch.setattr(backends, "prepare_early", runs.append)
+    monkeypatch.setattr(backends, "prepared_early", lambda: len(runs))
+    return runs
+
+
+def options(**given):
+    return Options(**{"n_jobs": 2, "memory_mb": 512, "backend": "local", "address": None} | given)
+
+
+def test_as_many_workers_as_there_can_be(run, prepared):
+    for _ in range(3):
+        expect(run, options())
+    assert prepared == [run, run]
+
+
+@pytest.mark.parametrize("given", [{"n_jobs": 1}, {"backend": "dask", "address": "tcp://x:1"}], ids=str)
+def test_none_where_no_worker_of_ours_will_run_it(given, run, prepared):
+    expect(run, options(**given))
+    assert not prepared
+
+
+def test_none_where_a_worker_would_have_to_load_everything(run, prepared, monkeypatch):
+    monkeypatch.setattr(backends, "early", lambda: False)
+    expect(run, options())
+    assert not prepared
+
+
+def test_none_for_what_is_done(run, prepared):
+    run.folder.mkdir(parents=True)
+    (run.folder / "result.json").write_text('{"status": "finished"}')
+    expect(run, options())
+    assert not prepared
+    run.force = True
+    expect(run, options())
+    assert prepared == [run]
+
+
+@pytest.mark.parametrize(("ready", "where"), [(0, "here"), (1, "there")])
+def test_a_single_stack_runs_here_unless_a_worker_is_ready_for_it(ready, where, run, monkeypatch):
+    monkeypatch.setattr(backends, "prepared_early", lambda: ready)
+    monkeypatch.setattr(backends, "run_stack", lambda *_: "here")
+    monkeypatch.setattr(backends, "run_in_processes", lambda *_: iter(["there"]))
+    assert list(on_this_machine([Stack(0, [run])], options(), Stop(), print)) == [where]

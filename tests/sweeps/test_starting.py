@@ -1,0 +1,46 @@
+"""Processes that are copies of one that has loaded the code early: what they find, and that none is left."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fco_cli.sweeps.starting import LOADED, early, loading_early, started
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="elsewhere nothing loads early")
+
+
+def children():
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_a_process_finds_the_code_loaded_and_nothing_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numba.py").write_text("open('taken', 'w')")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "numba.py"), raising=False)
+    with loading_early():
+        found = "open('found', 'w').write(str([name in __import__('sys').modules for name in ['numba', *names]]))"
+        process = started(exec, found, {"names": LOADED})
+        process.join()
+        assert process.exitcode == 0
+    assert Path("found").read_text() == str([True] * (1 + len(LOADED)))
+    assert not Path("taken").exists()
+
+
+def test_no_process_is_left_however_the_body_ends():
+    with loading_early():
+        pass  # it also starts Python's resource tracker, which stays
+    before, begun = children(), []
+
+    def body():
+        assert early()
+        assert children() > before
+        begun.append(started(exec, "import signal; signal.pause()"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), loading_early():
+        body()
+    assert children() == before
+    assert begun[0].exitcode == -9
+    assert not early()
