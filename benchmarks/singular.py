@@ -10,15 +10,33 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.problem.compiled import kernel, specialize
 from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.regularizers import singular as svd
-from fco_cli.problem.regularizers.singular import empty_tiles, gram, lengths, spectral, tridiagonal, wide
+from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.singular import (
+    all_orthogonal,
+    gram,
+    lengths,
+    reflect,
+    rotated_eigenvectors,
+    tridiagonal,
+    write_product,
+)
+from fco_cli.problem.regularizers.tiles import TILE, add_product, empty_tiles, wide
+from fco_cli.problem.regularizers.tridiagonal import eigenvectors
 
 SIDE, COUNT, SHARE = 32, 500, 0.05  # matrices, and the threshold as a share of the largest singular value
-STAGES = ("a copy of norm 1", "A A^T", "tridiagonal", "its eigenvectors (QL)", "A A^T again", "the result")
+STAGES = (
+    "a copy of norm 1", "A A^T", "tridiagonal", "its eigenvectors", "reflected to U", "U^T A", "orthogonal?", "result",
+)  # fmt: skip
+prox = Nuclear.prox
 
 
-def diagonalize(diagonal, beside, zero, tiles):  # bound by `specialize`
+def find(diagonal, beside, u):  # bound by `specialize`
     raise NotImplementedError
+
+
+@kernel
+def find_by_rotations(diagonal, beside, u):
+    rotated_eigenvectors(diagonal, beside, 2e-16, u)
 
 
 @kernel
@@ -26,31 +44,33 @@ def first_stages(z, threshold, block, stages, out):
     """The first of the `stages` for every matrix of z: what one more of them takes is that stage's time."""
     for j in range(z.shape[0]):
         a, norm = wide(z[j], block)
-        rows, g, share = a.copy(), empty_tiles(block.rows, block.rows), threshold[j] / norm
-        squared, beside = np.zeros(block.rows), np.zeros(block.rows)
+        g, u, rows = empty_tiles(SIDE, SIDE), empty_tiles(SIDE, SIDE), empty_tiles(SIDE, SIDE)
+        share, squared, beside, factors = threshold[j] / norm, np.zeros(SIDE), np.zeros(SIDE), np.zeros(SIDE)
         for stage in range(1, stages):
-            if stage in (1, 4):
-                gram(rows, 1, block.rows, g)
-                lengths(g, squared)
+            if stage == 1:
+                gram(a, 1, SIDE, g)
             elif stage == 2:
-                tridiagonal(g, rows, squared, beside)
+                tridiagonal(g, factors, squared, beside)
             elif stage == 3:
-                diagonalize(squared, beside, 1e-13 * share, rows)
+                find(squared, beside, u)
+            elif stage == 4:
+                reflect(g, factors, u[0])
             elif stage == 5:
-                for i in range(block.rows):
-                    singular = np.sqrt(squared[i])
-                    squared[i] = norm * max(1 - share / singular, 0.0) / squared[i]
-                spectral(a, rows, squared, block, out)
+                add_product(u[0], 1, TILE, SIDE, SIDE, a[0], rows[0])
+            elif stage == 6:
+                gram(rows, 1, SIDE, g)
+                lengths(g, squared)
+                all_orthogonal(g, squared, 1e-12 * share)
+            else:
+                for i in range(SIDE):
+                    squared[i] = norm * max(1 - share / np.sqrt(squared[i]), 0.0)
+                write_product(u, squared, rows, block, out)
 
 
 @kernel
-def leave(x, y, cosine, sine):
-    pass
-
-
-@kernel
-def leave_both(tiles, i, cosine, sine, next_cosine, next_sine):
-    pass
+def whole(z, threshold, psi, block, out):
+    for j in range(z.shape[0]):
+        prox(z[j], threshold[j], psi, block, out)
 
 
 def microseconds(work: Callable[[], object]) -> float:
@@ -67,16 +87,18 @@ def main() -> None:
     z = np.random.default_rng(0).standard_normal((COUNT, SIDE * SIDE))
     largest = np.linalg.norm(z.reshape(-1, SIDE, SIDE), 2, axis=(1, 2))
     block, out = OneBlock(0, SIDE, SIDE, np.ones(0)), np.empty(SIDE * SIDE)
-    whole = specialize(first_stages, diagonalize=svd.diagonalize)
-    alone = specialize(first_stages, diagonalize=specialize(svd.diagonalize, rotate=leave, rotate_twice=leave_both))
     with threadpool_limits(1, user_api="blas"):
         lapack = microseconds(lambda: [np.linalg.svd(one) for one in z.reshape(-1, SIDE, SIDE)])
-    until = [microseconds(lambda n=n: whole(z, SHARE * largest, block, n, out)) for n in range(1, len(STAGES) + 1)]
+    kinds = [specialize(first_stages, find=how) for how in (eigenvectors, find_by_rotations)]
+    until, rotating = (
+        [microseconds(lambda n=n, run=run: run(z, SHARE * largest, block, n, out)) for n in range(1, len(STAGES) + 1)]
+        for run in kinds
+    )
     for name, total, before in zip(STAGES, until, [0.0, *until], strict=False):
         print(f"{name:24} {total - before:5.1f} us")
-    print(f"{'all':24} {until[-1]:5.1f} us, LAPACK's decomposition {lapack:.1f} us")
-    angles = microseconds(lambda: alone(z, SHARE * largest, block, 4, out)) - until[2]
-    print(f"QL without rotating rows {angles:5.1f} us: roots and divisions, each waiting for the one before")
+    psi = Nuclear(strength=1.0).numbers[0]
+    print(f"{'the prox':24} {microseconds(lambda: whole(z, SHARE * largest, psi, block, out)):5.1f} us")
+    print(f"eigenvectors by rotations {rotating[3] - rotating[2]:.1f} us, LAPACK's decomposition {lapack:.1f} us")
 
 
 if __name__ == "__main__":

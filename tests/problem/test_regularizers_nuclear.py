@@ -9,15 +9,8 @@ from fco_cli.errors import UserError
 from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.singular import (
-    TILE,
-    diagonalize,
-    empty_tiles,
-    gram,
-    orthogonal_rows,
-    tridiagonal,
-    wide,
-)
+from fco_cli.problem.regularizers.singular import gram, rotated_eigenvectors, singular_pairs, tridiagonal
+from fco_cli.problem.regularizers.tiles import TILE, empty_tiles, wide
 
 pytestmark = pytest.mark.machine_code
 
@@ -102,10 +95,15 @@ def test_the_first_sweep_finds_the_eigenvalues_by_itself(size):
     """What it misses Jacobi's rotations would mend, and nobody would notice but by the time that takes."""
     matrix = np.random.default_rng(size).standard_normal((size, size))
     tiles, norm = wide(matrix.reshape(-1), OneBlock(0, size, size, np.ones(0)))
-    g, diagonal, beside = empty_tiles(size, size), np.empty(size), np.zeros(size)
+    g, diagonal, beside, factors = (
+        empty_tiles(size, size),
+        np.empty(size),
+        np.zeros(size),
+        np.zeros((size + 3) // 4 * 4),
+    )
     gram(tiles, tiles.shape[0], size, g)
-    tridiagonal(g, tiles, diagonal, beside)
-    diagonalize(diagonal, beside, 2e-16, tiles)
+    tridiagonal(g, factors, diagonal, beside)
+    rotated_eigenvectors(diagonal, beside, 2e-16, empty_tiles(size, size))
     expected = np.linalg.eigvalsh(matrix @ matrix.T) / norm**2
     np.testing.assert_allclose(np.sort(diagonal), expected, atol=1e-13)
 
@@ -116,8 +114,10 @@ def test_rows_become_orthogonal_by_rotation(matrix):
     count = min(matrix.shape)
     tiles, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
     a = from_tiles(tiles, count)
-    squared = orthogonal_rows(tiles, len(tiles), count, 0.0)
-    rows = from_tiles(tiles, count)
+    u, rows, squared = singular_pairs(tiles, count, 0.0)
+    u, rows = from_tiles(u, count)[:, :count], from_tiles(rows, count)
+    np.testing.assert_allclose(u.T @ u, np.eye(count), atol=1e-13)
+    np.testing.assert_allclose(u @ rows, a, atol=1e-13)
     np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
     np.testing.assert_allclose(rows.T @ rows, a.T @ a, atol=1e-13)  # rotations leave this alone
     np.testing.assert_allclose(squared, (rows**2).sum(axis=1), rtol=1e-12)

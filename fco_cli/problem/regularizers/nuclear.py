@@ -12,15 +12,11 @@ from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 from fco_cli.problem.regularizers.singular import (
     NOTHING,
     ROUNDING,
-    TILE,
-    left_entry,
-    orthogonal_rows,
     singular_pairs,
     singular_values,
-    spectral,
-    wide,
-    write_row,
+    write_product,
 )
+from fco_cli.problem.regularizers.tiles import wide
 
 
 @kernel
@@ -68,27 +64,23 @@ class Nuclear(Regularizer):
         if norm <= threshold:  # then so is every singular value
             scale(z, 0.0, out)
             return
-        rows, threshold = a.copy(), max(threshold / norm, NOTHING)
+        threshold = max(threshold / norm, NOTHING)
         share = 1e-12 if z.itemsize == 8 else 1e-8  # products of rows this small beside it change the result as little
-        factors = orthogonal_rows(rows, rows.shape[0], min(block.rows, block.columns), share * threshold)
-        for i in range(factors.shape[0]):
-            if factors[i] <= threshold * threshold:
-                factors[i] = 0
-            else:
-                factors[i] = norm * (1 - threshold / np.sqrt(factors[i])) / factors[i]
-        spectral(a, rows, factors, block, out)
+        u, rows, squared = singular_pairs(a, min(block.rows, block.columns), share * threshold)
+        weights = squared
+        for i in range(weights.shape[0]):
+            below = squared[i] <= threshold * threshold
+            weights[i] = 0.0 if below else norm * (1 - threshold / np.sqrt(squared[i]))
+        write_product(u, weights, rows, block, out)
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
         """The smallest subgradient: strength * U V^T over the non-zero singular values."""
         a, _norm = wide(w, block)
-        count, length, own = min(block.rows, block.columns), max(block.rows, block.columns), a.shape[0]
-        turned, squared = singular_pairs(a, count)
-        weights, line, zero = np.zeros((count + 7) // 8 * 8), np.empty(TILE), zero_share(w, length)
-        for r in range(count):
-            for i in range(count):
-                singular = np.sqrt(squared[i])
-                if not singular <= zero:
-                    weights[i] = psi.strength / singular * left_entry(turned, own, i, r)
-            write_row(weights, turned, r, line, block, out)
+        u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
+        weights, zero = squared, zero_share(w, max(block.rows, block.columns))
+        for i in range(weights.shape[0]):
+            singular = np.sqrt(squared[i])
+            weights[i] = 0.0 if singular <= zero else psi.strength / singular
+        write_product(u, weights, rows, block, out)
