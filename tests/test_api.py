@@ -12,7 +12,7 @@ import pytest
 from matplotlib import pyplot
 
 from fco_cli import api
-from fco_cli.sweeps import processes, runner
+from fco_cli.sweeps import runner, starting
 
 SMALL = (
     "task=lasso", "task.clients=4", "task.samples=6", "task.dimension=5", "task.ones=2", "hparams.rounds=3",
@@ -167,6 +167,6 @@ def test_a_worker_does_not_run_the_script_that_called(monkeypatch):
     monkeypatch.setattr(__main__, "__file__", "script.py", raising=False)
     monkeypatch.setattr(__main__, "__spec__", None)
     assert "init_main_from_path" in multiprocessing.spawn.get_preparation_data("worker")
-    with processes._without_main():
+    with starting._without_main():
         told = multiprocessing.spawn.get_preparation_data("worker")
     assert not [key for key in told if key.startswith("init_main")]

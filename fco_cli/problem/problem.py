@@ -29,7 +29,6 @@ from fco_cli.problem.mirror import (
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.optimality import Optimality, optimality
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
@@ -218,13 +217,18 @@ class Problem:
     # What is measured.
 
     @cached_property
+    def _psi(self) -> Kernel:
+        return specialize(psi_value, value=self.regularizer.value)
+
+    @cached_property
     def _prox(self) -> Kernel:
         return specialize(to_primal, primal=self.mirror.prox(self.regularizer))
 
-    @cached_property
-    def _optimality(self) -> Kernel:
-        psi = specialize(psi_value, value=self.regularizer.value)
-        return specialize(optimality, parallel=True, psi_value=psi, to_primal=self._prox)
+    def psi(self, w: Array, numbers: Numbers) -> Array:
+        """The regularizer's value, summed over the regularized blocks: [J]."""
+        total = np.zeros(len(w))
+        self._psi(w, self.geometry(numbers), total)
+        return total
 
     def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
         """prox of t psi at z within the domain of h, whatever the mirror map."""
@@ -232,14 +236,10 @@ class Problem:
         self._prox(z, t, self.geometry(numbers), out)
         return out
 
-    def optimality(self, w: Array, gradient: Array, numbers: Numbers) -> Optimality:
-        """Of models [J, P], with F's gradient there."""
-        found = Optimality(np.zeros(len(w)), np.empty(len(w)))
-        self._optimality(np.ascontiguousarray(w), gradient, self.geometry(numbers), *found)
-        return found
-
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
-        return self.optimality(w, gradient, numbers).residual
+        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
+        left = w - self.prox(w - gradient, np.ones(len(w)), numbers)
+        return np.sqrt(np.einsum("jp,jp->j", left, left))
 
     @cached_property
     def gradient_at_start(self) -> float:

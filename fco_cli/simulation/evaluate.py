@@ -34,7 +34,7 @@ def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> M
 def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metrics:
     training = problem.risk(w)
     held_out = None if problem.validation is None else problem.validation(w, gradient=False)
-    psi, residual = problem.optimality(w, training.gradient, numbers)
+    psi, residual = problem.psi(w, numbers), problem.kkt_residual(w, training.gradient, numbers)
     metrics = {"objective": training.value + psi, "train_loss": training.value, "kkt_residual": residual}
     if problem.regularizer.constraint:
         metrics["constraint_violation"] = problem.constraint_violation(w, numbers)

@@ -54,8 +54,7 @@ def test_nuclear_optimum_is_cvxpys(make_problem, regularizer):
         risk += weight * cp.sum_squares(data.x @ cp.vec(kernel, order="C") + bias - data.y) / len(data.y)
     cp.Problem(cp.Minimize(risk + 0.4 * cp.normNuc(kernel))).solve()
     np.testing.assert_allclose(w[:-1].reshape(3, 4), kernel.value, atol=1e-4)
-    at = problem.risk(w[None])
-    ours = at.value[0] + problem.optimality(w[None], at.gradient, problem.regularizer.numbers).psi[0]
+    ours = problem.risk(w[None]).value[0] + problem.psi(w[None], problem.regularizer.numbers)[0]
     assert ours <= risk.value + 0.4 * np.linalg.norm(kernel.value, "nuc") + 1e-9
     assert residual < 1e-8
 

@@ -112,8 +112,7 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
 
     def conjugate(z):
         w = to_primal(z, t)
-        w_and_bias = np.hstack([w, np.zeros((JOBS, 1))])
-        psi = problem.optimality(w_and_bias, np.zeros_like(w_and_bias), numbers).psi
+        psi = problem.psi(np.hstack([w, np.zeros((JOBS, 1))]), numbers)
         return (z * w).sum(axis=1) - [h(mirror, row) for row in w] - t * psi
 
     w, numeric = to_primal(z, t), np.empty_like(z)
@@ -177,8 +176,7 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer, make_al
             assert kernel.sum() == pytest.approx(1.5)
         if regularizer.name == "l1_ball":
             assert kernel.sum() <= 1.5 + 1e-12
-        risk = problem.risk(w)
-        objectives.append(float((risk.value + problem.optimality(w, risk.gradient, numbers).psi)[0]))
+        objectives.append(float((problem.risk(w).value + problem.psi(w, numbers))[0]))
         state = method.round(state, sampler.cohort(round_index)).state
     assert objectives[-1] < objectives[0] - 0.1
 

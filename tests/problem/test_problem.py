@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.problem.numbers import stack_numbers
+
 
 def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regularizer):
     """One feature, no noise from the bias: min (x w + b - y)^2 + lambda |w| has its optimum in closed form."""
@@ -33,3 +35,10 @@ def test_kkt_residual_without_psi_is_the_gradient(make_problem):
 @pytest.mark.parametrize(("weighting", "expected"), [("uniform", [1 / 3] * 3), ("examples", [0.35, 0.2, 0.45])])
 def test_weights(make_problem, weighting, expected):
     np.testing.assert_allclose(make_problem(weighting=weighting).weights, expected)
+
+
+def test_psi_has_a_strength_per_job(make_problem, regularizer):
+    problem = make_problem(regularizer("l1"), features=2)
+    w = np.array([[1.0, -2, 50], [1.0, -2, 50]])
+    numbers = stack_numbers([regularizer("l1", strength=1.0), regularizer("l1", strength=0.5)])
+    np.testing.assert_allclose(problem.psi(w, numbers), [3, 1.5])
