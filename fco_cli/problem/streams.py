@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
 from fco_cli.problem.compiled import kernel
@@ -18,17 +16,20 @@ def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def generators(seed: int, stream: int, indices: Iterable[int]) -> Iterator[np.random.Generator]:
-    """The same for one index after another, each to be used before the next is asked for.
+class Stream:
+    """`generator(seed, stream, index)` for one index after another, each to be used before the next is asked for.
 
     It is one generator that is set back: to make one takes longer than to draw a cohort.
     """
-    random = generator(seed, stream)
-    start = random.bit_generator.state
-    for index in indices:
-        start["state"]["key"][1] = (stream << 48) + index
-        random.bit_generator.state = start
-        yield random
+
+    def __init__(self, seed: int, stream: int) -> None:
+        self._random, self._first = generator(seed, stream), stream << 48
+        self._start = self._random.bit_generator.state
+
+    def at(self, index: int) -> np.random.Generator:
+        self._start["state"]["key"][1] = self._first + index
+        self._random.bit_generator.state = self._start
+        return self._random
 
 
 # A cohort shuffles the rows of many clients, each by its own key: a generator object for every client would cost more

@@ -6,18 +6,12 @@ import numpy as np
 
 from fco_cli.algorithms.rounds import Cohort, Pace
 from fco_cli.problem.layout import Array
-from fco_cli.problem.streams import COHORTS, COIN, batches_of, generator, generators, local_steps_of
+from fco_cli.problem.streams import COHORTS, COIN, Stream, batches_of, generator, local_steps_of
 from fco_cli.simulation.hparams import Hparams
-
-ROWS_AHEAD = 2**15  # that cohorts drawn together may have: a few hundred kB
 
 
 class Sampler:
-    """Draws the cohorts of a run. It knows how many rows each client has, not the rows.
-
-    Cohorts of a few rounds are drawn at a time. Between two rounds the clients' rows push NumPy's generators and
-    whatever else it takes out of the processor's cache; the first draw then takes four times as long as the next.
-    """
+    """Draws the cohorts of a run. It knows how many rows each client has, not the rows."""
 
     def __init__(
         self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs", shares: Array | None = None
@@ -34,22 +28,12 @@ class Sampler:
         if pace != "epochs":
             self.mean_steps = float(round(self.mean_steps))
         self.sampled = hparams.sampled(len(sizes))
-        rows = self.sampled * int(self.mean_steps) * hparams.batch_size
-        self.at_a_time = max(1, ROWS_AHEAD // max(1, rows))
-        self.drawn: dict[int, Cohort] = {}  # round -> cohort, of the last few that were drawn together
+        self.stream = Stream(seed, COHORTS)
 
     def cohort(self, round_index: int) -> Cohort:
-        """Who takes part in a round; the same whatever was drawn before."""
-        if round_index not in self.drawn:
-            rounds = range(round_index, round_index + self.at_a_time)
-            randoms = generators(self.seed, COHORTS, rounds)
-            self.drawn = {r: self._draw(r, random) for r, random in zip(rounds, randoms, strict=True)}
-        return self.drawn[round_index]
-
-    def _draw(self, round_index: int, random: np.random.Generator) -> Cohort:
         """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
         hparams = self.hparams
-        clients = random.choice(len(self.sizes), self.sampled, replace=False)
+        clients = self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
         steps = self._common_steps(round_index)
         batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)
         return Cohort(

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.streams import COHORTS, GOLDEN, batches_of, generator, generators, mixed
-from fco_cli.simulation import sampling
+from fco_cli.problem.streams import COHORTS, GOLDEN, Stream, batches_of, generator, mixed
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.sampling import Sampler
 
@@ -103,25 +102,11 @@ def test_a_function_of_seed_and_round_alone():
 
 def test_a_generator_set_back_draws_what_a_new_one_draws():
     """Whatever was drawn before: here an odd number of 32 bits, of which the generator keeps the other half."""
-    for index, random in zip((7, 0, 2**40, 7), generators(5, COHORTS, (7, 0, 2**40, 7)), strict=True):
-        new = generator(5, COHORTS, index)
+    stream = Stream(5, COHORTS)
+    for index in (7, 0, 2**40, 7):
+        random, new = stream.at(index), generator(5, COHORTS, index)
         for draw in (lambda one: one.choice(64, 10, replace=False), lambda one: one.integers(2**32, dtype=np.uint32)):
             np.testing.assert_array_equal(draw(random), draw(new))
-
-
-@pytest.mark.parametrize("pace", ["epochs", "coin"])
-def test_cohorts_drawn_together_are_those_drawn_alone(monkeypatch, pace):
-    """In whatever order a sampler is asked; one that may not draw ahead draws the same."""
-    sizes, hparams = np.array([9, 4, 13, 7, 21]), hparams_of(3, 4, 2)
-    together = Sampler(sizes, hparams, 5, pace)
-    monkeypatch.setattr(sampling, "ROWS_AHEAD", 0)
-    alone = Sampler(sizes, hparams, 5, pace)
-    assert (together.at_a_time > 100, alone.at_a_time) == (True, 1)
-    for round_index in (0, 1, 7, 3, 7, 1000, 999, 0):
-        one, other = together.cohort(round_index), alone.cohort(round_index)
-        assert one.round == other.round == round_index
-        for name in ("clients", "order", "edges", "first"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_rates_and_rounds_do_not_change_the_draw():
