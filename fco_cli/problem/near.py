@@ -8,6 +8,7 @@ from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
+READERS = 4  # vectors that read a row often enough for a copy to pay
 
 
 @kernel
@@ -26,8 +27,8 @@ def rows_on_lines(count, x):
 
 @kernel
 def gathered(x, rows, vectors):
-    """The rows of x side by side, if there are vectors enough to pay for a copy: x' and which rows of it they are."""
-    if vectors < 4:
+    """The rows of x side by side, if as many vectors will read them: x' and which rows of it they are."""
+    if vectors < READERS:
         return x, rows
     near = rows_on_lines(rows.shape[0], x)
     for i in range(rows.shape[0]):

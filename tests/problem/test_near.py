@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.near import LINE, gathered, on_lines, rows_on_lines
+from fco_cli.problem.near import LINE, READERS, gathered, on_lines, rows_on_lines
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -23,10 +23,10 @@ def test_rows_begin_cache_lines_and_take_an_odd_number_of_them(width, dtype):
 
 def test_several_vectors_read_copies_and_few_the_rows_themselves():
     x, rows = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
-    near, places = gathered(x, rows, 4)
+    near, places = gathered(x, rows, READERS)
     np.testing.assert_array_equal(near[places, :5], x[rows])
     assert near.ctypes.data % LINE == 0
-    same, places = gathered(x, rows, 3)
+    same, places = gathered(x, rows, READERS - 1)
     np.testing.assert_array_equal(same[places], x[rows])
     assert same.shape == x.shape
 
@@ -34,7 +34,7 @@ def test_several_vectors_read_copies_and_few_the_rows_themselves():
 def test_rows_that_are_read_only_are_gathered_too():
     x = np.arange(12.0).reshape(3, 4)
     x.flags.writeable = False
-    for vectors in (1, 4):
+    for vectors in (1, READERS):
         near, places = gathered(x, np.array([2, 1]), vectors)
         np.testing.assert_array_equal(near[places, :4], x[[2, 1]])
 
