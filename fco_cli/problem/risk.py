@@ -48,17 +48,20 @@ class Risk(Protocol):
 
 
 @kernel
-def quadratics(matrix, linear, w, rows, products, values, gradient):
-    """values [J] = w'Aw - 2c'w and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
+def quadratics(matrix, linear, constant, w, rows, products, values, gradient):
+    """values [J] = w'Aw - 2c'w + e and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it. `products` [J, P] begin as
-    zeros and end as Aw, `rows` [P] count from 0. A's rows are wider than it, see near.py.
+    Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it. `products` [J, P] become Aw,
+    `rows` [P] count from 0. A's rows are wider than it, see near.py.
     """
     size, half = matrix.shape[0], gradient.shape[0] == 0
     blocks = (size + ROWS - 1) // ROWS
     for turn in prange(blocks):
         block = blocks - 1 - turn // 2 if turn % 2 else turn // 2  # a long and a short one in turn, for equal threads
         low, high = block * ROWS, min((block + 1) * ROWS, size)
+        for j in range(w.shape[0]):
+            for k in range(low, high):
+                products[j, k] = 0
         add_products(w, 1, size, matrix, rows[low:high], low if half else 0, size, products[:, low:high])
     for j in range(w.shape[0]):
         total = 0.0
@@ -66,7 +69,7 @@ def quadratics(matrix, linear, w, rows, products, values, gradient):
             total += w[j, k] * (products[j, k] - 2 * linear[k])
             if not half:
                 gradient[j, k] = 2 * (products[j, k] - linear[k])
-        values[j] = total
+        values[j] = total + constant
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,17 @@ class QuadraticRisk:
         """All that w'Aw needs."""
         return on_lines(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
 
+    @cached_property
+    def _every(self) -> Array:
+        return np.arange(len(self.linear))
+
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=float)
-        values, gradients = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1]))
+        values, gradients, products = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1])), np.empty_like(w)
         matrix = self._rows if gradient else self._rows_of_upper
-        rows, products = np.arange(len(matrix)), np.zeros_like(w)
-        specialize(quadratics, parallel=True)(matrix, self.linear, w, rows, products, values, gradients)
-        return Evaluation(values + self.constant, gradients, None)
+        of_all = specialize(quadratics, parallel=True)
+        of_all(matrix, self.linear, self.constant, w, self._every, products, values, gradients)
+        return Evaluation(values, gradients, None)
 
 
 def value(scores, y):  # bound by `specialize` to the loss

@@ -111,10 +111,13 @@ def test_an_algorithm_as_python_agrees_with_its_machine_code(
 
     compiled, plain = make_algorithm(name, problem), make_algorithm(name, problem)
 
-    def descend(*arguments):  # an ordinary function, as a user of the library may write
+    def descend(*arguments):  # ordinary functions, as a user of the library may write
         return problem.descend(*arguments)
 
-    plain.__dict__["_parts"] = {**plain._parts, "descend": descend}
+    def descend_dual(*arguments):
+        return problem.descend_dual(with_psi=True)(*arguments)
+
+    plain.__dict__["_parts"] = {**plain._parts, "descend": descend, "descend_dual": descend_dual}
     assert compiled._visit.compilable
     assert not plain._visit.compilable
     np.testing.assert_allclose(one_round(plain), one_round(compiled), rtol=1e-13, atol=1e-14)

@@ -76,6 +76,7 @@ def test_a_dual_step_is_one_at_the_primal(make_problem, regularizer, name, outpu
     batches, random = batches_of(problem, np.array([3, 0, 11, 7, 19, 4, 2])), np.random.default_rng(4)
     z, t, rate = random.standard_normal((jobs, problem.layout.size)), random.random(jobs), random.random(jobs)
     geometry = problem.geometry(np.repeat(problem.regularizer.numbers, jobs))
+    geometry = geometry._replace(each=random.random(problem.layout.size))
     expected, w = z.copy(), np.empty_like(z)
     (problem.to_primal if with_psi else problem.free_primal)(z, t, geometry, w)
     problem.descend(expected, w, batches, 1, rate)
