@@ -10,7 +10,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.simulation.engine import COUNTERS, Job, Simulation
+from fco_cli.simulation.engine import COUNTERS, EXPLOSION, Job, Simulation
 from fco_cli.simulation.history import History
 
 GOOD = [0.001, 0.002, 0.005, 0.01]
@@ -83,6 +83,20 @@ def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_se
     assert 1 < job.diverged <= 30
     assert job.round == job.diverged - 1 == job.history["round"][-1]
     assert np.isfinite(job.model).all()
+
+
+def test_who_stays_keeps_its_own_counters_and_limits(make_setup):
+    """When the first of two jobs leaves, whose messages were dropped and which began elsewhere."""
+    setup = make_setup("lasso", "feddualavg", rounds=3)
+    start = np.zeros((2, setup.problem.layout.size))
+    start[0] = 3.0
+    jobs = [Job(), Job()]
+    simulation = Simulation(setup, jobs, in_rates(setup, [1e300, GOOD[0]]), start=start)
+    while simulation.advance():
+        if simulation.running:
+            assert simulation.limits["objective"].tolist() == [EXPLOSION * jobs[1].history["objective"][0]]
+    assert [job.diverged for job in jobs] == [1, None]
+    assert jobs[1].history["clients_dropped"] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("algo", "psi"), [("fedmid", "l2_ball"), ("centralized", "l1")])
