@@ -42,7 +42,7 @@ class Nuclear(Regularizer):
         non_negative("strength", self.strength)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        require(len(shape) == 2, "regularizer", self.name, f"one for vectors: this task's kernel has shape {shape}")
+        require(len(shape) == 2, "regularizer", self.name, f"one for vectors: this task's weights have shape {shape}")
 
     @staticmethod
     @kernel
