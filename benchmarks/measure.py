@@ -7,15 +7,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
+
+RUN, NEVER = 500, 10**9  # rounds
 
 
 @dataclass
@@ -64,22 +66,38 @@ def engine_rounds(
     evaluated=True,
     name: str = "feddualavg",
 ) -> Callable[[], int]:  # fmt: skip
-    """A simulation of `jobs` jobs that all survive, evaluated every round or never; units are jobs times rounds."""
+    """Simulations of `jobs` jobs that all survive, evaluated every round or never; units are jobs times rounds.
+
+    Those that are evaluated have RUN rounds each, one simulation after another: the longer one is, the more of its
+    rounds are evaluated together.
+    """
+    last, every = (RUN, 1) if evaluated else (NEVER, NEVER)
     hparams = Hparams(
-        client_lr=1.0, server_lr=1.0, rounds=10**9, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
-        eval_every=1 if evaluated else 10**9, dtype=str(problem.dtype),
+        client_lr=1.0, server_lr=1.0, rounds=last, clients_per_round=clients, batch_size=batch, local_epochs=epochs,
+        eval_every=every, dtype=str(problem.dtype),
     )  # fmt: skip
     rates = (rate * np.geomspace(0.1, 1, jobs)).astype(problem.dtype)
     algorithm = all_algorithms()[name]()
     varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
-    simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [Job() for _ in range(jobs)], varying)
+    setup = Setup(task, problem, hparams, 0, algorithm)
+
+    def advanced() -> Iterator[int]:
+        """How many rounds every call went on by."""
+        while True:
+            simulation, done = Simulation(setup, [Job() for _ in range(jobs)], varying), 0
+            while simulation.advance(PATIENCE):
+                assert len(simulation.running or simulation.finished) == jobs, "one diverged: these would be fewer"
+                yield simulation.round - done
+                done = simulation.round
+
+    calls = advanced()
 
     def work() -> int:
+        done = 0
         with threadpool_limits(1, user_api="blas"):  # to set this takes milliseconds: let there be rounds enough
-            for _ in range(rounds):
-                simulation.advance()
-        assert len(simulation.running) == jobs, "a job diverged: the timing would be of fewer"
-        return jobs * rounds
+            while done < rounds:
+                done += next(calls)
+        return jobs * done
 
     return work
 

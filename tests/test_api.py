@@ -46,8 +46,8 @@ def test_an_interrupted_call_continues_with_the_same_bits(monkeypatch):
     whole = api.run(*SMALL, "output_dir=whole")
     advance = runner.Simulation.advance
 
-    def interrupted(self):
-        moved = advance(self)
+    def interrupted(self, patience):
+        moved = advance(self, patience)
         if self.round == 2:
             os.kill(os.getpid(), signal.SIGINT)
         return moved

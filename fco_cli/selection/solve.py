@@ -20,7 +20,7 @@ from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.selection.largest import null_model, turned
-from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for, holder_of
 from fco_cli.sweeps.runner import jobs_at_once
@@ -80,7 +80,7 @@ def solve(
         block = [Job() for _ in part]
         before = np.tile(_last(jobs, problem), (len(part), 1)) if start is None else start[low : low + size]
         simulation = Simulation(setup, block, varying, start=before)
-        while simulation.advance():
+        while simulation.advance(PATIENCE):
             on_round()
         jobs += block
     return _solved(run, jobs, regularizers, problem)

@@ -1,13 +1,15 @@
 """The simulation: rounds over sampled clients for a stack of jobs that differ only along the axis J.
 
-Its caller asks for one round at a time, so that it can show progress, save checkpoints or stop in between. A job's
-numbers do not depend on the stack it runs in.
+Its caller asks for a round at a time, or a few, so that it can show progress, save checkpoints or stop in between. A
+job's numbers do not depend on the stack it runs in, nor on how many rounds are evaluated together.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Cohort, State, Varying
 from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
+from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, Here
@@ -30,6 +33,12 @@ from fco_cli.tasks.base import Task
 COUNTERS = (*Costs._fields, "clients_dropped")
 WATCHED = ("objective", "own_train_loss_worst_decile")  # clients' own models may explode where the shared one is sound
 EXPLOSION = 1e12  # times these at the start: beyond it no digit means anything, and a constraint may hide why
+
+# Of one model an evaluation reads as much as of many, all rows or a Gram matrix: those of several rounds are made
+# together. Who has exploded, or converged, is known only then, and has gone on in vain by a share of its way at most.
+MODELS_TOGETHER, NUMBERS_TOGETHER = 64, 2**18
+IN_VAIN = 1 / 8
+PATIENCE = 0.2  # seconds of rounds that may pass before anybody hears of them
 
 
 @dataclass
@@ -65,6 +74,22 @@ class Setup:
     record_clients: bool = False  # keep the client models of the last round
     record_path: bool = False  # keep the model at a few rounds
     clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = Here  # who holds them
+
+
+@dataclass(frozen=True)
+class Step:
+    """A round of the whole stack, before anybody has looked at what came of it."""
+
+    done: int  # rounds, with this one
+    before: State
+    state: State
+    counters: Array  # [COUNTERS, J]
+    finite: Array  # [J], which jobs' states are
+
+    def take(self, jobs: Array) -> Step:
+        """Of some of the jobs, a mask [J]."""
+        before, state = ({name: values[jobs] for name, values in one.items()} for one in (self.before, self.state))
+        return Step(self.done, before, state, self.counters[:, jobs], self.finite[jobs])
 
 
 class Simulation:
@@ -123,46 +148,81 @@ class Simulation:
         """Rounds done."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self) -> bool:
-        """Simulate one round; False if there is nothing left to do."""
+    def advance(self, patience: float = 0.0) -> bool:
+        """Simulate a round, and more for so many seconds if it pays to evaluate them together; False if there is
+        nothing left to do."""
         if self.round >= self.rounds:
             return False
+        until = time.monotonic() + patience
         with np.errstate(all="ignore"):  # divergence is detected and recorded; no storm of warnings
-            self._advance()
+            steps = [self._step(self.round + 1)]
+            while self._may_wait(steps) and time.monotonic() < until:
+                steps.append(self._step(steps[-1].done + 1))
+            self._settle(steps)
         return True
 
-    def _advance(self) -> None:
-        cohort = None if self.sampler is None else self.sampler.cohort(self.round)
+    def _step(self, done: int) -> Step:
+        cohort = None if self.sampler is None else self.sampler.cohort(done - 1)
         made = self.clients.round(self.algorithm, self.state, cohort)
         finite = _finite_jobs(made.state)
-        if self.setup.record_clients and self.round + 1 == self.rounds:
+        if self.setup.record_clients and done == self.rounds:
             self._keep_clients(made, cohort)
         self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
-        done, before, self.state = self.round + 1, self.state, made.state
-        self.counters = self._counted(cohort, made)
-        if not finite.all():
-            before = self._drop(finite, before)
-        if self.running and (done % self.setup.hparams.eval_every == 0 or done == self.rounds):
-            metrics = self._evaluate(done)
-            sound = self._sound(metrics)
-            if not sound.all():
-                self._drop(sound, before)
-                metrics = {name: values[sound] for name, values in metrics.items()}
-            self._record(done, metrics)
-            self._count(done)
-            if self.setup.hparams.until_converged and self.running:
-                self._leave(metrics["kkt_residual"] <= self._enough())
-        else:
-            self._count(done)
+        before, self.state, self.counters = self.state, made.state, self._counted(cohort, made)
+        return Step(done, before, self.state, self.counters, finite)
+
+    def _evaluated(self, done: int) -> bool:
+        return done % self.setup.hparams.eval_every == 0 or done == self.rounds
+
+    def _may_wait(self, steps: list[Step]) -> bool:
+        """Whether another round may come before these are evaluated."""
+        problem, every, last = self.setup.problem, self.setup.hparams.eval_every, steps[-1]
+        if self.algorithm.personal or isinstance(problem.data, Elsewhere):  # clients would have to go back
+            return False
+        if last.done >= self.rounds - self.setup.record_clients or not last.finite.all():
+            return False
+        jobs, before = len(self.running), (steps[0].done - 1) // every
+        together = min(MODELS_TOGETHER // jobs, int(IN_VAIN * before))
+        room = NUMBERS_TOGETHER // (jobs * problem.layout.size)
+        return len(steps) < room and last.done // every - before < together
+
+    def _settle(self, steps: list[Step]) -> None:
+        """What came of rounds is written down, and who has come to an end leaves, as if after each of them."""
+        if not steps or not self.running:
+            return
+        if not (finite := steps[0].finite).all():
+            self._drop(finite, steps[0])
+            return self._settle([step.take(finite) for step in steps])
+        measured = list(takewhile(lambda step: step.finite.all(), steps))
+        for n, (step, metrics) in enumerate(zip(measured, self._evaluate(measured), strict=True), 1):
+            stay = self._concluded(step, metrics)
+            if not stay.all():
+                return self._settle([later.take(stay) for later in steps[n:]])
+        self._settle(steps[len(measured) :])
+
+    def _concluded(self, step: Step, metrics: Metrics) -> Array:
+        """Who still runs after a round, of those who did: [J]. Metrics are empty where it was not evaluated."""
+        stay = self._sound(metrics)
+        if not stay.all():
+            self._drop(stay, step)
+            step, metrics = step.take(stay), {name: values[stay] for name, values in metrics.items()}
+        if metrics and self.running:
+            self._record(step, metrics | self._spent(step))
+        self._count(step)
+        if metrics and self.running and self.setup.hparams.until_converged:
+            converged = metrics["kkt_residual"] <= self._enough()
+            self._leave(converged, step)
+            stay[stay] = ~converged
+        return stay
 
     def _enough(self) -> Array:
         """The KKT residual at which each running job has converged: [J]."""
         return residual_enough(self.setup.problem, self.varying.psi, self.setup.hparams.tolerance)
 
-    def _leave(self, converged: Array) -> None:
+    def _leave(self, converged: Array, step: Step) -> None:
         """Jobs that have converged leave the stack, with their models."""
         if converged.any():
-            models = self.algorithm.output(self.state)
+            models = self.algorithm.output(step.state)
             for j in np.flatnonzero(converged):
                 self.running[j].model = models[j].copy()
             self._keep(~converged)
@@ -174,10 +234,10 @@ class Simulation:
             counter += count
         return counters
 
-    def _count(self, done: int) -> None:
-        for job, counters in zip(self.running, self.counters.T, strict=True):
-            job.round, job.counters = done, counters
-        if done == self.rounds and self.running:
+    def _count(self, step: Step) -> None:
+        for job, counters in zip(self.running, step.counters.T, strict=True):
+            job.round, job.counters = step.done, counters
+        if step.done == self.rounds and self.running:
             for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
                 job.model = model.copy()
             if self.algorithm.personal:
@@ -198,13 +258,12 @@ class Simulation:
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
 
-    def _drop(self, kept: Array, before: State) -> State:
-        """Jobs that have diverged leave the stack, with their last model; the state before, of those that stay."""
-        models = self.algorithm.output(before)
+    def _drop(self, kept: Array, step: Step) -> None:
+        """Jobs that have diverged leave the stack, with their last model."""
+        models = self.algorithm.output(step.before)
         for j in np.flatnonzero(~kept):
-            self.running[j].diverged, self.running[j].model = self.round + 1, models[j].copy()
+            self.running[j].diverged, self.running[j].model = step.done, models[j].copy()
         self._keep(kept)
-        return {name: values[kept] for name, values in before.items()}
 
     def _keep(self, kept: Array) -> None:
         """The stack without the jobs that have ended."""
@@ -218,25 +277,34 @@ class Simulation:
 
     def _start(self) -> None:
         """Round 0: the evaluation with which all others are compared."""
+        start = Step(0, self.state, self.state, self.counters, np.ones(len(self.running), dtype=bool))
         with np.errstate(all="ignore"):
-            metrics = self._evaluate(0)
+            (metrics,) = self._evaluate([start])
         if not np.isfinite(metrics["objective"]).all():
             raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
+        metrics |= self._spent(start)
         for job in self.running:
             job.history = History(("round", *metrics, *COUNTERS))
-        self._record(0, metrics)
+        self._record(start, metrics)
 
-    def _evaluate(self, done: int) -> Metrics:
-        metrics = evaluate(self.setup.task, self.setup.problem, self.algorithm.output(self.state), self.varying.psi)
+    def _evaluate(self, steps: list[Step]) -> list[Metrics]:
+        """The metrics of every round; none of one that is not to be evaluated."""
+        measured = [step for step in steps if self._evaluated(step.done)]
+        if not measured:
+            return [{} for _ in steps]
+        models = np.concatenate([self.algorithm.output(step.state) for step in measured])
+        numbers = np.tile(self.varying.psi, len(measured)).view(np.recarray)
+        found = evaluate(self.setup.task, self.setup.problem, models, numbers)
         if self.algorithm.personal:
-            metrics |= summarized(self.clients.own_metrics(self.algorithm, self.state))
-        return metrics | self._spent(done)
+            found |= summarized(self.clients.own_metrics(self.algorithm, self.state))
+        rows = {name: iter(values.reshape(len(measured), -1)) for name, values in found.items()}
+        return [{name: next(of) for name, of in rows.items()} if self._evaluated(step.done) else {} for step in steps]
 
-    def _spent(self, done: int) -> Metrics:
+    def _spent(self, step: Step) -> Metrics:
         """What the messages so far have given away, where the algorithm's transform bounds it."""
         sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
         evaluations = len(self.running[0].history.rows) + 1
-        return self.algorithm.spent(done, sampled, self.counters[-1], self.clients.evaluated(evaluations))
+        return self.algorithm.spent(step.done, sampled, step.counters[-1], self.clients.evaluated(evaluations))
 
     def _limits(self) -> Metrics:
         """How large a job's metrics may become before it has exploded: [J]."""
@@ -247,17 +315,17 @@ class Simulation:
     def _sound(self, metrics: Metrics) -> Array:
         """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
         sound = np.ones(len(self.running), dtype=bool)
-        for name, limit in self.limits.items():
-            sound &= np.isfinite(metrics[name]) & (metrics[name] <= limit)
+        for name in self.limits.keys() & metrics.keys():
+            sound &= np.isfinite(metrics[name]) & (metrics[name] <= self.limits[name])
         return sound
 
-    def _record(self, done: int, metrics: Metrics) -> None:
+    def _record(self, step: Step, metrics: Metrics) -> None:
         """Append an evaluation to the running jobs' histories."""
-        if done in self.snapshots:
-            for job, model in zip(self.running, self.algorithm.output(self.state), strict=True):
-                job.path[done] = as_snapshot(model)
-        columns = [values.tolist() for values in (*metrics.values(), *self.counters)]
-        rows = zip([done] * len(self.running), *columns, strict=True)
+        if step.done in self.snapshots:
+            for job, model in zip(self.running, self.algorithm.output(step.state), strict=True):
+                job.path[step.done] = as_snapshot(model)
+        columns = [values.tolist() for values in (*metrics.values(), *step.counters)]
+        rows = zip([step.done] * len(self.running), *columns, strict=True)
         for job, row in zip(self.running, rows, strict=True):
             job.history.rows.append(row)
 

@@ -23,7 +23,7 @@ from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.convergence import Verdict, judge
-from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
@@ -201,7 +201,7 @@ def _simulate(
     check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
     before = saved = time.monotonic()
-    while simulation.advance():
+    while simulation.advance(PATIENCE):
         now = time.monotonic()
         for job in unfinished.values():
             job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time

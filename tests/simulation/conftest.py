@@ -57,11 +57,11 @@ def simulation_of():
 def simulate(simulation_of):
     """Run such jobs to the end, or for some rounds."""
 
-    def run(setup, rates, jobs=None, rounds=None, folders=None) -> list[Job]:
+    def run(setup, rates, jobs=None, rounds=None, folders=None, patience=0.0) -> list[Job]:
         simulation = simulation_of(setup, rates, jobs, folders)
         jobs = list(simulation.running)
         for _ in range(setup.hparams.rounds if rounds is None else rounds):
-            if not simulation.advance():
+            if not simulation.advance(patience):
                 break
         simulation.snapshot()
         return jobs

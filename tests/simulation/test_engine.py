@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
+from fco_cli.simulation import engine
 from fco_cli.simulation.engine import COUNTERS, EXPLOSION, Job, Simulation
 from fco_cli.simulation.history import History
 
@@ -52,6 +54,61 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
     assert all(diverged)
     assert diverged == sorted(diverged, reverse=True)
     assert diverged[0] > diverged[-1]
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """As many rounds are evaluated together as have been before."""
+    monkeypatch.setattr(engine, "IN_VAIN", 1.0)
+
+
+ALL_ROWS = {"rounds": "auto", "most_rounds": 90, "tolerance": 0.3, "clients_per_round": "all", "batch_size": 100}
+
+
+@pytest.mark.parametrize("changes", [{}, {"eval_every": 3}, ALL_ROWS])
+def test_rounds_that_are_evaluated_together_are_the_same(patient, make_setup, simulation_of, simulate, changes):
+    """Whoever leaves, exploded or converged, leaves from the round and with the model that it would have had."""
+    setup = replace(make_setup("lasso", "feddualavg", **{"rounds": 40, **changes}), record_path=True)
+    rates = [0.0545, GOOD[0], 0.0534, GOOD[3], 0.0585, 0.2]
+    apart, together = (simulate(setup, rates, rounds=90, patience=patience) for patience in (0.0, math.inf))
+    for one, other in zip(apart, together, strict=True):
+        assert_same_bits(one, other)
+        np.testing.assert_equal(one.path, other.path)
+        assert one.ended
+    assert len({job.round for job in apart}) > 2
+    if setup.hparams.until_converged:
+        assert any(job.diverged is None and job.round < 90 for job in apart)
+    simulation, calls = simulation_of(setup, rates), 0
+    while simulation.advance(math.inf):
+        calls += 1
+    assert calls < max(job.round for job in apart) / 2
+
+
+def test_a_state_that_is_not_finite_ends_a_job_after_what_came_before(patient, make_setup, simulate, monkeypatch):
+    """One job explodes in the rounds that are evaluated together, and another is no longer finite after the last."""
+    found = []
+
+    def finite(state):
+        sound = np.ones(len(state["z"]), dtype=bool)
+        if len(found) % 40 == 26:
+            sound[-2] = False  # of three jobs or, where the first has left, of two
+        found.append(sound)
+        return sound
+
+    monkeypatch.setattr(engine, "_finite_jobs", finite)
+    setup, rates = make_setup("lasso", "feddualavg", rounds=40), [0.0534, GOOD[0], GOOD[1]]
+    apart = simulate(setup, rates)
+    assert [job.diverged for job in apart] == [25, 27, None]
+    for one, other in zip(apart, simulate(setup, rates, patience=math.inf), strict=True):
+        assert_same_bits(one, other)
+
+
+def test_client_models_of_the_last_round_are_of_those_that_came_there(patient, make_setup, simulate):
+    setup = replace(make_setup("lasso", "feddualavg", rounds=26), record_clients=True)
+    exploded, tame = simulate(setup, [0.0534, GOOD[0]], patience=math.inf)
+    assert exploded.diverged == 25
+    assert exploded.clients is None
+    assert tame.clients is not None
 
 
 def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):

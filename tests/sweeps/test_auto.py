@@ -69,9 +69,9 @@ def test_a_run_that_goes_on_has_the_same_number(tmp_path, monkeypatch):
     (whole,) = execute([run_of(tmp_path / "whole", *words)], Silent(), Stop())
     run, stop, advance = run_of(tmp_path / "cut", *words), Stop(), engine.Simulation.advance
 
-    def ask_to_stop(simulation):
+    def ask_to_stop(simulation, patience):
         stop.signal_number = 2 if simulation.round == 3 else None
-        return advance(simulation)
+        return advance(simulation, patience)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.Simulation, "advance", ask_to_stop)
