@@ -170,6 +170,14 @@ class Batches(NamedTuple):
 
 
 @kernel
+def rows_of(batches, k):
+    """The rows of batch k; none after the last."""
+    if k >= batches.edges.shape[0] - 1:
+        return batches.order[:0]
+    return batches.order[batches.edges[k] : batches.edges[k + 1]]
+
+
+@kernel
 def whole(batches):
     """All rows of the client as one batch."""
     rows = batches.y.shape[0]

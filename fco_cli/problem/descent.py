@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from fco_cli.problem.compiled import Kernel, kernel, specialize
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, rows_of
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Model
 from fco_cli.problem.site_bias import bias_finder, with_site_bias
 
 
-def gather(x, rows, vectors):  # these names are bound by `specialize` to a model, a loss and the kind of the data
+def gather(
+    x, rows, coming, vectors
+):  # these names are bound by `specialize` to a model, a loss and the kind of the data
     raise NotImplementedError
 
 
-def forward(w, x, rows, widths):
+def forward(w, batch, widths):
     raise NotImplementedError
 
 
-def backward(gradient, w, x, rows, widths, slopes):
+def backward(gradient, w, batch, widths, slopes):
     raise NotImplementedError
 
 
-def forward_from_dual(z, t, geometry, x, rows, widths):
+def forward_from_dual(z, t, geometry, batch, widths):
     raise NotImplementedError
 
 
@@ -110,18 +112,15 @@ def over_rows(data: ClientData, model: Model, loss: Loss, seeing: Kernel = nothi
 
 
 @kernel
-def follow(state, query, x, near, batches, rows, rate, scores):
-    """state <- state - rate * (gradient at `query` of the mean loss over the rows, of which these are the scores).
-
-    They are rows `near` of x.
-    """
-    each_row(scores, batches.y, rows, None, True)
+def follow(state, query, batch, batches, k, rate, scores):
+    """state <- state - rate * (gradient at `query` of the mean loss over batch k, of which these are the scores)."""
+    each_row(scores, batches.y, rows_of(batches, k), None, True)
     for j in range(scores.shape[0]):
-        step = -rate[j] / rows.shape[0]
+        step = -rate[j] / scores.shape[2]
         for c in range(scores.shape[1]):
             for i in range(scores.shape[2]):
                 scores[j, c, i] *= step
-    backward(state, query, x, near, batches.widths, scores)
+    backward(state, query, batch, batches.widths, scores)
 
 
 @kernel
@@ -130,10 +129,10 @@ def descend(state, query, batches, k, rate):
 
     `state` and `query` may be the same array. `rate` is a vector over the jobs.
     """
-    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-    x, near = gather(batches.x, rows, query.shape[0] * batches.widths[-1])
-    scores = forward(query, x, near, batches.widths)
-    follow(state, query, x, near, batches, rows, rate, scores)
+    vectors = query.shape[0] * batches.widths[-1]
+    batch = gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
+    scores = forward(query, batch, batches.widths)
+    follow(state, query, batch, batches, k, rate, scores)
 
 
 @kernel
@@ -146,10 +145,10 @@ def descend_dual(z, t, geometry, batches, k, rate, w):
 @kernel
 def descend_dual_by_columns(z, t, geometry, batches, k, rate, w):
     """The same by a model that needs no more of w at a time than some columns; w is left alone."""
-    rows = batches.order[batches.edges[k] : batches.edges[k + 1]]
-    x, near = gather(batches.x, rows, z.shape[0] * batches.widths[-1])
-    scores = forward_from_dual(z, t, geometry, x, near, batches.widths)
-    follow(z, z, x, near, batches, rows, rate, scores)
+    vectors = z.shape[0] * batches.widths[-1]
+    batch = gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
+    scores = forward_from_dual(z, t, geometry, batch, batches.widths)
+    follow(z, z, batch, batches, k, rate, scores)
 
 
 def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:

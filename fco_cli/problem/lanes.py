@@ -40,6 +40,16 @@ class Loops:
         """Column k of the vectors, or as many from there on as `kind` holds."""
         return [self.builder.load(self.at(start, k, kind), align=self.bytes) for start in starts]
 
+    def ask_for(self, starts: list[Any], k: Any) -> None:
+        """Column k of the vectors, and what shares its cache line: for the second-level cache, to be read later."""
+        number, place = ir.IntType(32), ir.IntType(8).as_pointer()
+        prefetch = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(ir.VoidType(), [place, number, number, number]), "llvm.prefetch.p0i8"
+        )
+        reading, second_level, data = (ir.Constant(number, value) for value in (0, 2, 1))
+        for start in starts:
+            self.builder.call(prefetch, [self.at(start, k, ir.IntType(8)), reading, second_level, data])
+
     def add_product(self, total: Any, a: Any, b: Any) -> Any:
         return self.builder.fadd(total, self.builder.fmul(a, b, flags=MAY_FUSE), flags=MAY_FUSE)
 
@@ -93,21 +103,25 @@ def _suited(*arrays: Any) -> bool:
 
 
 @intrinsic
-def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any) -> Any:
+def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any, soon: Any) -> Any:
     """(w_v . x_r, ...) for all v and r, of `count` columns each.
 
     Lane l of a sum adds up the columns l, l + lanes, l + 2 lanes, ... in this order, then the lanes are added, then
-    come the columns that fill no register.
+    come the columns that fill no register. Beside every register memory is asked for as much at the addresses `soon`:
+    it brings the next rows while these are multiplied.
     """
     if not _suited(w, x):
         return None
 
     def write(builder: Any, arguments: Any) -> Any:
         loops, (*starts, count) = Loops(builder, w.dtype), arguments
-        a, b = starts[: vectors.count], starts[vectors.count :]
+        a, b = starts[: vectors.count], starts[vectors.count : vectors.count + rows.count]
+        later = [builder.inttoptr(each, loops.one.as_pointer()) for each in starts[vectors.count + rows.count :]]
 
         def add_columns(first: Any, last: Any, step: int, kind: Any, sums: list[Any]) -> None:
             with loops.columns(first, last, step) as k:
+                if step > 1:
+                    loops.ask_for(later, k)
                 of_w, of_x = loops.load(a, k, kind), loops.load(b, k, kind)
                 for place, total in enumerate(sums):
                     more = loops.add_product(builder.load(total), of_w[place // len(b)], of_x[place % len(b)])
@@ -123,10 +137,11 @@ def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any) ->
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         starts = [*_starts(context, builder, w, given[0], vectors, given[1])]
         starts += _starts(context, builder, x, given[2], rows, given[3])
-        name = f"fco_dots_{w.dtype}_{vectors.count}_{rows.count}"
+        starts += cgutils.unpack_tuple(builder, given[5], soon.count)
+        name = f"fco_dots_{w.dtype}_{vectors.count}_{rows.count}_{soon.count}"
         return _call(builder, name, context.get_value_type(signature.return_type), [*starts, given[4]], write)
 
-    return types.UniTuple(w.dtype, vectors.count * rows.count)(w, vectors, x, rows, count), generate
+    return types.UniTuple(w.dtype, vectors.count * rows.count)(w, vectors, x, rows, count, soon), generate
 
 
 @intrinsic

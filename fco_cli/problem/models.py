@@ -22,14 +22,14 @@ FEW = 4  # vectors
 
 
 @kernel
-def linear_forward(w, x, rows, widths):
+def linear_forward(w, batch, widths):
     """Scores [J, C, B] of the rows: kernel (C, d) times x plus bias (C)."""
-    features, count, outputs = widths[0], rows.shape[0], widths[-1]
+    features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     scores = np.empty((w.shape[0] * outputs, count), w.dtype)
     for v in range(scores.shape[0]):
         for i in range(count):
             scores[v, i] = w[v // outputs, outputs * features + v % outputs]
-    add_products(w, outputs, features, x, rows, 0, features, scores)
+    add_products(w, outputs, features, batch, 0, features, scores)
     return scores.reshape((w.shape[0], outputs, count))
 
 
@@ -38,12 +38,12 @@ def primal(z, t, psi, h, block, out):  # bound by `specialize`
 
 
 @kernel
-def linear_forward_from_dual(z, t, geometry, x, rows, widths):
+def linear_forward_from_dual(z, t, geometry, batch, widths):
     """Scores [J, C, B] of the rows at grad (h + t psi)*(z), where h and psi take every weight by itself.
 
     Some columns of a few vectors are made at a time, and used before they leave the cache.
     """
-    features, count, outputs = widths[0], rows.shape[0], widths[-1]
+    features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     scores = np.empty((z.shape[0] * outputs, count), z.dtype)
     for v in range(scores.shape[0]):
         for i in range(count):
@@ -59,26 +59,26 @@ def linear_forward_from_dual(z, t, geometry, x, rows, widths):
                 block = OneBlock(piece, 1, high - low, geometry.each[start + low : start + high])
                 own, out = z[j, start + low : start + high], w[v - first, : high - low]
                 primal(own, t[j], geometry.psi[j], geometry.h[0], block, out)
-            products_of_columns(w, 1, w.shape[1], 0, x, rows, low, high - low, scores[first:last])
+            products_of_columns(w, 1, w.shape[1], 0, batch, low, high - low, scores[first:last])
         low = high
     return scores.reshape((z.shape[0], outputs, count))
 
 
 @kernel
-def linear_backward(gradient, w, x, rows, widths, slopes):
+def linear_backward(gradient, w, batch, widths, slopes):
     """Add to `gradient` [J, P] the rows' sum of slope times derivative of the score; a linear model ignores w."""
-    features, count, outputs = widths[0], rows.shape[0], widths[-1]
+    features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     for j in range(gradient.shape[0]):
         for c in range(outputs):
             for i in range(count):
                 gradient[j, outputs * features + c] += slopes[j, c, i]
-    add_rows(gradient, outputs, features, x, rows, slopes.reshape((gradient.shape[0] * outputs, count)))
+    add_rows(gradient, outputs, features, batch, slopes.reshape((gradient.shape[0] * outputs, count)))
 
 
 @kernel
-def sparse_forward(w, x, rows, widths):
+def sparse_forward(w, batch, widths):
     """The same from the entries that are stored."""
-    features, outputs = widths[0], widths[-1]
+    x, rows, features, outputs = batch.x, batch.rows, widths[0], widths[-1]
     scores = np.empty((w.shape[0], outputs, rows.shape[0]), w.dtype)
     for j in range(w.shape[0]):
         for c in range(outputs):
@@ -92,9 +92,9 @@ def sparse_forward(w, x, rows, widths):
 
 
 @kernel
-def sparse_backward(gradient, w, x, rows, widths, slopes):
+def sparse_backward(gradient, w, batch, widths, slopes):
     """The same, to the weights of the stored entries alone."""
-    features, outputs = widths[0], widths[-1]
+    x, rows, features, outputs = batch.x, batch.rows, widths[0], widths[-1]
     for j in range(gradient.shape[0]):
         for c in range(outputs):
             target = gradient[j, c * features : (c + 1) * features]
@@ -108,11 +108,11 @@ def sparse_backward(gradient, w, x, rows, widths, slopes):
 class Model(Protocol):
     """What a problem asks of a model; its kernels loop over the jobs."""
 
-    gather: ClassVar[Kernel]  # gather(x, rows, vectors) -> x', rows': rows to be read by so many vectors
-    forward: ClassVar[Kernel]  # forward(w, x, rows, widths) -> scores [J, C, B]
-    forward_from_dual: ClassVar[Kernel | None]  # forward_from_dual(z, t, geometry, x, rows, widths) -> the same at the
+    gather: ClassVar[Kernel]  # gather(x, rows, coming, vectors) -> batch: rows to be read by so many vectors
+    forward: ClassVar[Kernel]  # forward(w, batch, widths) -> scores [J, C, B]
+    forward_from_dual: ClassVar[Kernel | None]  # forward_from_dual(z, t, geometry, batch, widths) -> the same at the
     # primal of z, made by columns, from `primal` for weights by themselves; none: all of it is made before
-    backward: ClassVar[Kernel]  # backward(gradient, w, x, rows, widths, slopes [J, C, B]): adds to gradient [J, P]
+    backward: ClassVar[Kernel]  # backward(gradient, w, batch, widths, slopes [J, C, B]): adds to gradient [J, P]
     convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
 
     @property

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
-READERS = 4  # vectors that read a row often enough for a copy to pay
+READERS = 6  # vectors that read a row often enough for a copy to pay
+
+
+class Gathered(NamedTuple):
+    """Rows for a model to read, those at `rows` of x, while memory is asked for others."""
+
+    x: Any
+    rows: Array
+    soon: Array  # the addresses of rows that come next
+    asked: Array  # [1], of how many of them so far
 
 
 @kernel
@@ -26,20 +37,40 @@ def rows_on_lines(count, x):
 
 
 @kernel
-def gathered(x, rows, vectors):
-    """The rows of x side by side, if as many vectors will read them: x' and which rows of it they are."""
-    if vectors < READERS:
-        return x, rows
-    near = rows_on_lines(rows.shape[0], x)
-    for i in range(rows.shape[0]):
-        copy(x[rows[i]], near[i])
-    return near, np.arange(rows.shape[0])
+def where_they_are(x, rows):
+    return Gathered(x, rows, np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @kernel
-def in_place(x, rows, vectors):
+def gathered(x, rows, coming, vectors):
+    """Rows of x, side by side if enough vectors will read them; others are coming."""
+    soon, asked = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
+    for i in range(coming.shape[0]):
+        soon[i] = x.ctypes.data + coming[i] * x.strides[0]
+    if vectors < READERS:
+        return Gathered(x, rows, soon, asked)
+    near = rows_on_lines(rows.shape[0], x)
+    for i in range(rows.shape[0]):
+        copy(x[rows[i]], near[i])
+    return Gathered(near, np.arange(rows.shape[0]), soon, asked)
+
+
+@kernel
+def in_place(x, rows, coming, vectors):
     """For models that read the rows where they are."""
-    return x, rows
+    return where_they_are(x, rows)
+
+
+@kernel
+def ask_for_two(batch):
+    """The addresses of two more of the rows that come next."""
+    batch.asked[0] += 2
+    return batch.soon[batch.asked[0] - 2], batch.soon[batch.asked[0] - 1]
+
+
+@kernel
+def two_are_left(batch):
+    return batch.soon.shape[0] > 0 and batch.asked[0] + 2 <= batch.soon.shape[0]
 
 
 def on_lines(matrix: Array) -> Array:

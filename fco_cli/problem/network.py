@@ -15,7 +15,7 @@ import numpy as np
 from fco_cli.problem.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.models import glorot_uniform
-from fco_cli.problem.near import in_place
+from fco_cli.problem.near import in_place, where_they_are
 from fco_cli.problem.products import add_products, add_rows
 from fco_cli.problem.streams import MODEL, generator
 
@@ -36,16 +36,17 @@ def dense(w, inputs, scores):
     for c in range(outputs):
         for i in range(scores.shape[1]):
             scores[c, i] = w[outputs * features + c]
-    add_products(w.reshape((1, w.shape[0])), outputs, features, inputs, np.arange(inputs.shape[0]), 0, features, scores)
+    batch = where_they_are(inputs, np.arange(inputs.shape[0]))
+    add_products(w.reshape((1, w.shape[0])), outputs, features, batch, 0, features, scores)
 
 
 @kernel
-def activate(w, x, rows, widths, activations):
+def activate(w, batch, widths, activations):
     """The inputs [B, width] of every layer of one job, flat, one after another; returns where the last layer starts.
 
     Two numbers: in the activations and in w.
     """
-    count = rows.shape[0]
+    x, rows, count = batch.x, batch.rows, batch.rows.shape[0]
     inputs = activations[: count * widths[0]].reshape((count, widths[0]))
     for i in range(count):
         for k in range(widths[0]):
@@ -68,7 +69,7 @@ def activate(w, x, rows, widths, activations):
 @kernel
 def slope_below(weights, inputs, slope, below):
     """Slopes [d, B] by the scores of the layer below: the weights' transpose times `slope`, 0 where ReLU was 0."""
-    every = np.arange(weights.shape[0])
+    every = where_they_are(weights, np.arange(weights.shape[0]))
     row = np.empty((1, weights.shape[1]), weights.dtype)
     column = np.empty((1, weights.shape[0]), weights.dtype)
     for i in range(inputs.shape[0]):
@@ -76,32 +77,32 @@ def slope_below(weights, inputs, slope, below):
             column[0, c] = slope[c, i]
         for k in range(row.shape[1]):
             row[0, k] = 0
-        add_rows(row, 1, row.shape[1], weights, every, column)
+        add_rows(row, 1, row.shape[1], every, column)
         for k in range(row.shape[1]):
             if inputs[i, k] > 0:
                 below[k, i] = row[0, k]
 
 
 @kernel
-def network_forward(w, x, rows, widths):
+def network_forward(w, batch, widths):
     """Scores [J, C, B] of the rows."""
-    count = rows.shape[0]
+    count = batch.rows.shape[0]
     scores = np.empty((w.shape[0], widths[-1], count), w.dtype)
     activations = np.empty(count * inner_width(widths), w.dtype)
     for j in range(w.shape[0]):
-        at, place = activate(w[j], x, rows, widths, activations)
+        at, place = activate(w[j], batch, widths, activations)
         dense(w[j, place:], activations[at:].reshape((count, widths[-2])), scores[j])
     return scores
 
 
 @kernel
-def network_backward(gradient, w, x, rows, widths, slopes):
+def network_backward(gradient, w, batch, widths, slopes):
     """Add to `gradient` [J, P] the rows' sum of slope times derivative of the score; it may be w itself."""
-    count = rows.shape[0]
+    count = batch.rows.shape[0]
     every = np.arange(count)
     activations = np.empty(count * inner_width(widths), w.dtype)
     for j in range(w.shape[0]):
-        at, place = activate(w[j], x, rows, widths, activations)
+        at, place = activate(w[j], batch, widths, activations)
         slope = slopes[j]
         for layer in range(widths.shape[0] - 1, 0, -1):
             features, outputs = widths[layer - 1], widths[layer]
@@ -112,7 +113,7 @@ def network_backward(gradient, w, x, rows, widths, slopes):
                 weights = w[j, place : place + kernel_size].reshape((outputs, features))
                 slope_below(weights, inputs, slope, below)
             target = gradient[j, place : place + kernel_size].reshape((outputs, features))
-            add_rows(target, 1, features, inputs, every, slope)
+            add_rows(target, 1, features, where_they_are(inputs, every), slope)
             for c in range(outputs):
                 for i in range(count):
                     gradient[j, place + kernel_size + c] += slope[c, i]

@@ -20,7 +20,7 @@ from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_ro
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
-from fco_cli.problem.near import on_lines
+from fco_cli.problem.near import on_lines, where_they_are
 from fco_cli.problem.products import add_products
 from fco_cli.problem.site_bias import bias_finder, client_biases
 
@@ -62,7 +62,8 @@ def quadratics(matrix, linear, constant, w, rows, products, values, gradient):
         for j in range(w.shape[0]):
             for k in range(low, high):
                 products[j, k] = 0
-        add_products(w, 1, size, matrix, rows[low:high], low if half else 0, size, products[:, low:high])
+        ten = where_they_are(matrix, rows[low:high])
+        add_products(w, 1, size, ten, low if half else 0, size, products[:, low:high])
     for j in range(w.shape[0]):
         total = 0.0
         for k in range(size):
@@ -146,8 +147,9 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
     share, slopes = weight / (high - low), gradient.shape[0] > 0
     for begin in range(low, high, step):
         rows = np.arange(begin, min(begin + step, high))
-        near, places = gather(x, rows, w.shape[0] * widths[-1])
-        scores = forward(w, near, places, widths)
+        coming = np.arange(min(begin + step, high), min(begin + 2 * step, high))
+        batch = gather(x, rows, coming, w.shape[0] * widths[-1])
+        scores = forward(w, batch, widths)
         losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
         each_row(scores, y, rows, (losses, hits), slopes)
         for j in range(w.shape[0]):
@@ -156,7 +158,7 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
                 for c in range(scores.shape[1]):
                     scores[j, c, i] *= share
         if slopes:
-            backward(gradient, w, near, places, widths, scores)
+            backward(gradient, w, batch, widths, scores)
 
 
 @kernel
@@ -184,7 +186,7 @@ def score_clients(w, x, widths, start, scores):
     """Scores [J, C, N] of all rows, a client at a time: its rows stay in cache."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        own = forward(w, x, rows, widths)
+        own = forward(w, where_they_are(x, rows), widths)
         for j in range(own.shape[0]):
             for c in range(own.shape[1]):
                 for i in range(own.shape[2]):

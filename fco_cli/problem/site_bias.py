@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.problem.near import where_they_are
 
 prange = range  # Numba's parallel range in the compiled kernel
 LARGEST_BIAS = 40.0  # where there is no best one: e^-40 is nothing beside 1
 
 
-def forward(w, x, rows, widths):  # bound by `specialize`, as the next ones
+def forward(w, batch, widths):  # bound by `specialize`, as the next ones
     raise NotImplementedError
 
 
@@ -99,7 +100,7 @@ def client_biases(w, x, y, widths, start, biases):
     """The best bias of every client and job: biases [M, J]."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        scores = forward(w, x, rows, widths)
+        scores = forward(w, where_they_are(x, rows), widths)
         for j in range(w.shape[0]):
             biases[m, j] = best_bias(scores[j, 0], y, rows)
 

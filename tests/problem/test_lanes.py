@@ -11,8 +11,8 @@ from fco_cli.problem.products import add_multiples, dots
 
 
 @kernel
-def all_dots(w, vectors, x, rows, count, out):
-    found = dots(w, vectors, x, rows, count)
+def all_dots(w, vectors, x, rows, count, soon, out):
+    found = dots(w, vectors, x, rows, count, soon)
     for place in range(len(found)):
         out[place] = found[place]
 
@@ -32,8 +32,8 @@ def numbers(*shape, dtype):
 def test_dot_products_in_machine_code_are_those_in_python(vectors, rows, count, dtype):
     tolerance = 1e-13 if dtype == "float64" else 1e-5
     w, x, out = numbers(2, 40, dtype=dtype), numbers(3, 30, dtype=dtype), np.empty(len(vectors) * len(rows), dtype)
-    all_dots(w, vectors, x, rows, count, out)
-    np.testing.assert_allclose(out, products.dots(w, vectors, x, rows, count), rtol=tolerance, atol=tolerance)
+    all_dots(w, vectors, x, rows, count, (), out)
+    np.testing.assert_allclose(out, products.dots(w, vectors, x, rows, count, ()), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.machine_code

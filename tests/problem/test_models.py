@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.problem.models import Linear
+from fco_cli.problem.near import READERS, gathered, where_they_are
 from fco_cli.problem.products import CHUNK
 
 
@@ -18,13 +19,13 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     w = random.standard_normal((2, model.layout.size))
     weights, bias = model.layout.view(w, "weights").reshape(2, outputs, features), model.layout.view(w, "bias")
 
-    scores = model.forward(w, x, rows, model.widths)
+    scores = model.forward(w, where_they_are(x, rows), model.widths)
     np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", weights, x[rows]) + bias[:, :, None], atol=1e-11)
 
     slopes = random.standard_normal(scores.shape)
     start = random.standard_normal(w.shape)
     gradient = start.copy()
-    model.backward(gradient, w, x, rows, model.widths, slopes)
+    model.backward(gradient, w, where_they_are(x, rows), model.widths, slopes)
     by_weights = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
     np.testing.assert_allclose(gradient - start, np.hstack([by_weights, slopes.sum(axis=2)]), atol=1e-11)
 
@@ -36,17 +37,31 @@ def test_bits_do_not_depend_on_the_stack(dtype):
     random, model = np.random.default_rng(0), Linear(2 * CHUNK + 9)
     x, rows = random.standard_normal((15, 2 * CHUNK + 9)).astype(dtype), np.arange(13)
     w = random.standard_normal((7, model.layout.size)).astype(dtype)
-    scores, gradient = model.forward(w, x, rows, model.widths), np.zeros_like(w)
-    model.backward(gradient, w, x, rows, model.widths, scores)
+    batch = where_they_are(x, rows)
+    scores, gradient = model.forward(w, batch, model.widths), np.zeros_like(w)
+    model.backward(gradient, w, batch, model.widths, scores)
     np.testing.assert_allclose(
         scores[:, 0], w[:, :-1] @ x[rows].T + w[:, -1:], atol=1e-11 if dtype == "float64" else 1e-3
     )
     for j in range(7):
         job = w[j : j + 1]
-        alone, own = model.forward(job, x, rows, model.widths), np.zeros_like(job)
-        model.backward(own, job, x, rows, model.widths, alone)
+        alone, own = model.forward(job, batch, model.widths), np.zeros_like(job)
+        model.backward(own, job, batch, model.widths, alone)
         np.testing.assert_array_equal(scores[j : j + 1], alone)
         np.testing.assert_array_equal(gradient[j : j + 1], own)
+
+
+@pytest.mark.machine_code
+@pytest.mark.parametrize("vectors", [2, READERS])
+def test_bits_do_not_depend_on_rows_that_come_next(vectors):
+    """Two of them are asked for with every five rows that two or four vectors are multiplied with."""
+    random, model = np.random.default_rng(0), Linear(21)
+    x, rows, coming = random.standard_normal((30, 21)), np.arange(11), np.array([29, 12, 17, 13, 21])
+    w = random.standard_normal((vectors, model.layout.size))
+    with_more, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
+    np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (with_more, alone)))
+    assert with_more.asked.tolist() == [4]
+    assert alone.asked.tolist() == [0]
 
 
 def test_layout_and_start():

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.near import LINE, READERS, gathered, on_lines, rows_on_lines
+from fco_cli.problem.near import (
+    LINE,
+    READERS,
+    ask_for_two,
+    gathered,
+    on_lines,
+    rows_on_lines,
+    two_are_left,
+    where_they_are,
+)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -23,20 +32,30 @@ def test_rows_begin_cache_lines_and_take_an_odd_number_of_them(width, dtype):
 
 def test_several_vectors_read_copies_and_few_the_rows_themselves():
     x, rows = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
-    near, places = gathered(x, rows, READERS)
-    np.testing.assert_array_equal(near[places, :5], x[rows])
-    assert near.ctypes.data % LINE == 0
-    same, places = gathered(x, rows, READERS - 1)
-    np.testing.assert_array_equal(same[places], x[rows])
-    assert same.shape == x.shape
+    near, same = (gathered(x, rows, np.array([5, 1]), vectors) for vectors in (READERS, READERS - 1))
+    np.testing.assert_array_equal(near.x[near.rows, :5], x[rows])
+    assert near.x.ctypes.data % LINE == 0
+    np.testing.assert_array_equal(same.x[same.rows], x[rows])
+    assert same.x.shape == x.shape
+    for batch in (near, same):
+        assert batch.soon.tolist() == [x[5].ctypes.data, x[1].ctypes.data]
 
 
 def test_rows_that_are_read_only_are_gathered_too():
     x = np.arange(12.0).reshape(3, 4)
     x.flags.writeable = False
     for vectors in (1, READERS):
-        near, places = gathered(x, np.array([2, 1]), vectors)
-        np.testing.assert_array_equal(near[places, :4], x[[2, 1]])
+        near = gathered(x, np.array([2, 1]), np.array([0]), vectors)
+        np.testing.assert_array_equal(near.x[near.rows, :4], x[[2, 1]])
+
+
+def test_rows_that_come_next_are_asked_for_two_at_a_time():
+    x = np.arange(12.0).reshape(3, 4)
+    batch = gathered(x, np.array([0]), np.array([2, 1, 0]), READERS)
+    assert two_are_left(batch)
+    assert ask_for_two(batch) == (x[2].ctypes.data, x[1].ctypes.data)
+    assert not two_are_left(batch)
+    assert not two_are_left(where_they_are(x, np.array([0])))
 
 
 def test_a_copy_on_lines_has_the_matrix_first():

@@ -9,6 +9,7 @@ from fco_cli.problem.data import Batches, ClientData
 from fco_cli.problem.descent import descent
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models import Linear
+from fco_cli.problem.near import where_they_are
 from fco_cli.problem.network import Network
 
 MODEL = Network(7, (6, 5), 3, seed=0)
@@ -37,7 +38,7 @@ def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def test_scores(data, models):
-    scores = MODEL.forward(models, data[0], ROWS, MODEL.widths)
+    scores = MODEL.forward(models, where_they_are(data[0], ROWS), MODEL.widths)
     for j in range(3):
         np.testing.assert_allclose(scores[j].T, plain_scores(models[j], data[0][ROWS]), rtol=1e-12)
 
@@ -104,5 +105,5 @@ def test_with_no_hidden_layer_it_is_the_linear_model(data):
     network, linear = Network(7, (), 3, seed=0), Linear(7, 3)
     w = np.random.default_rng(0).standard_normal((2, linear.layout.size))
     assert network.layout.size == linear.layout.size
-    scores = [model.forward(w, data[0], ROWS, model.widths) for model in (network, linear)]
+    scores = [model.forward(w, where_they_are(data[0], ROWS), model.widths) for model in (network, linear)]
     np.testing.assert_allclose(scores[0], scores[1], rtol=1e-12)
