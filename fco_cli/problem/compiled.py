@@ -99,14 +99,16 @@ class Kernel:
         Only so is a kernel's machine code one unit that does not depend on what happened to be in the cache when it
         was compiled, and the same numbers come out to the last bit.
         """
-        return self._compile(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+        from fco_cli.problem.parts import PART
 
-    def _compile(self, **options: Any) -> Any:
+        return self._compile(PART, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+    def _compile(self, prefix: str = "", **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
         text = self._bind(parts | _of_the_machine() | ({"prange": numba.prange} if self._threaded else {}))
         # Numba names its cache files after the function alone; two specializations must not share one.
-        text.__qualname__ = f"{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
+        text.__qualname__ = f"{prefix}{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
         parallel = PARALLEL if self._threaded else False
         fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
         options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
@@ -166,6 +168,9 @@ def _numba() -> Any:
     """Numba, imported late because it is slow to import."""
     import numba
 
+    from fco_cli.problem.parts import optimize_only_whole_kernels
+
+    optimize_only_whole_kernels()
     return numba
 
 
