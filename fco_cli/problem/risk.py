@@ -220,11 +220,12 @@ class DataRisk:
 
     @cached_property
     def _rows_at_a_time(self) -> int:
-        """So few that they stay in a core's cache from their scores to their gradient; all of a client's where these
-        belong together, and of a network, whose layers want many."""
+        """So few that they stay in a core's cache from their scores to their gradient, but ten at least: wide models
+        come from memory for each; all of a client's where these belong together, and of a network, whose layers want
+        many."""
         whole = not isinstance(self.model, Linear) or self.model.site_bias or self.loss.together is not None
         fives = CACHED // (FIVE * self.data.x.shape[1] * self.data.x.dtype.itemsize)
-        return int(self.data.sizes.max()) if whole else FIVE * max(1, fives)
+        return int(self.data.sizes.max()) if whole else FIVE * max(2, fives)
 
 
 def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
