@@ -247,10 +247,13 @@ class Problem:
         return float(np.linalg.norm(self.risk(self.model.initial()[None]).gradient))
 
     def kkt_scale(self, numbers: Numbers) -> Array:
-        """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start."""
+        """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start.
+
+        One that is lost in that gradient's last digit is none.
+        """
         strength = numbers["strength"] if "strength" in (numbers.dtype.names or ()) else np.zeros(len(numbers))
         start = self.gradient_at_start if self.gradient_at_start > 0 else 1.0
-        return np.where(strength > 0, strength, start)
+        return np.where(strength > np.finfo(float).eps * start, strength, start)
 
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
         """How far the weights are outside of a constraint, relative to their length or their projection's; 0 inside.

@@ -69,7 +69,7 @@ def judge(
     """The verdict on one job, numbers [1] and model [P]; `faster` is a setting that would hasten it, if any."""
     residuals, rounds = np.array(history["kkt_residual"]), np.array(history["round"])
     enough, scale = float(residual_enough(problem, numbers, tolerance)[0]), float(problem.kkt_scale(numbers)[0])
-    strength = "strength" in (numbers.dtype.names or ()) and numbers["strength"][0] > 0
+    strength = "strength" in (numbers.dtype.names or ()) and numbers["strength"][0] == scale
     relative_to = "lambda" if strength else "the gradient at the start"
     slope = _slope(rounds, np.array(history["objective"]), 0.1)
     verdict = Verdict(bool(residuals[-1] <= enough), float(residuals[-1]) / scale, relative_to, slope)

@@ -54,6 +54,15 @@ def test_residuals_are_relative_to_lambda_or_to_the_gradient_at_the_start(make_p
         np.testing.assert_allclose(verdict.kkt, 1e3 * 1e-3 / (start if scale is None else scale))
 
 
+def test_a_lambda_that_no_gradient_notices_is_none(make_problem, regularizer):
+    """A residual relative to it would be beyond all numbers."""
+    problem = make_problem(regularizer("l1", strength=1e-320))
+    numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
+    verdict = judge(problem, numbers, 1e-9, model, history([1.0]), None)
+    assert verdict.relative_to == "the gradient at the start"
+    np.testing.assert_allclose(verdict.kkt, 1 / problem.gradient_at_start)
+
+
 def test_rounding_is_the_floor(make_problem, regularizer):
     """No residual falls below the rounding of the gradient, however small lambda is."""
     problem = make_problem(regularizer("l1", strength=1e-12), dtype="float32")
