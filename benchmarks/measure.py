@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,22 +81,22 @@ def engine_rounds(
     varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
     setup = Setup(task, problem, hparams, 0, algorithm)
 
-    def advanced() -> Iterator[int]:
-        """How many rounds every call went on by."""
-        while True:
-            simulation, done = Simulation(setup, [Job() for _ in range(jobs)], varying), 0
-            while simulation.advance(PATIENCE):
-                assert len(simulation.running or simulation.finished) == jobs, "one diverged: these would be fewer"
-                yield simulation.round - done
-                done = simulation.round
+    def begun() -> Simulation:
+        return Simulation(setup, [Job() for _ in range(jobs)], varying)
 
-    calls = advanced()
+    simulation = begun()
 
     def work() -> int:
+        nonlocal simulation
         done = 0
         with threadpool_limits(1, user_api="blas"):  # to set this takes milliseconds: let there be rounds enough
             while done < rounds:
-                done += next(calls)
+                before = simulation.round
+                if simulation.advance(PATIENCE):
+                    done += simulation.round - before
+                    assert len(simulation.running or simulation.finished) == jobs, "one diverged: these would be fewer"
+                else:
+                    simulation = begun()
         return jobs * done
 
     return work
