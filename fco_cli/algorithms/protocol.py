@@ -258,7 +258,7 @@ class Federated(Algorithm):
         kept = np.stack([memory[name] for name in self.kept])[None] if self.kept else None
         alone = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
         assert keys is not None or not self.transform.random
-        messages, kept = self._messages(received, alone, kept, rows, keys)
+        messages, kept = self._messages(received, alone, kept, rows, keys, self._room_for(1))
         named_memory = dict(zip(self.kept, kept[0], strict=True))
         return dict(zip(self.sent, messages[0], strict=True)), named_memory
 
@@ -273,12 +273,21 @@ class Federated(Algorithm):
         names = self.broadcast + self.clocks
         return named(names)(*(state[name] for name in names))
 
+    def _room_for(self, clients: int) -> Array:
+        """For the messages of so many: [S, sent, J, P]."""
+        return np.empty((clients, len(self.sent), len(self.varying), self.problem.layout.size), self.problem.dtype)
+
+    @cached_property
+    def _rooms(self) -> dict[int, Array]:
+        """The same by S, for every round: memory that is given back and asked for again has to be cleared each time,
+        which takes as long as many a local step."""
+        return {}
+
     def _messages(
-        self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData, keys: Array | None
+        self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData, keys: Array | None, messages: Array
     ) -> tuple[Array, Array]:
         """What arrives of the cohort's messages [S, sent, J, P], and what its clients then keep [S, kept, J, P]."""
         jobs, size = len(self.varying), self.problem.layout.size
-        messages = np.empty((len(cohort.clients), len(self.sent), jobs, size), self.problem.dtype)
         memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
         self._visit(
@@ -293,7 +302,9 @@ class Federated(Algorithm):
         state = self.begun(state, cohort)
         random = self.transform.random
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if random else None
-        messages, memory = self._messages(state, cohort, memory, self.problem.data, keys)
+        if (clients := len(cohort.clients)) not in self._rooms:
+            self._rooms[clients] = self._room_for(clients)
+        messages, memory = self._messages(state, cohort, memory, self.problem.data, keys, self._rooms[clients])
         return self.concluded(state, cohort, messages, memory)
 
     def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:

@@ -68,7 +68,7 @@ class Round(NamedTuple):
 
     state: State
     dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
-    messages: Array | None = None  # [S, sent, J, P]
+    messages: Array | None = None  # [S, sent, J, P], until the next round
     memory: Array | None = None  # [S, kept, J, P], what the clients of the cohort keep after the round
     arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
 

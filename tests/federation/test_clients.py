@@ -131,8 +131,8 @@ def test_a_silent_site_is_left_out_of_the_round(both, algo):
     link, messages = apart.task.connection.link, pooled.algorithm._messages
     for silent in (None, 1, 2, None):
 
-        def without(state, cohort, memory, rows, keys, silent=silent):
-            sent, kept = messages(state, cohort, memory, rows, keys)
+        def without(state, cohort, memory, rows, keys, room, silent=silent):
+            sent, kept = messages(state, cohort, memory, rows, keys, room)
             sent[cohort.clients == silent] = np.nan
             return sent, kept
 
