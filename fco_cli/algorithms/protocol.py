@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, Counted, aggregate, of_sum, summed
-from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying
+from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying, and_average
 from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
@@ -278,17 +278,14 @@ class Federated(Algorithm):
         return np.empty((clients, len(self.sent), len(self.varying), self.problem.layout.size), self.problem.dtype)
 
     @cached_property
-    def _rooms(self) -> dict[int, Array]:
-        """The same by S, for every round: memory that is given back and asked for again has to be cleared each time,
-        which takes as long as many a local step."""
+    def _rooms(self) -> dict[int, Array]:  # by S, and kept: to get fresh memory takes as long as many a local step
         return {}
 
     def _messages(
         self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData, keys: Array | None, messages: Array
     ) -> tuple[Array, Array]:
         """What arrives of the cohort's messages [S, sent, J, P], and what its clients then keep [S, kept, J, P]."""
-        jobs, size = len(self.varying), self.problem.layout.size
-        memory = np.empty((len(cohort.clients), 0, jobs, size), self.problem.dtype) if memory is None else memory.copy()
+        memory = np.empty_like(messages[:, :0]) if memory is None else memory.copy()
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
         self._visit(
             self._received(state), memory, messages, self.varying.client_lr, self.varying.options,
@@ -384,8 +381,8 @@ class Federated(Algorithm):
         assert made.memory is not None
         assert made.messages is not None
         if self.own_model is not None:
-            return _and_average(made.memory[:, self.remembered.index(self.own_model)], cohort)
-        ends = state[self.broadcast[0]] + _and_average(made.messages[:, 0], cohort)
+            return and_average(made.memory[:, self.remembered.index(self.own_model)], cohort)
+        ends = state[self.broadcast[0]] + and_average(made.messages[:, 0], cohort)
         steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
         return np.stack([self._client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
 
@@ -402,9 +399,3 @@ class Federated(Algorithm):
     def _step_size(self, steps: Array) -> Array:
         """eta_s eta_c K: how far a round goes, and so for how long psi acts in it."""
         return self.varying.server_lr * self.varying.client_lr * steps
-
-
-def _and_average(vectors: Array, cohort: Cohort) -> Array:
-    """Vectors [S, J, P] of the cohort's clients, and in the last place their weighted mean: [S + 1, J, P]."""
-    average = np.average(vectors, axis=0, weights=cohort.weights)
-    return np.concatenate([vectors, average[None].astype(vectors.dtype)])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
@@ -82,3 +84,9 @@ class Costs(NamedTuple):
     bytes_down: int = 0
     prox_calls: int = 0
     gradients: int = 0
+
+
+def and_average(vectors: Array, cohort: Cohort) -> Array:
+    """Vectors [S, J, P] of the cohort's clients, and in the last place their weighted mean: [S + 1, J, P]."""
+    average = np.average(vectors, axis=0, weights=cohort.weights)
+    return np.concatenate([vectors, average[None].astype(vectors.dtype)])
