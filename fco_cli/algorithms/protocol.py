@@ -297,8 +297,7 @@ class Federated(Algorithm):
     def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
         assert cohort is not None
         state = self.begun(state, cohort)
-        random = self.transform.random
-        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if random else None
+        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
         if (clients := len(cohort.clients)) not in self._rooms:
             self._rooms[clients] = self._room_for(clients)
         messages, memory = self._messages(state, cohort, memory, self.problem.data, keys, self._rooms[clients])
