@@ -1,4 +1,4 @@
-"""Rows where a processor reads them fastest."""
+"""Rows where a processor reads them fastest, and in time."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def rows_on_lines(count, x):
 
 @kernel
 def where_they_are(x, rows):
+    """Rows that are read in place, with none to come."""
     return Gathered(x, rows, np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -70,6 +71,7 @@ def ask_for_two(batch):
 
 @kernel
 def two_are_left(batch):
+    """Whether two more rows come that memory has not been asked for."""
     return batch.soon.shape[0] > 0 and batch.asked[0] + 2 <= batch.soon.shape[0]
 
 
