@@ -19,8 +19,9 @@ DIVERGING = ("hparams.client_lr=0.1 hparams.server_lr=1", "hparams.client_lr=0.0
 
 
 def sweep(folder: Path, *options: str) -> float:
-    """Seconds of `fco-run -m experiment=lasso_i`."""
-    command = [Path(sys.executable).with_name("fco-run"), "-m", "experiment=lasso_i", f"output_dir={folder}", *options]
+    """Seconds of `fco-run -m experiment=lasso_i seeds=1`."""
+    fco_run, place = Path(sys.executable).with_name("fco-run"), f"output_dir={folder}"
+    command = [fco_run, "-m", "experiment=lasso_i", "seeds=1", place, *options]
     start = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - start
