@@ -66,6 +66,19 @@ def test_fedavg_takes_the_subgradient_where_it_is_asked_to(make_problem, make_al
         np.testing.assert_allclose(sent["w"][0], expected - w, rtol=1e-12)
 
 
+def test_what_a_client_sends_is_its_own(make_problem, make_algorithm, regularizer):
+    """A simulation's rounds share one room for their messages; a site's may still be on its way when the next is made."""
+    problem = make_problem(regularizer("l1", strength=0.3))
+    algorithm, batches = make_algorithm("fedavg", problem, 0.1), (np.arange(7), np.array([0, 4, 7]))
+    first, second = (
+        algorithm.client_update({"w": np.full((1, problem.layout.size), start)}, {}, problem.data.client(0), *batches)[
+            0
+        ]
+        for start in (0.0, 1.0)
+    )
+    assert not np.array_equal(first["w"], second["w"])
+
+
 def random_start(size):
     """Small weights, so that a step of 0.1 may carry some across 0."""
     return np.random.default_rng(1).normal(scale=0.05, size=size)
