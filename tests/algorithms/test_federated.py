@@ -67,7 +67,7 @@ def test_fedavg_takes_the_subgradient_where_it_is_asked_to(make_problem, make_al
 
 
 def test_what_a_client_sends_is_its_own(make_problem, make_algorithm, regularizer):
-    """A simulation's rounds share one room for their messages; a site's may still be on its way when the next is made."""
+    """Rounds of a simulation share one room for messages; a site's may be on its way when the next is made."""
     problem = make_problem(regularizer("l1", strength=0.3))
     algorithm, batches = make_algorithm("fedavg", problem, 0.1), (np.arange(7), np.array([0, 4, 7]))
     first, second = (
