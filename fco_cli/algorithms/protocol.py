@@ -278,7 +278,7 @@ class Federated(Algorithm):
         return np.empty((clients, len(self.sent), len(self.varying), self.problem.layout.size), self.problem.dtype)
 
     @cached_property
-    def _rooms(self) -> dict[int, Array]:  # by S, and kept: to get fresh memory takes as long as many a local step
+    def _rooms(self) -> dict[int, Array]:  # by S, for all rounds: fresh memory takes as long as many a local step
         return {}
 
     def _messages(

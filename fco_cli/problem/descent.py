@@ -11,9 +11,10 @@ from fco_cli.problem.models import Model
 from fco_cli.problem.site_bias import bias_finder, with_site_bias
 
 
-def gather(
-    x, rows, coming, vectors
-):  # these names are bound by `specialize` to a model, a loss and the kind of the data
+# These names are bound by `specialize` to a model, a loss and the kind of the data.
+
+
+def gather(x, rows, coming, vectors):
     raise NotImplementedError
 
 
