@@ -10,7 +10,6 @@ from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Model
 from fco_cli.problem.site_bias import bias_finder, with_site_bias
 
-
 # These names are bound by `specialize` to a model, a loss and the kind of the data.
 
 
