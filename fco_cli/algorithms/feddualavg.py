@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import assign, descend_dual, subtract
+from fco_cli.algorithms.primitives import assign_difference, descend_dual, on_lines
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
@@ -33,15 +33,14 @@ class FedDualAvg(Federated):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        z = message.z
-        assign(z, received.z)
+        z = on_lines(received.z)
         w = np.empty_like(z)
         t = np.empty_like(received.t)
         for k in range(steps_of(batches)):
             for j in range(t.shape[0]):
                 t[j] = received.t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
             descend_dual(z, t, geometry, batches, k, rate, w)  # retrieve primal, query gradient, dual update
-        subtract(z, received.z)
+        assign_difference(message.z, z, received.z)
 
     def initial_state(self, w: Array) -> State:
         return {"z": self._to_dual(w), "t": np.zeros(len(w))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fco_cli.problem.compiled import kernel
+from fco_cli.problem.near import rows_on_lines
 
 
 def descend(state, query, batches, k, rate):
@@ -36,10 +37,18 @@ def psi_subgradient(w, geometry, out):
 
 
 @kernel
+def on_lines(source):
+    """A copy of an array [J, P] that is read and written fastest: wider, every row begins a cache line."""
+    copied = rows_on_lines(source.shape[0], source)
+    assign(copied, source)
+    return copied
+
+
+@kernel
 def assign(target, source):
     """target <- source, for arrays [J, P]."""
-    for j in range(target.shape[0]):
-        for i in range(target.shape[1]):
+    for j in range(source.shape[0]):
+        for i in range(source.shape[1]):
             target[j, i] = source[j, i]
 
 
@@ -57,6 +66,14 @@ def subtract(target, source):
     for j in range(target.shape[0]):
         for i in range(target.shape[1]):
             target[j, i] -= source[j, i]
+
+
+@kernel
+def assign_difference(target, minuend, subtrahend):
+    """target <- minuend - subtrahend."""
+    for j in range(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] = minuend[j, i] - subtrahend[j, i]
 
 
 @kernel
