@@ -157,8 +157,8 @@ def add_multiples(
 
     def write(builder: Any, arguments: Any) -> Any:
         loops, zero = Loops(builder, w.dtype), ir.Constant(arguments[-1].type, 0)
-        *starts, data, width, places, many, factors, count = arguments
-        own = [builder.gep(factors, [builder.mul(many, ir.Constant(many.type, v))]) for v in range(len(starts))]
+        *starts, data, width, places, many, factors, stride, count = arguments
+        own = [builder.gep(factors, [builder.mul(stride, ir.Constant(stride.type, v))]) for v in range(len(starts))]
 
         def add_columns(first: Any, last: Any, kind: Any, wide: int) -> None:
             """`wide` times as many columns at a time as `kind` holds."""
@@ -181,7 +181,7 @@ def add_multiples(
                     for c, total in zip(at, sums, strict=True):
                         builder.store(builder.load(total), loops.at(start, c, kind), align=loops.bytes)
 
-        wide = 4 if len(starts) == 1 else 2
+        wide = 4 if len(starts) == 1 or many_registers() else 2
         most, whole = loops.whole(count, wide), loops.whole(count)
         add_columns(zero, most, loops.several, wide)
         add_columns(most, whole, loops.several, 1)
@@ -194,14 +194,15 @@ def add_multiples(
             context.make_array(kind)(context, builder, array)
             for kind, array in ((x, given[2]), (rows, given[3]), (slopes, given[6]))
         )
-        width, many = cgutils.unpack_tuple(builder, data.shape)[1], cgutils.unpack_tuple(builder, places.shape)[0]
-        own = builder.gep(factors.data, [builder.mul(given[7], many)])
+        many = cgutils.unpack_tuple(builder, places.shape)[0]
+        width, stride = (cgutils.unpack_tuple(builder, array.shape)[1] for array in (data, factors))
+        own = builder.gep(factors.data, [builder.mul(given[7], stride)])
         name = f"fco_add_multiples_{w.dtype}_{vectors.count}"
         _call(
             builder,
             name,
             given[5].type,
-            [*starts, builder.gep(data.data, [given[4]]), width, places.data, many, own, given[5]],
+            [*starts, builder.gep(data.data, [given[4]]), width, places.data, many, own, stride, given[5]],
             write,
         )
         return context.get_dummy_value()

@@ -10,6 +10,7 @@ from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
+PANEL = 32  # columns of a matrix: as many of four vectors stay in registers (lanes.py)
 READERS = 6  # vectors that read a row often enough for a copy to pay
 
 
@@ -23,6 +24,14 @@ class Gathered(NamedTuple):
 
 
 @kernel
+def room_on_lines(count, x):
+    """Room for so many numbers like those of x that begins a cache line."""
+    room = np.empty(count + LINE // x.itemsize, x.dtype)
+    first = -room.ctypes.data % LINE // x.itemsize
+    return room[first : first + count]
+
+
+@kernel
 def rows_on_lines(count, x):
     """Room for so many rows like those of x [n, d]: [count, wider].
 
@@ -31,9 +40,7 @@ def rows_on_lines(count, x):
     """
     lines = (x.shape[1] * x.itemsize + LINE - 1) // LINE
     wider = (lines + 1 - lines % 2) * LINE // x.itemsize
-    room = np.empty(count * wider + LINE // x.itemsize, x.dtype)
-    first = -room.ctypes.data % LINE // x.itemsize
-    return room[first : first + count * wider].reshape((count, wider))
+    return room_on_lines(count * wider, x).reshape((count, wider))
 
 
 @kernel
@@ -75,8 +82,13 @@ def two_are_left(batch):
     return batch.soon.shape[0] > 0 and batch.asked[0] + 2 <= batch.soon.shape[0]
 
 
-def on_lines(matrix: Array) -> Array:
-    """A copy of a matrix [n, d] for kernels that know d: [n, wider]."""
-    near = rows_on_lines.as_python(len(matrix), matrix)
-    near[:, : matrix.shape[1]] = matrix
+def in_panels(matrix: Array) -> Array:
+    """The columns of a matrix [n, d], some in one piece and then the next, filled up with zeros: [panels, n, PANEL]."""
+    rows, columns = matrix.shape
+    panels = -(-columns // PANEL)
+    near = room_on_lines.as_python(panels * rows * PANEL, matrix).reshape(panels, rows, PANEL)
+    near[-1] = 0
+    for panel, low in zip(near, range(0, columns, PANEL), strict=True):
+        part = matrix[:, low : low + PANEL]
+        panel[:, : part.shape[1]] = part
     return near

@@ -20,14 +20,13 @@ from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_ro
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear, Model
-from fco_cli.problem.near import on_lines, where_they_are
-from fco_cli.problem.products import add_products
+from fco_cli.problem.near import PANEL, in_panels, where_they_are
+from fco_cli.problem.products import add_to_columns
 from fco_cli.problem.site_bias import bias_finder, client_biases
 
 prange = range  # Numba's parallel range in the compiled kernel
 
 GRAM_LIMIT = 4096  # parameters; a larger matrix costs more than it saves
-ROWS = 10  # of a matrix at a time
 FIVE = 5  # rows that products.py takes together
 CACHED = 512 * 2**10  # bytes
 PARTS = 8  # pieces of a pass over the data, whatever the number of threads
@@ -48,23 +47,24 @@ class Risk(Protocol):
 
 
 @kernel
-def quadratics(matrix, linear, constant, w, rows, products, values, gradient):
+def quadratics(panels, linear, constant, w, rows, products, values, gradient):
     """values [J] = w'Aw - 2c'w + e and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    Without a gradient A comes as its upper triangle, off the diagonal doubled: half of it. `products` [J, P] become Aw,
-    `rows` [P] count from 0. A's rows are wider than it, see near.py.
+    A comes as panels of its columns, see near.py; without a gradient as its upper triangle, off the diagonal
+    doubled: half of it. `products` [J, P] become Aw, the sum of A's rows, each as often as w says; `rows` [P] count
+    from 0.
     """
-    size, half = matrix.shape[0], gradient.shape[0] == 0
-    blocks = (size + ROWS - 1) // ROWS
-    for turn in prange(blocks):
-        block = blocks - 1 - turn // 2 if turn % 2 else turn // 2  # a long and a short one in turn, for equal threads
-        low, high = block * ROWS, min((block + 1) * ROWS, size)
+    size, half = rows.shape[0], gradient.shape[0] == 0
+    for turn in prange(panels.shape[0]):
+        # A long and a short one in turn, for equal threads.
+        panel = panels.shape[0] - 1 - turn // 2 if turn % 2 else turn // 2
+        low, high = panel * PANEL, min((panel + 1) * PANEL, size)
         for j in range(w.shape[0]):
             for k in range(low, high):
                 products[j, k] = 0
-        ten = where_they_are(matrix, rows[low:high])
-        add_products(w, 1, size, ten, low if half else 0, size, products[:, low:high])
-    for j in range(w.shape[0]):
+        columns = where_they_are(panels[panel], rows[:high] if half else rows)
+        add_to_columns(products, 1, size, low, columns, 0, high - low, w)
+    for j in prange(w.shape[0]):
         total = 0.0
         for k in range(size):
             total += w[j, k] * (products[j, k] - 2 * linear[k])
@@ -103,13 +103,13 @@ class QuadraticRisk:
         return cls(np.ascontiguousarray(moments[:-1, :-1]), moments[:-1, -1].copy(), float(moments[-1, -1]))
 
     @cached_property
-    def _rows(self) -> Array:
-        return on_lines(self.matrix)
+    def _panels(self) -> Array:
+        return in_panels(self.matrix)
 
     @cached_property
-    def _rows_of_upper(self) -> Array:
+    def _panels_of_upper(self) -> Array:
         """All that w'Aw needs."""
-        return on_lines(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
+        return in_panels(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
 
     @cached_property
     def _every(self) -> Array:
@@ -118,9 +118,9 @@ class QuadraticRisk:
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients, products = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1])), np.empty_like(w)
-        matrix = self._rows if gradient else self._rows_of_upper
+        panels = self._panels if gradient else self._panels_of_upper
         of_all = specialize(quadratics, parallel=True)
-        of_all(matrix, self.linear, self.constant, w, self._every, products, values, gradients)
+        of_all(panels, self.linear, self.constant, w, self._every, products, values, gradients)
         return Evaluation(values, gradients, None)
 
 
@@ -163,10 +163,13 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
 
 @kernel
 def pass_over(w, x, y, widths, start, step, weights, values, hits, gradients):
-    """Add the clients' shares, part by part; a part is some clients in a row."""
+    """The sums of the clients' shares, part by part; a part is some clients in a row."""
     parts = values.shape[0]
     clients = weights.shape[0]
     for part in prange(parts):
+        for j in range(gradients.shape[1]):
+            for k in range(gradients.shape[2]):
+                gradients[part, j, k] = 0
         for m in range(part * clients // parts, (part + 1) * clients // parts):
             low, high = start[m], start[m + 1]
             add_client(w, x, y, widths, low, high, step, weights[m], values[part], hits[part], gradients[part])
@@ -210,13 +213,24 @@ class DataRisk:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
         parts = min(PARTS, data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
-        gradients = np.zeros((parts, len(w) * gradient, w.shape[1]), w.dtype)
+        shape = (parts, len(w) * gradient, w.shape[1])
+        gradients = self._spare.pop(shape, None)  # another thread then finds none, and makes its own
+        if gradients is None:
+            gradients = np.empty(shape, w.dtype)
         self._pass(
             w, data.x, data.targets, self.model.widths, data.offsets, self._rows_at_a_time, self.weights,
             values, hits, gradients,
         )  # fmt: skip
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
-        return Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
+        found = Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
+        self._spare.clear()
+        self._spare[shape] = gradients
+        return found
+
+    @cached_property
+    def _spare(self) -> dict[tuple[int, ...], Array]:
+        """Room for gradients that the last call no longer needs, by its shape: fresh memory takes a fifth of a pass."""
+        return {}
 
     @cached_property
     def _rows_at_a_time(self) -> int:

@@ -44,10 +44,12 @@ def test_dot_products_in_machine_code_are_those_in_python(vectors, rows, count, 
 @pytest.mark.parametrize("rows", [[2], [0, 4, 4, 1, 3, 2, 0], []])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_sums_of_rows_in_machine_code_are_those_in_python(vectors, low, count, rows, dtype):
-    """Four registers of columns at a time, then two, one, and single columns: 149 are 64 + 64 + 16 + 5 in float32."""
+    """Some registers of columns at a time, then one, and single columns: 149 are 64 + 64 + 16 + 5 in float32.
+
+    There may be more slopes of a vector than rows."""
     tolerance, first = 1e-13 if dtype == "float64" else 1e-5, 2
     w, x, rows = numbers(5, 150, dtype=dtype), numbers(5, 160, dtype=dtype), np.array(rows, np.int64)
-    slopes, expected = numbers(first + len(vectors), len(rows), dtype=dtype), w.copy()
+    slopes, expected = numbers(first + len(vectors), len(rows) + 3, dtype=dtype), w.copy()
     products.add_multiples(expected, vectors, x, rows, low, count, slopes, first)
     multiples(w, vectors, x, rows, low, count, slopes, first)
     np.testing.assert_allclose(w, expected, rtol=tolerance, atol=tolerance)

@@ -7,10 +7,11 @@ import pytest
 
 from fco_cli.problem.near import (
     LINE,
+    PANEL,
     READERS,
     ask_for_two,
     gathered,
-    on_lines,
+    in_panels,
     rows_on_lines,
     two_are_left,
     where_they_are,
@@ -58,6 +59,13 @@ def test_rows_that_come_next_are_asked_for_two_at_a_time():
     assert not two_are_left(where_they_are(x, np.array([0])))
 
 
-def test_a_copy_on_lines_has_the_matrix_first():
-    matrix = np.arange(15.0).reshape(3, 5)
-    np.testing.assert_array_equal(on_lines(matrix)[:, :5], matrix)
+@pytest.mark.parametrize("columns", [1, PANEL, PANEL + 3])
+def test_panels_are_some_columns_each_and_then_zeros(columns):
+    matrix = np.random.default_rng(0).standard_normal((5, columns))
+    panels = in_panels(matrix)
+    side_by_side = np.concatenate(list(panels), axis=1)
+    np.testing.assert_array_equal(side_by_side[:, :columns], matrix)
+    np.testing.assert_array_equal(side_by_side[:, columns:], 0)
+    assert panels.shape[1:] == (5, PANEL)
+    assert panels.ctypes.data % LINE == 0
+    assert panels.flags.c_contiguous

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_bits_do_not_depend_on_the_stack(make_problem, make):
         alone = risk(w[j : j + 1])
         assert alone.value[0] == stacked.value[j]
         np.testing.assert_array_equal(alone.gradient[0], stacked.gradient[j])
+        assert risk(w[j : j + 1], gradient=False).value[0] == risk(w, gradient=False).value[j]
+
+
+@pytest.mark.machine_code
+def test_an_evaluation_does_not_depend_on_those_before_and_beside_it(make_problem):
+    """Room for gradients is used again, by one thread at a time."""
+    problem = make_problem(features=37, sizes=(30, 20, 40))
+    models = np.random.default_rng(1).standard_normal((40, 5, problem.layout.size))
+    expected = [passing(problem)(w) for w in models]
+    risk = passing(problem)
+    with ThreadPoolExecutor(4) as pool:
+        for found, alone in zip(pool.map(risk, models), expected, strict=True):
+            np.testing.assert_array_equal(found.value, alone.value)
+            np.testing.assert_array_equal(found.gradient, alone.gradient)
 
 
 class Watched(np.ndarray):
