@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.algorithms.fixed_point import as_numbers, rounded
-from fco_cli.problem.compiled import is_finite, kernel
+from fco_cli.problem.compiled import is_finite, kernel, specialize
 from fco_cli.problem.layout import Array
+
+prange = range  # Numba's parallel range in the compiled kernel
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def add_up(messages, weights, stretch, steps, arrived, dropped, total, taken, me
     total [J] is their weight, taken [J] their mean number of steps, dropped [J] how many have not arrived. A job's sums
     run over the clients in their order.
     """
-    for j in range(mean.shape[1]):
+    for j in prange(mean.shape[1]):
         total[j] = taken[j] = dropped[j] = 0
         for n in range(mean.shape[0]):
             for k in range(mean.shape[2]):
@@ -104,7 +106,8 @@ def aggregate(messages: Array, names: tuple[str, ...], counted: Counted) -> tupl
     arrived = np.empty((len(messages), jobs), dtype=bool)
     dropped, total, taken = np.empty(jobs, np.int64), np.empty(jobs), np.empty(jobs)
     mean = np.empty((len(names), jobs, size), messages.dtype)
-    add_up(messages, counted.weights, counted.stretch, counted.steps, arrived, dropped, total, taken, mean)
+    add_all_up = specialize(add_up, parallel=True)
+    add_all_up(messages, counted.weights, counted.stretch, counted.steps, arrived, dropped, total, taken, mean)
     taken = counted.steps_of_mean(taken, total > 0)
     return Aggregates(dict(zip(names, mean, strict=True)), taken, total / counted.all_weights, dropped), arrived
 

@@ -37,19 +37,19 @@ def psi_subgradient(w, geometry, out):
 
 
 @kernel
-def on_lines(source):
-    """A copy of an array [J, P] that is read and written fastest: wider, every row begins a cache line."""
-    copied = rows_on_lines(source.shape[0], source)
-    assign(copied, source)
-    return copied
-
-
-@kernel
 def assign(target, source):
     """target <- source, for arrays [J, P]."""
     for j in range(source.shape[0]):
         for i in range(source.shape[1]):
             target[j, i] = source[j, i]
+
+
+@kernel
+def on_lines(source):
+    """A copy of an array [J, P] that is read and written fastest: wider, every row begins a cache line."""
+    copied = rows_on_lines(source.shape[0], source)
+    assign(copied, source)
+    return copied
 
 
 @kernel

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import OneBlock
+
+prange = range  # Numba's parallel range in the compiled kernel
 
 
 class Geometry(NamedTuple):
@@ -147,3 +151,22 @@ def farthest(g, geometry, out):
                     OneBlock(piece, rows, columns, geometry.each[start:stop]),
                     out[j, start:stop],
                 )
+
+
+@kernel
+def gradient_step(w, gradient, out):
+    """out = w - grad F(w), for all jobs."""
+    for j in prange(w.shape[0]):
+        for i in range(w.shape[1]):
+            out[j, i] = w[j, i] - gradient[j, i]
+
+
+@kernel
+def distances(w, others, out):
+    """out [J] = |w - other|, for all jobs."""
+    for j in prange(w.shape[0]):
+        total = 0.0
+        for i in range(w.shape[1]):
+            left = w[j, i] - others[j, i]
+            total += left * left
+        out[j] = np.sqrt(total)

@@ -17,7 +17,9 @@ from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
     Geometry,
+    distances,
     farthest,
+    gradient_step,
     primal_of_all,
     primal_of_stored,
     prox_of_each,
@@ -31,6 +33,8 @@ from fco_cli.problem.models import Model
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
+
+IN_CACHE = 2**17  # numbers: beyond that an array takes longer to be had than to be filled
 
 
 @dataclass(frozen=True)
@@ -238,8 +242,14 @@ class Problem:
 
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
         """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
-        left = w - self.prox(w - gradient, np.ones(len(w)), numbers)
-        return np.sqrt(np.einsum("jp,jp->j", left, left))
+        residuals, at_a_time = np.empty(len(w)), max(2, IN_CACHE // w.shape[1])
+        for low in range(0, len(w), at_a_time):
+            some = slice(low, low + at_a_time)
+            moved = np.empty(w[some].shape, gradient.dtype)
+            specialize(gradient_step, parallel=True)(w[some], gradient[some], moved)
+            there = self.prox(moved, np.ones(len(moved)), numbers[some])
+            specialize(distances, parallel=True)(w[some], there, residuals[some])
+        return residuals
 
     @cached_property
     def gradient_at_start(self) -> float:

@@ -32,6 +32,18 @@ def test_kkt_residual_without_psi_is_the_gradient(make_problem):
     )
 
 
+def test_kkt_residuals_of_many_jobs_are_those_of_each(make_problem, regularizer, monkeypatch):
+    """However many are made at a time, each with its own strength."""
+    problem = make_problem(regularizer("l1", strength=0.6))
+    numbers = stack_numbers([regularizer("l1", strength=strength) for strength in (0.1, 0.2, 0.4, 0.8, 1.6)])
+    w = np.random.default_rng(0).standard_normal((5, problem.layout.size))
+    gradient = problem.risk(w).gradient
+    alone = [problem.kkt_residual(w[[j]], gradient[[j]], numbers[[j]])[0] for j in range(5)]
+    for numbers_in_cache in (1, 10**6):
+        monkeypatch.setattr("fco_cli.problem.problem.IN_CACHE", numbers_in_cache)
+        assert problem.kkt_residual(w, gradient, numbers).tolist() == alone
+
+
 @pytest.mark.parametrize(("weighting", "expected"), [("uniform", [1 / 3] * 3), ("examples", [0.35, 0.2, 0.45])])
 def test_weights(make_problem, weighting, expected):
     np.testing.assert_allclose(make_problem(weighting=weighting).weights, expected)
