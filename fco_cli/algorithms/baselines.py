@@ -10,7 +10,7 @@ import numpy as np
 
 from fco_cli.algorithms.primitives import descend, to_dual, to_primal
 from fco_cli.algorithms.protocol import Algorithm
-from fco_cli.algorithms.rounds import Cohort, Costs, Round, State
+from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Round, State
 from fco_cli.errors import NoCertificate, UserError, require
 from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import Batches, steps_of
@@ -39,7 +39,7 @@ class Pooled(Algorithm):
     def initial_state(self, w: Array) -> State:
         return {"w": w}
 
-    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
+    def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         return Round({"w": self.step(state["w"], cohort)}, np.zeros(len(self.varying), dtype=int))
 
     def step(self, w: Array, cohort: Cohort | None) -> Array:

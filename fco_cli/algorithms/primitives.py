@@ -1,4 +1,4 @@
-"""The words that local steps are written in. `specialize` binds the first six to the problem at hand."""
+"""The words that local steps are written in. `specialize` binds the first seven to the problem at hand."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def descend_dual(z, t, geometry, batches, k, rate, w):
 
 def to_dual(w, geometry, out):
     """out = grad h(w)."""
+    raise NotImplementedError
+
+
+def as_dual(w, geometry, room):
+    """grad h(w): w itself where h is Euclidean, else in `room`."""
     raise NotImplementedError
 
 
@@ -53,6 +58,16 @@ def on_lines(source):
 
 
 @kernel
+def zeros_on_lines(like):
+    """Zeros in the place of such a copy."""
+    zeros = rows_on_lines(like.shape[0], like)
+    for j in range(zeros.shape[0]):
+        for i in range(zeros.shape[1]):
+            zeros[j, i] = 0
+    return zeros
+
+
+@kernel
 def add(target, source):
     """target <- target + source."""
     for j in range(target.shape[0]):
@@ -63,8 +78,8 @@ def add(target, source):
 @kernel
 def subtract(target, source):
     """target <- target - source."""
-    for j in range(target.shape[0]):
-        for i in range(target.shape[1]):
+    for j in range(source.shape[0]):
+        for i in range(source.shape[1]):
             target[j, i] -= source[j, i]
 
 

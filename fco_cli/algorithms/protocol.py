@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, Counted, aggregate, of_sum, summed
-from fco_cli.algorithms.rounds import Cohort, Costs, Pace, Round, State, Varying, and_average
+from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Pace, Room, Rooms, Round, State, Varying, and_average
 from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
@@ -120,8 +120,8 @@ class Algorithm(ABC):
         return np.concatenate([self.initial_memory(w), left_out])
 
     @abstractmethod
-    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
-        """One more round; memory [S, kept, J, P] is that of the cohort's clients, and is not changed."""
+    def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
+        """One more round; `memory` is that of the cohort's clients, and is not changed."""
 
     @abstractmethod
     def output(self, state: State) -> Array:
@@ -216,6 +216,7 @@ class Federated(Algorithm):
         return {
             "descend": problem.descend,
             "to_dual": problem.to_dual,
+            "as_dual": problem.as_dual,
             "to_primal": problem.to_primal if self.psi_in_steps else problem.free_primal,
             "descend_dual": problem.descend_dual(self.psi_in_steps),
             "free_primal": problem.free_primal,
@@ -255,11 +256,11 @@ class Federated(Algorithm):
         Batch b is the rows order[edges[b]:edges[b+1]]; a random transform needs keys [1], the client's message_keys.
         The simulation calls the same machine code.
         """
-        kept = np.stack([memory[name] for name in self.kept])[None] if self.kept else None
+        kept = [np.stack([memory[name] for name in self.kept])] if self.kept else None
         alone = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
         assert keys is not None or not self.transform.random
-        messages, kept = self._messages(received, alone, kept, rows, keys, self._room_for(1))
-        named_memory = dict(zip(self.kept, kept[0], strict=True))
+        messages, then = self._messages(received, alone, kept, rows, keys, self._rooms.new(1))
+        named_memory = dict(zip(self.kept, then[0], strict=True))
         return dict(zip(self.sent, messages[0], strict=True)), named_memory
 
     @cached_property
@@ -273,35 +274,32 @@ class Federated(Algorithm):
         names = self.broadcast + self.clocks
         return named(names)(*(state[name] for name in names))
 
-    def _room_for(self, clients: int) -> Array:
-        """For the messages of so many: [S, sent, J, P]."""
-        return np.empty((clients, len(self.sent), len(self.varying), self.problem.layout.size), self.problem.dtype)
-
     @cached_property
-    def _rooms(self) -> dict[int, Array]:  # by S, for all rounds: fresh memory takes as long as many a local step
-        return {}
+    def _rooms(self) -> Rooms:
+        vectors = len(self.varying), self.problem.layout.size
+        return Rooms(len(self.sent), len(self.kept), vectors, self.problem.dtype)
 
     def _messages(
-        self, state: State, cohort: Cohort, memory: Array | None, rows: ClientData, keys: Array | None, messages: Array
-    ) -> tuple[Array, Array]:
-        """What arrives of the cohort's messages [S, sent, J, P], and what its clients then keep [S, kept, J, P]."""
-        memory = np.empty_like(messages[:, :0]) if memory is None else memory.copy()
+        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, room: Room
+    ) -> Room:
+        """What arrives of the cohort's messages, and what its clients then keep."""
+        messages, kept = room
+        if memory is not None:
+            np.stack(list(memory), out=kept)
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
         self._visit(
-            self._received(state), memory, messages, self.varying.client_lr, self.varying.options,
+            self._received(state), kept, messages, self.varying.client_lr, self.varying.options,
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
             self.problem.model.widths, self.geometry, self._transform_numbers, keys, len(self.remembered),
         )  # fmt: skip
-        return messages, memory
+        return room
 
-    def round(self, state: State, cohort: Cohort | None = None, memory: Array | None = None) -> Round:
+    def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
         state = self.begun(state, cohort)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
-        if (clients := len(cohort.clients)) not in self._rooms:
-            self._rooms[clients] = self._room_for(clients)
-        messages, memory = self._messages(state, cohort, memory, self.problem.data, keys, self._rooms[clients])
-        return self.concluded(state, cohort, messages, memory)
+        room = self._rooms[len(cohort.clients)]
+        return self.concluded(state, cohort, *self._messages(state, cohort, memory, self.problem.data, keys, room))
 
     def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
         """What the server makes of the messages [S, sent, J, P], wherever they come from; `state` has begun."""

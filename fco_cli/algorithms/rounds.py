@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -12,6 +13,8 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # names -> arrays with J first
+Memory = Iterable[Array]  # what each of some clients keeps between rounds: [kept, J, P]
+Room = tuple[Array, Array]  # for messages [S, sent, J, P] and for memory [S, kept, J, P]
 
 # How many local steps clients take in a round: their own epochs', for all alike the mean of those (rounded), or for all
 # alike a number drawn anew in every round, geometrically with that mean.
@@ -65,13 +68,33 @@ class Cohort:
         return self.first[1:] - self.first[:-1]
 
 
+class Rooms(dict[int, Room]):
+    """Room for what so many clients send and keep, the same in all rounds: fresh memory takes as long as local steps.
+
+    Every array is of `vectors`, [J, P].
+    """
+
+    def __init__(self, sent: int, kept: int, vectors: tuple[int, int], dtype: np.dtype) -> None:
+        super().__init__()
+        self.counts, self.vectors, self.dtype = (sent, kept), vectors, dtype
+
+    def new(self, clients: int) -> Room:
+        """For one round."""
+        messages, memory = (np.empty((clients, count, *self.vectors), self.dtype) for count in self.counts)
+        return messages, memory
+
+    def __missing__(self, clients: int) -> Room:
+        self[clients] = self.new(clients)
+        return self[clients]
+
+
 class Round(NamedTuple):
     """What one round did."""
 
     state: State
     dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
     messages: Array | None = None  # [S, sent, J, P], until the next round
-    memory: Array | None = None  # [S, kept, J, P], what the clients of the cohort keep after the round
+    memory: Array | None = None  # [S, kept, J, P], what the cohort's clients keep after it, until the next round
     arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
 
 

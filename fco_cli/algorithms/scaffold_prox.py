@@ -8,7 +8,16 @@ import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.fedavg import FedAvg
-from fco_cli.algorithms.primitives import add, assign, descend, subtract, to_dual, to_primal
+from fco_cli.algorithms.primitives import (
+    add,
+    as_dual,
+    assign_difference,
+    descend,
+    on_lines,
+    subtract,
+    to_primal,
+    zeros_on_lines,
+)
 from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import steps_of
@@ -34,21 +43,20 @@ class ScaffoldProx(FedAvg):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        w, z, total, before = message.w, np.empty_like(received.w), np.zeros_like(received.w), np.zeros_like(received.w)
-        correction = received.c.copy()
-        assign(w, received.w)
+        w, correction = on_lines(received.w), on_lines(received.c)
+        z, total, before = zeros_on_lines(received.w), zeros_on_lines(received.w), zeros_on_lines(received.w)
         subtract(correction, memory.c)  # c - c_m
         for k in range(steps_of(batches)):
-            to_dual(w, geometry, z)
             descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
-            for j in range(w.shape[0]):
-                for i in range(w.shape[1]):
-                    z[j, i] += total[j, i] - before[j, i] - rate[j] * correction[j, i]
+            dual = as_dual(w, geometry, z)
+            for j in range(message.w.shape[0]):
+                for i in range(message.w.shape[1]):
+                    z[j, i] = dual[j, i] + (total[j, i] - before[j, i]) - rate[j] * correction[j, i]
                     before[j, i] = total[j, i]
             to_primal(z, rate, geometry, w)
-        subtract(w, received.w)
-        for j in range(w.shape[0]):
-            for i in range(w.shape[1]):
+        assign_difference(message.w, w, received.w)
+        for j in range(message.c.shape[0]):
+            for i in range(message.c.shape[1]):
                 message.c[j, i] = -total[j, i] / (rate[j] * steps_of(batches)) - memory.c[j, i]
 
     @staticmethod

@@ -44,6 +44,19 @@ def to_dual(w, geometry, out):
 
 
 @kernel
+def dual_in_room(w, geometry, room):
+    """grad h(w), in the room for it."""
+    to_dual(w, geometry, room)
+    return room
+
+
+@kernel
+def dual_is_primal(w, geometry, room):
+    """The same of a Euclidean h: w itself."""
+    return w
+
+
+@kernel
 def to_primal(z, t, geometry, out):
     """out = grad (h + t psi)*(z), for all jobs and blocks; t [J] may be 0."""
     for j in range(z.shape[0]):

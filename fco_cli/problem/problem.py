@@ -18,6 +18,8 @@ from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
     Geometry,
     distances,
+    dual_in_room,
+    dual_is_primal,
     farthest,
     gradient_step,
     primal_of_all,
@@ -175,6 +177,13 @@ class Problem:
     @cached_property
     def to_dual(self) -> Kernel:
         return specialize(to_dual, dual=self.mirror.dual)
+
+    @cached_property
+    def as_dual(self) -> Kernel:
+        """to_dual that makes nothing where nothing is to be made."""
+        if isinstance(self.mirror, Euclidean):
+            return dual_is_primal
+        return specialize(dual_in_room, to_dual=self.to_dual)
 
     @cached_property
     def to_primal(self) -> Kernel:

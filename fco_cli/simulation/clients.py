@@ -102,7 +102,7 @@ class Here(Clients):
             self.memory = client_memory(algorithm.initial_kept(w), problem.data.clients, folders)
 
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
-        remembered = None if self.memory is None or cohort is None else self.memory.read(cohort.clients)
+        remembered = None if self.memory is None or cohort is None else self.memory.of_clients(cohort.clients)
         return algorithm.round(state, cohort, remembered)
 
     def remember(self, cohort: Cohort | None, made: Round, finite: Array) -> None:

@@ -50,8 +50,12 @@ class ClientMemory(ABC):
         self.initial = initial
 
     @abstractmethod
+    def of_clients(self, clients: Array) -> list[Array]:
+        """The rows of some clients, each [remembered, J, P]: to be looked at, not to be changed."""
+
     def read(self, clients: Array) -> Array:
-        """A copy of some clients' rows: [S, remembered, J, P]."""
+        """A copy of them: [S, remembered, J, P]."""
+        return np.stack(self.of_clients(clients))
 
     @abstractmethod
     def of_job(self, j: int, clients: Array) -> Array:
@@ -84,16 +88,18 @@ class ProcessMemory(ClientMemory):
         super().__init__(initial)
         self.rows: dict[int, Array] = {}
 
-    def read(self, clients: Array) -> Array:
-        return np.stack([self.rows.get(m, self.initial) for m in clients.tolist()])
+    def of_clients(self, clients: Array) -> list[Array]:
+        return [self.rows.get(m, self.initial) for m in clients.tolist()]
 
     def of_job(self, j: int, clients: Array) -> Array:
         return np.stack([self.rows.get(m, self.initial)[:, j] for m in clients.tolist()])
 
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
         for m, row, here in zip(clients.tolist(), rows, arrived, strict=True):
-            old = self.rows.get(m, self.initial)
-            self.rows[m] = row.copy() if here.all() else np.where(here[None, :, None], row, old)
+            if m not in self.rows:
+                self.rows[m] = self.initial.copy()
+            jobs = slice(None) if here.all() else here  # a slice: NumPy would make a copy of its own otherwise
+            self.rows[m][:, jobs] = row[:, jobs]
 
     def keep(self, jobs: Array) -> None:
         self.initial = self.initial[:, jobs]
@@ -137,8 +143,8 @@ class FileMemory(ClientMemory):
         except OSError as problem:
             raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
-    def read(self, clients: Array) -> Array:
-        return np.stack([self.of_job(j, clients) for j in range(len(self.paths))], axis=2)
+    def of_clients(self, clients: Array) -> list[Array]:
+        return list(np.stack([self.of_job(j, clients) for j in range(len(self.paths))], axis=2))
 
     def of_job(self, j: int, clients: Array) -> Array:
         rows = np.repeat(self.initial[None, :, j], len(clients), axis=0)
