@@ -91,6 +91,20 @@ def against_fedmid_osp(name: str, repeats: int) -> Timing:
     return timing
 
 
+def one_thread_against_two(dtype: str, repeats: int) -> Timing:
+    """The engine with one thread in the place of the plain loop: 49 jobs of lasso I, per job."""
+    run = composed("task=lasso", f"hparams.dtype={dtype}")
+    rounds = engine_rounds(run.task, problem_of(run), 49, 5, clients=10, batch=10)
+
+    def alone() -> int:
+        numba.set_num_threads(1)
+        done = rounds()
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        return done
+
+    return interleaved(alone, rounds, repeats)
+
+
 class Bare(Task):
     """A task with no metrics of its own, for random data."""
 
@@ -176,6 +190,9 @@ def all_cases() -> list[Case]:
                         targets.get((task, dtype, jobs), ""),
                     )
                 )
+    for dtype in ("float64", "float32"):
+        compare = partial(one_thread_against_two, dtype)
+        cases.append(Case(f"lasso I, 49-grid, per job, {dtype}: one thread against two", compare, "(1.8)"))
     for name in ("zhj", "feddualavg_cv", "scaffold_prox"):
         compare = partial(against_fedmid_osp, name)
         cases.append(Case(f"lasso I, 49-grid, per job, float64: FedMiD-OSP against {name}", compare, "0.8"))

@@ -106,7 +106,7 @@ def sparse_backward(gradient, w, batch, widths, slopes):
 
 
 class Model(Protocol):
-    """What a problem asks of a model; its kernels loop over the jobs."""
+    """What a problem asks of a model; its kernels loop over jobs. Rows of w [J, P] may be longer than P (near.py)."""
 
     gather: ClassVar[Kernel]  # gather(x, rows, coming, vectors) -> batch: rows to be read by so many vectors
     forward: ClassVar[Kernel]  # forward(w, batch, widths) -> scores [J, C, B]

@@ -27,7 +27,7 @@ from fco_cli.problem.regularizers.penalties import L1
 @kernel
 def distances(w, batch, widths):
     """Scores [J, d, B]: sqrt(q_i) (w_i - centre_i). A row holds the centre and then sqrt(q)."""
-    x, rows, size = batch.x, batch.rows, w.shape[1]
+    x, rows, size = batch.x, batch.rows, widths[-1]
     scores = np.empty((w.shape[0], size, rows.shape[0]), w.dtype)
     for j in range(w.shape[0]):
         for b in range(rows.shape[0]):
@@ -38,7 +38,7 @@ def distances(w, batch, widths):
 
 @kernel
 def distances_back(gradient, w, batch, widths, slopes):
-    x, rows, size = batch.x, batch.rows, w.shape[1]
+    x, rows, size = batch.x, batch.rows, widths[-1]
     for j in range(w.shape[0]):
         for b in range(rows.shape[0]):
             for i in range(size):
