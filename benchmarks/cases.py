@@ -70,7 +70,7 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int, peer: bool = False
         plain.feddualavg(clients, start, plain.squared_gradient, prox, evaluate, RATE, 5, per_round=10, batch=10)
         return 5
 
-    rounds = 5 if jobs > 1 else 100
+    rounds = 100 if jobs == 1 else 50 if task == "lasso" else 5
     if peer:
         from benchmarks.jax_peer import rounds_of
 
@@ -84,7 +84,7 @@ def against_fedmid_osp(name: str, repeats: int) -> Timing:
     They differ by tenths, less than what a neighbour on the machine takes from either: CPU time, of one thread.
     """
     run = composed("task=lasso")
-    rounds = partial(engine_rounds, run.task, problem_of(run), 49, 2, clients=10, batch=10)
+    rounds = partial(engine_rounds, run.task, problem_of(run), 49, 10, clients=10, batch=10)
     numba.set_num_threads(1)
     timing = interleaved(rounds(name="fedmid_osp"), rounds(name=name), 3 * repeats, time.process_time)
     numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
@@ -94,7 +94,7 @@ def against_fedmid_osp(name: str, repeats: int) -> Timing:
 def one_thread_against_two(dtype: str, repeats: int) -> Timing:
     """The engine with one thread in the place of the plain loop: 49 jobs of lasso I, per job."""
     run = composed("task=lasso", f"hparams.dtype={dtype}")
-    rounds = engine_rounds(run.task, problem_of(run), 49, 5, clients=10, batch=10)
+    rounds = engine_rounds(run.task, problem_of(run), 49, 50, clients=10, batch=10)
 
     def alone() -> int:
         numba.set_num_threads(1)
