@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
+from fco_cli.problem.near import PANEL
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
 
 
@@ -53,6 +54,19 @@ def quadratic(problem) -> QuadraticRisk:
 
 def passing(problem) -> DataRisk:
     return DataRisk(problem.data, problem.weights, problem.model, problem.loss)
+
+
+@pytest.mark.machine_code
+@pytest.mark.parametrize("features", [1, PANEL - 1, PANEL, 2 * PANEL + 5])
+def test_half_of_a_gram_matrix_gives_the_value(make_problem, features):
+    """By one panel of its columns, or by several."""
+    problem = make_problem(features=features, sizes=(30, 20, 40))
+    w = np.random.default_rng(1).standard_normal((5, problem.layout.size))
+    found = quadratic(problem)(w, gradient=False)
+    assert found.gradient.shape == (0, features + 1)
+    for j in range(5):
+        np.testing.assert_allclose(found.value[j], by_formula(problem, w[j])[0], rtol=1e-12)
+        np.testing.assert_allclose(quadratic(problem)(w).gradient[j], by_formula(problem, w[j])[1], atol=1e-11)
 
 
 @pytest.mark.machine_code
