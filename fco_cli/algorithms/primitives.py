@@ -84,14 +84,6 @@ def subtract(target, source):
 
 
 @kernel
-def assign_difference(target, minuend, subtrahend):
-    """target <- minuend - subtrahend."""
-    for j in range(target.shape[0]):
-        for i in range(target.shape[1]):
-            target[j, i] = minuend[j, i] - subtrahend[j, i]
-
-
-@kernel
 def step_along(target, rate, direction):
     """target <- target - rate * direction, with a rate [J]."""
     for j in range(target.shape[0]):

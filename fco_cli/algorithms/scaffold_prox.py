@@ -11,7 +11,6 @@ from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.primitives import (
     add,
     as_dual,
-    assign_difference,
     descend,
     on_lines,
     subtract,
@@ -22,6 +21,7 @@ from fco_cli.algorithms.rounds import State
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror import assign_difference
 
 
 @dataclass(kw_only=True)

@@ -167,11 +167,11 @@ def farthest(g, geometry, out):
 
 
 @kernel
-def gradient_step(w, gradient, out):
-    """out = w - grad F(w), for all jobs."""
-    for j in prange(w.shape[0]):
-        for i in range(w.shape[1]):
-            out[j, i] = w[j, i] - gradient[j, i]
+def assign_difference(target, minuend, subtrahend):
+    """target <- minuend - subtrahend, for all jobs; their rows may be longer than the target's."""
+    for j in prange(target.shape[0]):
+        for i in range(target.shape[1]):
+            target[j, i] = minuend[j, i] - subtrahend[j, i]
 
 
 @kernel

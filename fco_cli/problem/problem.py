@@ -17,11 +17,11 @@ from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
     Geometry,
+    assign_difference,
     distances,
     dual_in_room,
     dual_is_primal,
     farthest,
-    gradient_step,
     primal_of_all,
     primal_of_stored,
     prox_of_each,
@@ -255,7 +255,7 @@ class Problem:
         for low in range(0, len(w), at_a_time):
             some = slice(low, low + at_a_time)
             moved = np.empty(w[some].shape, gradient.dtype)
-            specialize(gradient_step, parallel=True)(w[some], gradient[some], moved)
+            specialize(assign_difference, parallel=True)(moved, w[some], gradient[some])
             there = self.prox(moved, np.ones(len(moved)), numbers[some])
             specialize(distances, parallel=True)(w[some], there, residuals[some])
         return residuals
