@@ -1,26 +1,30 @@
 """When two runs are the same: THE definition of the same data, the same problem, the same stack and the same run.
 
 Computed once from a typed run and stored in its record; nobody else computes it. What a result does not depend on
-(paths, threads, settings that an algorithm does not use) is left out; the source of the algorithm, of the regularizer
-and of the task is part of it, for a record made by other code is another record.
+(paths, threads, settings that an algorithm does not use) is left out. The code that a run executes is part of it: its
+task, loss, regularizer, mirror map, algorithm, transform and engine with all that they refer to, in this package and in
+the user's modules. A record made by other code is another record.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import hashlib
-import inspect
 import json
-import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from fco_cli.code_digest import Definition, definition_of, digest_of
 
 if TYPE_CHECKING:
     from fco_cli.config.run import Run
 
 RATES = ("client_lr", "server_lr")  # they may vary along the job axis
 ENDING = frozenset(("tolerance", "most_rounds"))  # when rounds=auto ends
+EXECUTION = ("fco_cli.sweeps.runner", "execute")
+PATH_EXECUTION = ("fco_cli.selection.record", "recorded_selection")
+# No number of a result depends on these: the configuration enters by its values.
+WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "problem.kernel_cache")
 
 
 @dataclass(frozen=True)
@@ -37,27 +41,32 @@ class Identity:
 def identity_of(run: Run) -> Identity:
     used = run.algo.uses | (ENDING if run.hparams.until_converged and "rounds" in run.algo.uses else frozenset())
     hparams = {key: value for key, value in asdict(run.hparams).items() if key in used}
-    data = {"task": run.task.identity() | source_of(run.task), "seed": run.seed, "dtype": run.hparams.dtype}
-    kind = {"mirror": asdict(run.mirror) | source_of(run.mirror), "weighting": run.hparams.weighting}
-    psi = asdict(run.regularizer) | source_of(run.regularizer)
-    algo = asdict(run.algo) | source_of(run.algo)
+    unused = packages_not_used(run)
+
+    def described(part: Any) -> dict[str, Any]:
+        return asdict(part) | code_of(part, unused)
+
+    data = {"task": run.task.identity() | code_of(run.task, unused), "seed": run.seed, "dtype": run.hparams.dtype}
+    kind = {"mirror": described(run.mirror), "weighting": run.hparams.weighting}
+    psi, algo = described(run.regularizer), described(run.algo)
     # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
     extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
     if (noise := run.federation.noise) is not None:
         extra["evaluation_noise"] = asdict(noise)
     if run.path is not None:
-        extra["path"] = asdict(run.path) | source_of(run.path)
+        extra["path"] = asdict(run.path)
         psi.pop("strength" if "strength" in psi else "radius", None)  # what it chooses
     common = {
         **data, **kind, **extra,
-        "regularizer": {"kind": run.regularizer.kind} | source_of(run.regularizer),
+        "execution": digest_of(execution_roots(run), (*WITHOUT_NUMBERS, *unused)),
+        "regularizer": {"kind": run.regularizer.kind} | code_of(run.regularizer, unused),
         "algo": {key: value for key, value in algo.items() if key not in run.algo.varying_options()},
         "hparams": {key: value for key, value in hparams.items() if key not in RATES},
     }  # fmt: skip
     whole = {**common, "regularizer": psi, "algo": algo, "hparams": hparams}
     if (transform := run.method.transform).name != "none":  # it is none, too, where an algorithm sends no messages
-        common["transform"] = {"kind": transform.name} | source_of(transform)
-        whole["transform"] = asdict(transform) | source_of(transform)
+        common["transform"] = {"kind": transform.name} | code_of(transform, unused)
+        whole["transform"] = described(transform)
     return Identity(
         data=_digest(data),
         problem=_digest({**data, **kind, "regularizer": psi}),
@@ -67,35 +76,25 @@ def identity_of(run: Run) -> Identity:
     )
 
 
-def source_of(part: object) -> dict[str, str]:
-    """A digest of the modules that a part's class and its ancestors are written in."""
-    kind: Any = type(part)  # a class is hashable, whatever mypy thinks of object's
-    return {"source": _source(kind)}
+def code_of(part: Any, without: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the digest of a part's class, of the classes it holds, and of all code that they refer to."""
+    return {"code": digest_of(tuple(part_classes(part)), (*WITHOUT_NUMBERS, *without))}
 
 
-@functools.cache
-def _source(kind: type) -> str:
-    modules = {ancestor.__module__ for ancestor in kind.__mro__} - {"builtins", "abc"}
-    return _digest([_meaning(module) for module in sorted(modules)])
+def part_classes(part: Any) -> Iterator[type]:
+    """Yield the class of a part and the classes that it looks up by a configured name."""
+    yield type(part)
+    yield from part.bound_classes() if hasattr(part, "bound_classes") else ()
 
 
-@functools.cache
-def _meaning(module: str) -> str:
-    """A module's text without comments, docstrings and layout, none of which changes a result."""
-    try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (OSError, TypeError, KeyError):  # written in a session: it has a name only
-        return module
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            del body[0]
-    return ast.dump(tree)
+def execution_roots(run: Run) -> tuple[Definition, ...]:
+    """Return the functions that turn a run into its record."""
+    return PATH_EXECUTION if run.path is not None else EXECUTION, definition_of(type(run.hparams))
+
+
+def packages_not_used(run: Run) -> tuple[str, ...]:
+    """Return the packages that the text refers to but that this run does not execute."""
+    return () if run.federation.apart else ("federation",)
 
 
 def _digest(content: Any) -> str:

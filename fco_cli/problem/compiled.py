@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.code_digest import content_of
+
 # Reassociation lets sums vectorize; NaN and infinity keep their meaning, divergence is detected by them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-KERNEL_ROOMS = ("problem", "algorithms", "theory")  # of the package: where kernels are written
 # Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
 PARALLEL = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
@@ -57,11 +58,17 @@ class Kernel:
         """Where there is one thread only (NUMBA_NUM_THREADS), plain loops: they compile in a third of the time."""
         return self.parallel and _numba().config.NUMBA_NUM_THREADS > 1
 
+    @functools.cached_property
+    def _content(self) -> str:
+        """A digest of the function and of the globals that it reads; the parts have their own."""
+        return content_of(self.python, set(self.parts))
+
     @property
     def identity(self) -> str:
-        """Names this kernel and all it is made of: the key under which its machine code is cached."""
+        """A digest of this kernel and of all that it is made of: the key under which its machine code is cached."""
         inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
-        return f"{self.python.__module__}.{self.python.__qualname__}{'*' * self._threaded}[{inner}]"
+        text = f"{self.python.__name__} {self._content} {self._threaded} {self.in_order} [{inner}]"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def compilable(self) -> bool:
@@ -74,7 +81,9 @@ class Kernel:
         """The function to call: machine code from the cache, or Python where a part is Python."""
         if not self.compilable:
             return self.as_python
-        compiled = self._compile()
+        from fco_cli.problem.parts import KERNEL
+
+        compiled = self._compile(KERNEL)
         if (folder := _cache_folder()) is not None:
             from fco_cli.problem.kernel_cache import keep
 
@@ -103,12 +112,11 @@ class Kernel:
 
         return self._compile(PART, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-    def _compile(self, prefix: str = "", **options: Any) -> Any:
+    def _compile(self, prefix: str, **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
         text = self._bind(parts | _of_the_machine() | ({"prange": numba.prange} if self._threaded else {}))
-        # Numba names its cache files after the function alone; two specializations must not share one.
-        text.__qualname__ = f"{prefix}{self.python.__name__}_{hashlib.sha256(self.identity.encode()).hexdigest()[:16]}"
+        text.__qualname__ = f"{prefix}{self.python.__name__}_{self.identity}"  # names the file in the cache
         parallel = PARALLEL if self._threaded else False
         fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
         options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
@@ -168,8 +176,9 @@ def _numba() -> Any:
     """Numba, imported late because it is slow to import."""
     import numba
 
-    from fco_cli.problem.parts import optimize_only_whole_kernels
+    from fco_cli.problem.parts import check_numba, optimize_only_whole_kernels
 
+    check_numba(numba.__version__)
     optimize_only_whole_kernels()
     return numba
 
@@ -185,19 +194,10 @@ def _of_the_machine() -> dict[str, Any]:
 
 @functools.cache
 def _cache_folder() -> Path | None:
-    """Where machine code is kept; None: it is compiled for this process only.
-
-    Numba notices a change only in the file of the function itself; a folder per source version keeps machine
-    code from outliving a change in a part.
-    """
+    """Return the folder of cached machine code; None if there is none: code is compiled for this process only."""
     from fco_cli.problem.kernel_cache import kernel_folder
 
-    package = Path(__file__).parents[1]
-    sources = sorted(path for room in KERNEL_ROOMS for path in (package / room).rglob("*.py"))
-    version = hashlib.sha256(
-        _numba().__version__.encode() + b"".join(path.read_bytes() for path in sources)
-    ).hexdigest()
-    return kernel_folder(version[:16])
+    return kernel_folder()
 
 
 def set_threads(count: int) -> None:

@@ -1,45 +1,50 @@
-"""Where compiled kernels are kept on disk: in a folder that only we can write, in files that carry a checksum.
+"""Compiled kernels on disk: one file per kernel, signature and processor, named by a digest of all three.
 
-Numba's cache files are pickles, and reading a pickle executes it: a folder in which somebody else may have put files
-is refused, and kernels are then compiled in memory, for this process alone. A power failure leaves files empty, half
-or full of zeros: such a file counts as absent, and its kernel is compiled again.
+A file's name contains the digest of the kernel's whole content (`Kernel.identity`), so that edited code is never found
+under the old name, and an edit elsewhere discards nothing. Files are pickles, and reading a pickle executes it: a folder
+into which another user could write is refused, and kernels are then compiled in memory, for this process alone. Files
+end with a checksum: one that a power failure left empty or incomplete counts as absent, and its kernel is compiled again.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import io
 import logging
 import os
-import shutil
+import pickle
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from numba import config
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
+import llvmlite
+import numba
+from numba.core.caching import _Cache as CacheProtocol
+from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 
-from fco_cli.files import cache_folder
+from fco_cli.errors import UserError
+from fco_cli.files import cache_folder, write_atomically
 from fco_cli.private_folder import why_unsafe
 
 log = logging.getLogger(__name__)
 
 SHA256_BYTES = 32
+SUFFIX = ".kernel"
+DAYS_KEPT = 30  # since the last use
+COMPILER = ("compiled.py", "parts.py", "lanes.py", "kernel_cache.py")  # how kernels become machine code
 
 
-def kernel_folder(version: str) -> Path | None:
-    """The folder for the machine code of a version of the sources; None where there is no safe and writable one."""
+def kernel_folder() -> Path | None:
+    """Return the folder of cached machine code; None where there is no safe and writable one."""
     home = cache_folder("kernels")
     try:
         for place in (home.parent, home):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(os.path.realpath(home)) / version  # no link on the way can be changed under our hands
-        if not folder.exists():
-            _forget_old_versions(folder.parent)
-            folder.mkdir(mode=0o700, exist_ok=True)
+        folder = Path(os.path.realpath(home))  # resolved once: no link on the way can be exchanged later
         if reason := why_unsafe(folder):
             log.warning("%s is not used, and kernels are compiled at every start: %s", folder, reason)
             return None
@@ -48,73 +53,78 @@ def kernel_folder(version: str) -> Path | None:
         return None
 
 
-def _forget_old_versions(home: Path, days: float = 30) -> None:
-    for folder in home.glob("*"):
-        if time.time() - folder.stat().st_mtime > days * 86400:
-            shutil.rmtree(folder, ignore_errors=True)
+@functools.cache
+def _compiler_version() -> str:
+    """Return a digest of what turns a kernel into machine code, apart from the kernel."""
+    sources = [(Path(__file__).parent / name).read_bytes() for name in COMPILER]
+    versions = f"{sys.version} {numba.__version__} {llvmlite.__version__}"
+    return hashlib.sha256(b"".join([versions.encode(), *sources])).hexdigest()
+
+
+def _remove_unused(folder: Path) -> None:
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > DAYS_KEPT * 86400:
+                path.unlink()
 
 
 def keep(compiled: Any, folder: Path) -> None:
-    """Let a Numba function load its machine code from the folder and save it there, as cache=True does elsewhere."""
-    config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    compiled._compilation_chain_init_hook = _nothing
-    with suppress(RuntimeError):  # the folder has gone or the disk is full: Numba found no place for its files
-        compiled._cache = _Cache(compiled.py_func)
+    """Let a Numba function load its machine code from the folder and save it there."""
+    compiled._compilation_chain_init_hook = _skip_entry_points
+    compiled._cache = KernelCache(compiled.py_func.__qualname__, folder)
 
 
-def _nothing() -> None:
-    """In the place of Numba's search through all that is installed for types of other packages: kernels have none."""
+def _skip_entry_points() -> None:
+    """Replace Numba's search for extensions among all installed packages: kernels use none."""
 
 
-class _OurFolderOnly(CompileResultCacheImpl):
-    """Numba would go on to other folders where ours fails, and those nobody has looked at."""
+class KernelCache(CacheProtocol):
+    """The cached machine code of one kernel, as Numba's dispatcher expects it."""
 
-    _locator_classes = [UserProvidedCacheLocator]  # noqa: RUF012 - Numba's own word for it
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
 
+    @property
+    def cache_path(self) -> str:
+        return str(self.folder)
 
-class _Cache(FunctionCache):
-    """Numba's cache of one function, in files with a checksum; a full disk is no obstacle."""
+    def enable(self) -> None:
+        """Nothing to do: the cache is always enabled."""
 
-    _impl_class = _OurFolderOnly
+    def disable(self) -> None:
+        """Nothing to do: the cache is always enabled."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
-        self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, stamp)
+    def flush(self) -> None:
+        """Nothing to do: a file that does not fit is never found."""
+
+    def _path(self, signature: Any, codegen: Any) -> Path:
+        key = f"{_compiler_version()} {signature} {codegen.magic_tuple()}"
+        return self.folder / f"{self.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}{SUFFIX}"
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """As Numba does it, but without all that only compiling needs, whose import takes as long as a short run."""
-        rtsys.initialize(target)  # what machine code calls to have memory
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(signature, target)
+        """Return the compiled function for a signature; None if it is not cached.
+
+        `target.refresh()`, which Numba would call, imports what only compiling needs: as long as a short run takes.
+        """
+        rtsys.initialize(target)  # memory management for machine code
+        path = self._path(signature, target.codegen())
+        try:
+            content = path.read_bytes()
+            if time.time() - path.stat().st_mtime > 86400:
+                os.utime(path)  # in use
+        except OSError:
+            return None
+        body, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
+        if hashlib.sha256(body).digest() != checksum:
+            return None
+        return CompileResult._rebuild(target, *pickle.loads(body))
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        with suppress(OSError):
-            super().save_overload(signature, compiled)
-
-
-class _CheckedFiles(IndexDataCacheFile):
-    """The checksum stands at a file's end, where unpickling does not look."""
-
-    def _load_index(self) -> dict[Any, str]:
-        return super()._load_index() if _is_whole(Path(self._index_path)) else {}
-
-    def _load_data(self, name: str) -> Any:
-        if not _is_whole(Path(self._data_path(name))):
-            raise FileNotFoundError(name)  # Numba then compiles and writes the file anew
-        return super()._load_data(name)
-
-    @contextmanager
-    def _open_for_write(self, path: str) -> Iterator[io.BytesIO]:
-        with super()._open_for_write(path) as file:
-            content = io.BytesIO()
-            yield content
-            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return False
-    return hashlib.sha256(content[:-SHA256_BYTES]).digest() == content[-SHA256_BYTES:]
+        """Store a compiled function; a full disk or a missing folder costs time only."""
+        if compiled.library.has_dynamic_globals:
+            return  # refers to addresses of this process
+        path = self._path(signature, compiled.codegen)
+        body = dumps(compiled._reduce())
+        with suppress(OSError, UserError):
+            _remove_unused(self.folder)
+            write_atomically(path, body + hashlib.sha256(body).digest(), flush=False)

@@ -68,6 +68,11 @@ class Tabular(Task):
         idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
         return {key: value for key, value in super().identity().items() if key not in idle}
 
+    def bound_classes(self) -> Iterable[type]:
+        """Return the classes that the configuration names: the loss, or all losses where the labels decide."""
+        losses = all_losses()
+        return losses.values() if self.loss == "auto" else (losses[self.loss],)
+
     @property
     @abstractmethod
     def columns(self) -> Columns:

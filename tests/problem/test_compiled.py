@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from numba.core.caching import IndexDataCacheFile
 
 from fco_cli.problem.compiled import is_finite, kernel, specialize
 from fco_cli.problem.kernel_cache import keep, kernel_folder
+from fco_cli.problem.parts import KERNEL
 
 pytestmark = pytest.mark.machine_code
 
@@ -168,7 +168,7 @@ def run_script(home):
 def test_machine_code_from_the_cache_gives_the_bits_of_fresh_code(tmp_path):
     """Also where a part was compiled and cached on its own before, in another process."""
     fresh = run_script(tmp_path)
-    cached = sorted((tmp_path / "fco" / "kernels").rglob("*.nbc"))
+    cached = sorted((tmp_path / "fco" / "kernels").rglob("*.kernel"))
     assert len(cached) == 2  # one text, two specializations, two entries
     before = [path.stat().st_mtime_ns for path in cached]
     assert run_script(tmp_path) == fresh
@@ -187,7 +187,7 @@ def is_finite_in(home, **changes):
 
 
 def kernel_files(home):
-    return {path: path.stat().st_mtime_ns for path in home.rglob("*.nb?")}
+    return {path: path.stat().st_mtime_ns for path in home.rglob("*.kernel")}
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
@@ -200,20 +200,19 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
 
 def call_anew(folder):
     """As a new process does: nothing compiled yet, only what the folder holds."""
-    compiled = double._compile()
+    compiled = double._compile(KERNEL)
     keep(compiled, folder)
     assert compiled(2.0) == 4.0
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("damage", ["empty", "half", "zeros", "a block of zeros", "one bit", "gone"])
-def test_a_damaged_file_is_dropped_and_its_kernel_compiled_again(tmp_path, suffix, damage):
+def test_a_damaged_file_is_dropped_and_its_kernel_compiled_again(tmp_path, damage):
     """As a power failure leaves them; a block of zeros or a changed bit would run as machine code."""
     call_anew(tmp_path)
     whole = kernel_files(tmp_path)
     call_anew(tmp_path)
     assert kernel_files(tmp_path) == whole  # only read
-    (path,) = [path for path in whole if path.suffix == suffix]
+    (path,) = whole
     content = path.read_bytes()
     middle = len(content) // 2
     damaged = {
@@ -236,7 +235,7 @@ def test_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(IndexDataCacheFile, "_open_for_write", full)
+    monkeypatch.setattr("fco_cli.files.write_all", full)
     call_anew(tmp_path)
     assert kernel_files(tmp_path) == {}
     call_anew(tmp_path / "gone")  # as a disk on which not even a folder can be made
@@ -252,7 +251,7 @@ NOBODY = 65534
 
 @only_root
 def test_a_folder_of_somebody_else_is_never_read(tmp_path):
-    """Numba's index is a pickle, and reading a pickle executes it: here it leaves a file behind."""
+    """A file in the cache is a pickle, and reading a pickle executes it: here it leaves a file behind."""
     home, proof = tmp_path / "home", tmp_path / "executed"
 
     def plant():
@@ -262,7 +261,7 @@ def test_a_folder_of_somebody_else_is_never_read(tmp_path):
 
     is_finite_in(home)
     plant()
-    is_finite_in(home)
+    subprocess.run([sys.executable, "-c", FINITE], env={**os.environ, "XDG_CACHE_HOME": str(home)}, capture_output=True)
     assert proof.exists()  # in a folder of ours it works: whoever can write there could do anything
     proof.unlink()
     plant()
@@ -294,14 +293,14 @@ def behind_a_link(folder):
 
 
 @only_root
-@pytest.mark.parametrize("place", ["fco/kernels/version", "fco/kernels", "fco", ""])
+@pytest.mark.parametrize("place", ["fco/kernels", "fco", ""])
 @pytest.mark.parametrize("give", [to_nobody, to_all, to_a_group, behind_a_link])
 def test_a_folder_into_which_others_can_write_is_refused(tmp_path, monkeypatch, caplog, give, place):
     home = tmp_path / "home"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    assert kernel_folder("version") == home / "fco" / "kernels" / "version"
+    assert kernel_folder() == home / "fco" / "kernels"
     give(home / place)
-    assert kernel_folder("version") is None
+    assert kernel_folder() is None
     assert "kernels are compiled at every start" in caplog.text
 
 
@@ -313,9 +312,9 @@ def test_what_is_ours_alone_is_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     old_mask = os.umask(0)
     try:
-        folder = kernel_folder("version")
+        folder = kernel_folder()
     finally:
         os.umask(old_mask)
-    assert folder == tmp_path / "disk" / "fco" / "kernels" / "version"
+    assert folder == tmp_path / "disk" / "fco" / "kernels"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert caplog.text == ""

@@ -92,6 +92,10 @@ class Blockwise(Regularizer):
             chain = record({"first": one, "others": chain})
         return chain
 
+    def bound_classes(self) -> list[type]:
+        """Return the classes that the configuration names."""
+        return [type(one) for one in self.pieces.values()]
+
     def piece_of(self, name: str) -> int:
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which has no psi
 
