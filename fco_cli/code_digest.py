@@ -34,8 +34,8 @@ PACKAGE = Path(__file__).parent
 PACKAGE_LOADED = time.time()  # about when this process loaded the package
 # These print, check input and write files; no number of a result depends on them.
 WITHOUT_NUMBERS = ("errors", "files", "progress", "memory_limit", "private_folder", "help", "code_digest")
-CACHE_VERSION = b"fco code digests 1\n"
 MOST_CACHED = 4000  # modules
+SHA256_BYTES = 32
 
 Definition = tuple[str, str]  # module and name; the name "*" is a module's statements that define nothing
 
@@ -182,7 +182,11 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-# Parsed modules are kept on disk under the digest of their bytes: a function of nothing else, so never out of date.
+# Parsed modules are kept on disk under the digest of their bytes. They depend on those bytes and on this module only.
+
+
+def _own_source() -> bytes:
+    return Path(__file__).read_bytes()
 
 
 class _ParsedModules:
@@ -210,12 +214,8 @@ class _ParsedModules:
             if why_unsafe(self.path.parent):
                 return {}
             content = self.path.read_bytes()
-            head, checksum, body = (
-                content[: len(CACHE_VERSION)],
-                content[len(CACHE_VERSION) :][:32],
-                content[len(CACHE_VERSION) + 32 :],
-            )
-            if head != CACHE_VERSION or hashlib.sha256(body).digest() != checksum:
+            checksum, body = content[:SHA256_BYTES], content[SHA256_BYTES:]
+            if hashlib.sha256(_own_source() + body).digest() != checksum:
                 return {}
             return msgspec.msgpack.decode(body, type=dict[str, Module])
         except (OSError, msgspec.MsgspecError):
@@ -230,8 +230,8 @@ class _ParsedModules:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not why_unsafe(self.path.parent):
-                content = CACHE_VERSION + hashlib.sha256(body).digest() + body
-                write_atomically(self.path, content, flush=False)
+                checksum = hashlib.sha256(_own_source() + body).digest()
+                write_atomically(self.path, checksum + body, flush=False)
         except (OSError, UserError) as problem:
             log.debug("%s", problem)
 
@@ -269,16 +269,19 @@ def _is_foreign(top: str) -> bool:
     if top in sys.stdlib_module_names and top != "__main__":
         return True
     loaded = sys.modules.get(top)
-    origin = getattr(loaded, "__file__", None)
-    if loaded is None:
+    if loaded is not None:
+        places = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", [])]
+    else:
         try:
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
-            return True
-        if spec is None:
-            return True
-        origin = spec.origin or next(iter(spec.submodule_search_locations or []), None)
-    return origin is None or bool({"site-packages", "dist-packages"} & set(Path(origin).parts))
+            spec = None
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
+    return any({"site-packages", "dist-packages"} & set(Path(place).parts) for place in places if place)
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 @functools.cache
@@ -286,7 +289,7 @@ def _module(name: str) -> Module | None:
     path = _path_of(name)
     if path is None:
         return None
-    source = path.read_bytes()
+    source = _read(path)
     _check_loaded(name, path, source)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     return _parsed_modules.get(source, package)
@@ -297,7 +300,7 @@ def _check_loaded(name: str, path: Path, source: bytes) -> None:
     module = sys.modules.get(name)
     if module is None or (path.is_relative_to(PACKAGE) and path.stat().st_mtime < PACKAGE_LOADED):
         return
-    codes = {code.co_qualname: code for code in _codes(compile(source, str(path), "exec"))}
+    codes = {code.co_qualname: code for code in _codes(compile(source, str(path), "exec", dont_inherit=True))}
     constants = {
         target.id: node.value.value
         for node in ast.parse(source).body

@@ -1,9 +1,9 @@
 """Compiled kernels on disk: one file per kernel, signature and processor, named by a digest of all three.
 
-A file's name contains the digest of the kernel's whole content (`Kernel.identity`), so that edited code is never found
-under the old name, and an edit elsewhere discards nothing. Files are pickles, and reading a pickle executes it: a folder
-into which another user could write is refused, and kernels are then compiled in memory, for this process alone. Files
-end with a checksum: one that a power failure left empty or incomplete counts as absent, and its kernel is compiled again.
+A file's name contains the digest of the kernel's whole content (`Kernel.identity`): edited code is never found under
+the old name, and an edit elsewhere discards nothing. Files are pickles, and reading a pickle executes it: a folder into
+which another user could write is refused, and kernels are then compiled in memory, for this process alone. Files end
+with a checksum: an empty or incomplete file, as a power failure leaves it, counts as absent.
 """
 
 from __future__ import annotations

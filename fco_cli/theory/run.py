@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.algorithms import all_algorithms
+from fco_cli.code_digest import digest_of
 from fco_cli.problem.compiled import set_threads
 from fco_cli.simulation.record import Record, write_atomically
 from fco_cli.theory.figure import draw
@@ -22,8 +24,9 @@ log = logging.getLogger(__name__)
 def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[str, Any]:
     """The result, new or as found; `result.json` is written last, as in every record."""
     record = Record(folder)
+    code = digest_of((check, draw, summarize, *all_algorithms().values()))
     with record.lock(wait=True):  # a second command waits, then finds the result
-        if not force and (result := record.result()) and result.get("config") == config:
+        if not force and (result := record.result()) and (result.get("config"), result.get("code")) == (config, code):
             log.info("already done (force=true runs it again)")
             return result
         set_threads(1)  # a step here is microseconds: threads would only wait for each other
@@ -43,6 +46,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
             "table": [header, *body],
             "seconds": round(time.monotonic() - started, 1),
             "config": config,
+            "code": code,
         }
         write_atomically(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
-import textwrap
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
 
+from fco_cli import code_digest
+from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.config import Run, register
-from fco_cli.config.identity import _meaning, source_of
+from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
+from fco_cli.errors import UserError
+from fco_cli.problem.losses import all_losses
+from fco_cli.problem.regularizers import all_regularizers
+from fco_cli.selection.record import recorded_selection
+from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.runner import execute
 
 SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
 
@@ -102,28 +117,187 @@ def test_a_solver_has_no_rates(identity):
     assert identity("algo=optimum") == identity("algo=optimum", *rates)
 
 
-def test_other_code_is_another_run(tmp_path, monkeypatch):
-    """A user edits her algorithm and runs it again: comments and layout do not count, a number does."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    text = '''
-    class Mine:
-        """Says what it does."""
-        def step(self):
-            return 1  # the step
-    '''
+# The identity of a run must cover the code that it executes: all of it is compared with what a profiler sees.
 
-    def digest(source):
-        (tmp_path / "my_algorithm.py").write_text(textwrap.dedent(source))
-        for cached in (_meaning,):
-            cached.cache_clear()
-        sys.modules.pop("my_algorithm", None)
-        import linecache
 
-        linecache.clearcache()
-        import my_algorithm
+class Silent:
+    """An observer that ignores everything."""
 
-        return source_of(my_algorithm.Mine())
+    def on_start(self, runs, rounds): ...
 
-    first = digest(text)
-    assert digest(text.replace("Says what it does", "Says more").replace("# the step", "")) == first
-    assert digest(text.replace("return 1", "return 2")) != first
+    def on_round(self, simulation): ...
+
+    def on_outcome(self, outcome): ...
+
+
+def covered(run):
+    """The definitions that the identity of a run depends on."""
+    parts = (run.task, run.algo, run.regularizer, run.mirror, run.method.transform)
+    classes = [code_digest.definition_of(kind) for part in parts for kind in part_classes(part)]
+    return set(code_digest.reachable([*execution_roots(run), *classes], (*WITHOUT_NUMBERS, *packages_not_used(run))))
+
+
+def executed(work):
+    """The definitions of the package that are executed, as (module, top-level name)."""
+    seen = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(code_digest.PACKAGE)):
+            seen.add((frame.f_code.co_filename, frame.f_code.co_qualname.split(".")[0]))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    base = code_digest.PACKAGE
+    names = ((".".join(("fco_cli", *Path(file).relative_to(base).with_suffix("").parts)), name) for file, name in seen)
+    return {(module.removesuffix(".__init__"), name) for module, name in names if not name.startswith("<")}
+
+
+EXEMPT = tuple(f"fco_cli.{name}" for name in (*code_digest.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
+
+
+def check_coverage(run):
+    work = (lambda: recorded_selection(run, Stop())) if run.path else (lambda: execute([run], Silent(), Stop()))
+    missing = executed(work) - covered(run)
+    assert not {(module, name) for module, name in missing if not module.startswith(EXEMPT)}
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """A run of these overrides on a small table or a small synthetic problem."""
+    register()
+    folder = tmp_path_factory.mktemp("table")
+    random = np.random.default_rng(0)
+    x, client = random.standard_normal((30, 3)), np.repeat([0, 1, 2], 10)
+    np.savez(folder / "own.npz", x=x, y=np.tile([0, 1], 15), client=client)
+    np.savez(
+        folder / "times.npz", x=x, y=random.exponential(size=30) + 0.1, event=np.tile([1, 1, 0], 10), client=client
+    )
+
+    def of(*overrides):
+        with initialize_config_module("fco_cli.conf", version_base="1.3"):
+            config = compose(
+                "config", overrides=[*FEW, *overrides, f"output_dir={folder / str(len(os.listdir(folder)))}"]
+            )
+        return Run.of(config)
+
+    of.table, of.times = f"task.path={folder}/own.npz", f"task.path={folder}/times.npz"
+    return of
+
+
+FEW = ["hparams.rounds=1", "hparams.local_epochs=1", "hparams.client_lr=0.001", "hparams.clients_per_round=3"]
+SMALL_MATRIX = ["task=nuclear", "task.dimension=3", "task.rank=1", "task.clients=3", "task.samples=6"]
+TINY = ["task=lasso", "task.dimension=6", "task.ones=2", "task.clients=3", "task.samples=6"]
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_the_identity_covers_the_code_of_every_algorithm(make, name):
+    for psi in ("l1", "l1_ball", "none"):
+        with suppress(UserError):
+            return check_coverage(make(*TINY, f"algo={name}", f"regularizer={psi}"))
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", all_transforms())
+def test_the_identity_covers_the_code_of_every_transform(make, name):
+    check_coverage(make(*TINY, f"transform={name}"))
+
+
+@pytest.mark.parametrize("name", [name for name in all_losses() if name != "cox"])
+def test_the_identity_covers_the_code_of_every_loss(make, name):
+    check_coverage(make("task=custom", f"task.loss={name}", make.table))
+
+
+NUMBERS = {"l0_ball": ["regularizer.nonzeros=2"], "group_lasso": ["regularizer.group_size=2"]}
+BLOCKS = "{weights: {name: elastic_net, strength: 0.1, l2_strength: 0.1}}"
+
+
+@pytest.mark.parametrize("name", all_regularizers())
+def test_the_identity_covers_the_code_of_every_regularizer(make, name):
+    chosen = [f"regularizer={name}", *NUMBERS.get(name, [])]
+    if name == "blockwise":
+        chosen.append(f"++regularizer.blocks={BLOCKS}")
+    task = SMALL_MATRIX if name.startswith("nuclear") else TINY
+    check_coverage(make(*task, *chosen))
+
+
+@pytest.mark.parametrize("name", ["mixture", "piecewise", "monotone", "group_sparse"])
+def test_the_identity_covers_the_code_of_tasks(make, name):
+    check_coverage(make(f"task={name}"))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["digits", "fmri_sim"])
+def test_the_identity_covers_the_code_of_larger_tasks(make, name):
+    check_coverage(make(f"task={name}"))
+
+
+@pytest.mark.ci
+def test_the_identity_covers_the_code_of_a_path(make):
+    check_coverage(
+        make("experiment=path", "task=custom", "task.loss=logistic", make.table, "path.strengths=2", "path.folds=2")
+    )
+
+
+# One statement is added to a definition of each kind of module.
+EDITS = {
+    "loss": ("problem/losses.py", "Logistic", {"logistic", "path"}),
+    "another loss": ("problem/losses.py", "Poisson", set()),
+    "model": ("problem/models.py", "Linear", {"logistic", "path", "lasso"}),
+    "aggregation": ("algorithms/aggregate.py", None, {"logistic", "path", "lasso"}),
+    "local steps": ("problem/descent.py", None, {"logistic", "path", "lasso"}),
+    "objective": ("problem/risk.py", None, {"logistic", "path", "lasso"}),
+    "preparation": ("federated_data/preparation.py", "Preparation", {"logistic", "path"}),
+    "decomposition": ("problem/regularizers/singular.py", None, {"path"}),
+    "engine": ("simulation/engine.py", "Simulation", {"logistic", "path", "lasso"}),
+    "record": ("simulation/record.py", "_means_of_last_rounds", {"logistic", "path", "lasso"}),
+    "cross-validation": ("selection/select.py", None, {"path"}),
+    "algorithm": ("algorithms/feddualavg.py", "FedDualAvg", {"logistic", "lasso"}),
+    "another algorithm": ("algorithms/fedfw.py", "FedFW", set()),
+    "report": ("reporting/tables.py", None, set()),
+    "sites": ("federation/sites.py", None, set()),
+}
+
+
+def edited(source, name):
+    """The source with a statement added to the first function of a definition; None: to every function."""
+    tree = ast.parse(source)
+    tops = [node for node in tree.body if name is None or getattr(node, "name", None) == name]
+    functions = [node for top in tops for node in ast.walk(top) if isinstance(node, ast.FunctionDef)]
+    assert functions
+    for function in functions[: None if name is None else 1]:
+        function.body.append(ast.parse("edited = 1").body[0])
+    return ast.unparse(ast.fix_missing_locations(tree)).encode()
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypatch, kind):
+    file, name, noticed_by = EDITS[kind]
+    logistic = ["task=custom", "task.loss=logistic", make.table]
+    runs = {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
+    before = {key: run.identity.run for key, run in runs.items()}
+    original = code_digest._read
+
+    def read(path):
+        return edited(original(path), name) if path == code_digest.PACKAGE / file else original(path)
+
+    monkeypatch.setattr(code_digest, "_read", read)
+    monkeypatch.setattr(code_digest, "_check_loaded", lambda *_: None)
+    try:
+        forget()
+        after = {key: replace(run).identity.run for key, run in runs.items()}
+    finally:
+        monkeypatch.undo()
+        forget()
+    assert {key for key in runs if before[key] != after[key]} == noticed_by
+    assert {key: replace(run).identity.run for key, run in runs.items()} == before
+
+
+def forget():
+    """As a new process starts."""
+    code_digest._module.cache_clear()
+    code_digest.digest_of.cache_clear()

@@ -12,6 +12,7 @@ from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.theory.figure import draw
 from fco_cli.theory.instance import Instance
 from fco_cli.theory.measure import cohort_of, method, tracer, watch
+from fco_cli.theory.run import check_theorems
 from fco_cli.theory.statements import (
     PERTURBED,
     STABILITY_2,
@@ -201,3 +202,17 @@ def test_figure_and_tables_are_made(findings):
 def test_wrong_grids_are_refused_by_name(change, words):
     with pytest.raises(UserError, match=words.replace(".", r"\.")):
         replace(GRID, **change)
+
+
+def test_a_result_of_other_code_or_configuration_is_not_reused(tmp_path, monkeypatch):
+    grid = replace(GRID, rounds=[2], steps=[1], clients=[2], rates=[0.25], seeds=1)
+    checks = []
+    monkeypatch.setattr("fco_cli.theory.run.check", lambda *given: checks.append(1) or check(*given))
+    first = check_theorems(grid, "a: 1", tmp_path, force=False)
+    assert check_theorems(grid, "a: 1", tmp_path, force=False) == first
+    assert len(checks) == 1
+    check_theorems(grid, "a: 2", tmp_path, force=False)
+    assert len(checks) == 2
+    monkeypatch.setattr("fco_cli.theory.run.digest_of", lambda roots: "edited")
+    check_theorems(grid, "a: 2", tmp_path, force=False)
+    assert len(checks) == 3
