@@ -50,6 +50,14 @@ def problem_of(run: Run) -> Problem:
     return _problem(_Keyed(run, f"{run.identity.data} {kind}"))
 
 
+def checked_problem_of(run: Run) -> Problem:
+    """Return `problem_of` the run, or raise UserError if its clients or batches do not fit the run."""
+    problem = problem_of(run)
+    run.check_clients(problem.data.clients)
+    run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
+    return problem
+
+
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
     return automatic_rate_for(keyed.run, problem_of(keyed.run))

@@ -30,7 +30,7 @@ from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import estimate_smoothness, larger_server_lr, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import client_lr_of, problem_of, setup_of, varying_of
+from fco_cli.sweeps.problems import checked_problem_of, client_lr_of, setup_of, varying_of
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +114,9 @@ def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
     """
     # One thread for each of the two sums: the limit is the process's, and each alone would lift it for the other.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as beside:
-        building = beside.submit(problem_of, run)
+        building = beside.submit(checked_problem_of, run)
         set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
         problem = building.result()
-        run.check_clients(problem.data.clients)
-        run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
         beside.submit(lambda: problem.risk)
         beside.submit(lambda: problem.validation)
         smoothness = None
