@@ -172,8 +172,10 @@ def chosen_runs(results: Results) -> Results:
         cells = [cell for choice in choices for cell in ([choice.best] if choice.best else choice.cells)]
         return replace(study, runs=[run for cell in cells for run in cell.runs])
 
-    kinds = ("studies", "search", "leaderboard")
-    return replace(results, **{kind: [chosen(study) for study in getattr(results, kind)] for kind in kinds})
+    studies, search, leaderboard = (
+        [chosen(study) for study in kind] for kind in (results.studies, results.search, results.leaderboard)
+    )
+    return replace(results, studies=studies, search=search, leaderboard=leaderboard)
 
 
 def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
