@@ -18,7 +18,6 @@ from fco_cli.algorithms import Varying
 from fco_cli.algorithms.baselines import Optimum
 from fco_cli.config import Run
 from fco_cli.errors import UserError
-from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
@@ -74,11 +73,13 @@ def _ratio(above: float, below: float) -> float:
 
 
 def estimate_constants(run: Run, problem: Problem) -> Constants:
+    """Return the constants of a problem whose rows are in this process, estimated from a sample of its clients."""
     if not (problem.model.convex and problem.regularizer.convex):
         raise UserError("the theorems are about convex problems; this task, regularizer pair is not")
     hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
-    sample = _some_clients(problem, random.permutation(problem.data.clients)[:CLIENTS])
+    chosen = random.permutation(problem.data.clients)[:CLIENTS]
+    sample = replace(problem, data=problem.data.take(np.isin(problem.data.owners, chosen)))
     start, near = sample.initial_models(psi), Optimum(tolerance=NEAR)
     solver = near.bind(sample, Varying.in_rates(near, run.regularizer, np.ones(1), np.ones(1)))
     optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
@@ -103,13 +104,6 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
         rounds=hparams.last_round,
         clients=min(hparams.sampled(problem.data.clients), problem.data.clients),
     )
-
-
-def _some_clients(problem: Problem, chosen: Array) -> Problem:
-    parts = [problem.data.client(m) for m in chosen]
-    ends = np.cumsum([len(part.y) for part in parts])
-    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    return replace(problem, data=ClientData(x, y, np.append(0, ends).astype(np.int64)))
 
 
 def _divergence(problem: Problem, w: Array, start: Array) -> float:

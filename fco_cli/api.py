@@ -101,16 +101,20 @@ def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFra
 def plot(
     results: Results | pd.DataFrame, x: str = "round", y: str = "objective", by: str = "algo", ax: Axes | None = None
 ) -> Axes:
-    """A line for every value of `by`: the median of `y` over the runs that share `x` (seeds, say), in a band of their
-    range. Any number of a table may be `x` or `y`; of Results it is the table of rounds where `x` is measured by round.
+    """Draw a line for every value of `by`: the median of `y` over the runs that differ in their seed only, in a band of
+    their range. Of Results each algorithm has its chosen learning rates and options, as in a report, unless `x` or
+    `by` is one of these; other settings that differ make lines of their own. Any number of a table may be `x` or `y`;
+    of Results it is the table of rounds where `x` is measured by round.
     """
     from matplotlib import pyplot
 
-    from fco_cli.reporting.lines import check_columns, draw_lines
+    from fco_cli.reporting.lines import check_columns, compares_rates, draw_lines
+    from fco_cli.reporting.select import chosen_runs
     from fco_cli.reporting.studies import Results
 
     if isinstance(results, Results):
         by_round = any(x in run.curves for study in results.every_study for run in study.runs)
+        results = results if compares_rates(x, by) else chosen_runs(results)
         results = results.rounds() if by_round else results.table()
     with as_python_errors():
         check_columns(results, x, y, by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +10,10 @@ import pytest
 
 from fco_cli.advice import Constants, estimate_constants, paper_grid
 from fco_cli.errors import UserError
+from fco_cli.problem.data import ClientData, SparseRows
+from fco_cli.problem.losses import all_losses
+from fco_cli.problem.models import Linear, SparseLinear
+from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.cardinality import L0
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.hparams import Hparams
@@ -68,3 +72,43 @@ def test_without_noise_or_heterogeneity_only_smoothness_limits():
 
 def test_the_paper_s_grid_comes_from_the_configuration():
     assert paper_grid() == [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1]
+
+
+def constants_of(data: ClientData, model: Linear | SparseLinear, loss: str = "logistic", batch_size: int = 99):
+    problem = Problem(data, model, all_losses()[loss](), L1(strength=0.02))
+    hparams = Hparams(
+        client_lr=0.1, server_lr=1.0, rounds=5, clients_per_round=3, batch_size=batch_size, local_epochs=1
+    )
+    return estimate_constants(SimpleNamespace(hparams=hparams, regularizer=problem.regularizer, seed=0), problem)
+
+
+@pytest.fixture
+def labeled(make_problem):
+    """Clients of 7, 4 and 9 rows; a third of the features' entries is 0."""
+    data = make_problem(loss="logistic").data
+    x = np.where(np.random.default_rng(1).random(data.x.shape) < 1 / 3, 0.0, data.x)
+    return replace(data, x=x)
+
+
+def test_sparse_rows_have_the_constants_of_dense_ones(labeled):
+    x = labeled.x
+    starts = np.append(0, np.cumsum((x != 0).sum(axis=1)))
+    stored = SparseRows(x[x != 0], np.nonzero(x)[1].astype(np.int32), starts, x.shape[1])
+    dense = constants_of(labeled, Linear(6), batch_size=3)
+    sparse = constants_of(replace(labeled, x=stored), SparseLinear(6), batch_size=3)
+    for name, value in asdict(dense).items():
+        # the power iteration starts from other vectors, and ends below L
+        assert getattr(sparse, name) == pytest.approx(value, rel=0.05 if name == "smoothness" else 1e-9), name
+
+
+def test_a_weight_of_two_has_the_constants_of_a_row_that_is_there_twice(labeled):
+    """With whole clients as batches, whose gradients do not depend on how rows are drawn."""
+    twice = np.arange(len(labeled.y)) % 3 == 0
+    repeats = 1 + twice
+    offsets = np.append(0, np.cumsum(np.add.reduceat(repeats, labeled.offsets[:-1])))
+    repeated = ClientData(np.repeat(labeled.x, repeats, axis=0), np.repeat(labeled.y, repeats), offsets)
+    weighted = constants_of(replace(labeled, row_weights=repeats.astype(float)), Linear(6))
+    expected = constants_of(repeated, Linear(6))
+    for name in ("smoothness", "zeta", "gradient", "divergence"):
+        assert getattr(weighted, name) == pytest.approx(getattr(expected, name), rel=1e-6), name
+    assert constants_of(labeled, Linear(6)).zeta != pytest.approx(weighted.zeta, rel=1e-2)

@@ -82,11 +82,31 @@ def test_a_sweep_is_the_command_s(here):
     ends = rounds[rounds["round"] == 3].set_index("run_id")["objective"]
     assert ends.to_dict() == loaded.set_index("run_id")["objective"].to_dict()
 
-    axis = api.plot(results)
+    axis = api.plot(results)  # at the rates that a report chooses
     assert [line.get_label() for line in axis.get_lines()] == ["FedDualAvg", "FedMiD"]
-    median = rounds[rounds["algo"] == "fedmid"].groupby("round")["objective"].median()
-    assert axis.get_lines()[1].get_ydata().tolist() == median.tolist()
-    other = api.plot(loaded, x="hparams.client_lr", y="f1", by="seed", ax=pyplot.subplots()[1])
+    for line, band, algo in zip(axis.get_lines(), axis.collections, ("feddualavg", "fedmid"), strict=True):
+        mine = rounds[rounds["algo"] == algo]
+        ends_by_rate = mine[mine["round"] == 3].groupby("client_lr")["objective"].mean()
+        spread = mine[mine["client_lr"] == ends_by_rate.idxmin()].groupby("round")["objective"]
+        assert line.get_ydata().tolist() == spread.median().tolist()
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == (spread.min().min(), spread.max().max())
+
+
+def test_a_line_of_a_plot_has_one_setting():
+    words = (*SMALL, "algo=feddualavg,fedmid", "hparams.client_lr=0.001,0.01", "seeds=2", ONE_PROCESS)
+    results, loaded, rounds = api.sweep(*words), api.load("outputs"), api.load("outputs", per="round")
+
+    def labels(*arguments, **options):
+        return [line.get_label() for line in api.plot(*arguments, **options).get_lines()]
+
+    pairs = [f"{algo}, client_lr {rate}" for algo in ("FedDualAvg", "FedMiD") for rate in ("0.001", "0.01")]
+    assert labels(rounds) == pairs
+    assert labels(results, by="hparams.client_lr") == [
+        f"{rate}, algo {algo}" for rate in ("0.001", "0.01") for algo in ("feddualavg", "fedmid")
+    ]
+    assert labels(results, x="hparams.client_lr", y="f1") == ["FedDualAvg", "FedMiD"]
+    other = api.plot(loaded[loaded["algo"] == "fedmid"], x="hparams.client_lr", y="f1", by="seed")
     assert [line.get_label() for line in other.get_lines()] == ["0", "1"]
     assert other.get_lines()[0].get_xdata().tolist() == [0.001, 0.01]
 

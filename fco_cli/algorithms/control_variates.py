@@ -104,11 +104,11 @@ class ScaffoldOsp(Zhj):
 
 @dataclass(kw_only=True)
 class Scaffold(ScaffoldOsp):
-    """SCAFFOLD itself."""
+    """SCAFFOLD itself, for problems without psi."""
 
     name: str = "scaffold"
     server_proxes = 0
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        require(psi.name == "none", "regularizer", psi.name, "none: scaffold knows no psi")
+        require(psi.name == "none", "regularizer", psi.name, "none: scaffold has no prox (zhj and scaffold_prox do)")
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold knows no other map")

@@ -22,10 +22,14 @@ from fco_cli.problem.regularizers import Regularizer
 
 
 @kernel
-def distance_of_shrunk(v, a, b, near, out):
-    """out = argmin_w |w - v|^2 / 2 + a |w|_1 + b |w - near|_1; |out - near|_1 is returned."""
-    total = 0.0
+def distance_of_shrunk(v, threshold, factors, multiplier, near, out):
+    """out = argmin_w |w - v|^2 / 2 + threshold sum_i factors[i] |w_i| + multiplier |w - near|_1.
+
+    Return |out - near|_1.
+    """
+    b, total = multiplier, 0.0
     for i in range(v.shape[0]):
+        a = factors[i] * threshold
         low, high = min(near[i], 0), max(near[i], 0)
         between = v[i] - (a - b if near[i] > 0 else b - a)  # there the two slopes are opposite
         out[i] = min(max(between, low), high)
@@ -39,22 +43,25 @@ def distance_of_shrunk(v, a, b, near, out):
 
 
 @kernel
-def shrink_near(v, a, near, radius, out):
-    """out = argmin of |w - v|^2 / 2 + a |w|_1 over |w - near|_1 <= radius, by bisection on the ball's multiplier."""
-    if distance_of_shrunk(v, a, 0.0, near, out) <= radius:
+def shrink_near(v, threshold, factors, near, radius, out):
+    """out = argmin of |w - v|^2 / 2 + threshold sum_i factors[i] |w_i| over |w - near|_1 <= radius.
+
+    By bisection on the ball's multiplier.
+    """
+    if distance_of_shrunk(v, threshold, factors, 0.0, near, out) <= radius:
         return
-    low, high = 0.0, a
+    low, high = 0.0, 0.0
     for i in range(v.shape[0]):
-        high = max(high, a + abs(v[i] - near[i]))  # with this multiplier `near` itself comes out
+        high = max(high, factors[i] * threshold + abs(v[i] - near[i]))  # with this multiplier `near` itself comes out
     while True:
         middle = low + (high - low) / 2
         if not low < middle < high:  # no number lies between them, or one of them is none
             break
-        if distance_of_shrunk(v, a, middle, near, out) > radius:
+        if distance_of_shrunk(v, threshold, factors, middle, near, out) > radius:
             low = middle
         else:
             high = middle
-    distance_of_shrunk(v, a, high, near, out)
+    distance_of_shrunk(v, threshold, factors, high, near, out)
 
 
 @kernel
@@ -69,7 +76,8 @@ def penalized_near(z, t, received, options, geometry, out):
             for i in range(center.shape[0]):
                 center[i] = z[j, low + i] / weight
             if regularized:
-                shrink_near(center, threshold, near, received.factor[j] * options[j].rho, w)
+                radius = received.factor[j] * options[j].rho
+                shrink_near(center, threshold, geometry.each[low:high], near, radius, w)
             else:
                 copy(center, w)
 

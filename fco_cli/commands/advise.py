@@ -31,11 +31,14 @@ def advise(config: DictConfig) -> None:
     from fco_cli.advice import estimate_constants, paper_grid
     from fco_cli.commands.tables import advice_tables
     from fco_cli.config import Run
-    from fco_cli.sweeps.problems import client_lr_of, problem_of
+    from fco_cli.errors import require
+    from fco_cli.sweeps.problems import checked_problem_of, client_lr_of
 
+    where = config.federation.name
+    require(where == "none", "federation", where, "none: fco-advise needs the clients' rows in this process")
     one = Run.of(config)
     log.info(one.describe())
-    constants = estimate_constants(one, problem_of(one))
+    constants = estimate_constants(one, checked_problem_of(one))
     output = Console()
     for table in advice_tables(constants, paper_grid(), client_lr_of(one)):
         output.print(table, "")

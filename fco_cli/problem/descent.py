@@ -108,7 +108,7 @@ def over_rows(data: ClientData, model: Model, loss: Loss, seeing: Kernel = nothi
     rows = specialize(each_row, see=seeing, **parts)
     if not model.site_bias:
         return rows
-    return specialize(with_site_bias, each_row=rows, best_bias=bias_finder(parts))
+    return specialize(with_site_bias, each_row=rows, best_bias=bias_finder(parts, loss))
 
 
 @kernel

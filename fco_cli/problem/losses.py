@@ -7,6 +7,7 @@ is worth knowing of the scores of data that were held out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +27,11 @@ def never(scores, y):
     return False
 
 
+@kernel
+def label_itself(y):
+    return np.float64(y)
+
+
 @dataclass(frozen=True)
 class Loss:
     """Its kernels see the scores [C] of one row and the row's label; a field is a number that they may name."""
@@ -33,6 +39,8 @@ class Loss:
     name: ClassVar[str]
     value: ClassVar[Kernel]  # value(scores, y) -> number
     slope: ClassVar[Kernel]  # slope(scores, y): the derivatives take the scores' place
+    optimal_score: ClassVar[Kernel | None] = None  # optimal_score(y) -> the score that minimizes the value, infinite
+    # where the infimum is at infinity; only a loss of one score has one, and only such a loss allows site_bias
     together: ClassVar[Kernel | None] = None  # in place of slope: the whole loop (descent.each_row), where rows of a
     # client depend on each other; only all of them then make a batch
     hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
@@ -79,6 +87,7 @@ class Squared(Loss):
 
     name = "squared"
     quadratic = True
+    optimal_score = label_itself
 
     @staticmethod
     @kernel
@@ -107,6 +116,7 @@ class Huber(Loss):
     """
 
     name = "huber"
+    optimal_score = label_itself
     delta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -175,6 +185,11 @@ class Poisson(Loss):
     def slope(scores, y):
         scores[0] = np.exp(scores[0]) - y
 
+    @staticmethod
+    @kernel
+    def optimal_score(y):
+        return np.log(np.float64(y)) if y > 0 else -math.inf
+
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         """D^2, the share of the deviance that is explained: what R^2 is to squares."""
         from scipy.special import xlogy
@@ -208,6 +223,11 @@ class Logistic(Loss):
         small = np.exp(-abs(s))
         sigmoid = (1.0 if s >= 0 else small) / (1.0 + small)
         scores[0] = sigmoid - y
+
+    @staticmethod
+    @kernel
+    def optimal_score(y):
+        return math.inf if y > 0.5 else -math.inf
 
     @staticmethod
     @kernel

@@ -296,7 +296,7 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
 
 def biases_of(data: ClientData, model: Model, loss: Loss, w: Array) -> Array:
     """Every client's own bias, the best for its rows: [M, J]."""
-    finder = bias_finder(of_a_row(data, loss))
+    finder = bias_finder(of_a_row(data, loss), loss)
     find = specialize(client_biases, parallel=True, forward=model.forward, best_bias=finder)
     biases = np.empty((data.clients, len(w)), w.dtype)
     find(w, data.x, data.targets, model.widths, data.offsets, biases)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ALGORITHM_COLUMNS = ("algo", "algo.name")
+SETTINGS = ("hparams.", "algo.", "regularizer.", "task.", "mirror.", "transform.", "federation.")
+RATES = ("client_lr", "server_lr", "hparams.client_lr", "hparams.server_lr")
 MARKERS = "o^sDvPX"  # 7, colours 8: 56 looks before one comes again
 MOST_LINES = 30
 WIDE = 20.0  # a positive quantity whose largest value is so many times the smallest is shown by its logarithm
@@ -28,16 +30,42 @@ def check_columns(table: pd.DataFrame, x: str, y: str, by: str) -> None:
         require(given in known, name, given, f"one of {', '.join(map(str, known))}")
     values = table[by].nunique(dropna=False)
     require(values <= MOST_LINES, "by", by, f"a column of at most {MOST_LINES} values; it has {values}")
+    columns = line_columns(table, x, by)
+    lines = table[columns].drop_duplicates().shape[0]
+    few = f"a table of at most {MOST_LINES} lines; it has {lines}, which differ in {', '.join(columns)}: select rows"
+    require(lines <= MOST_LINES, "results", f"{len(table)} rows", few)
+
+
+def compares_rates(x: str, by: str) -> bool:
+    """Return True if a plot is about learning rates or options, from which none is then to be chosen."""
+    keys = {x, by} - set(ALGORITHM_COLUMNS)
+    return any(key in RATES or key.startswith(("hparams.", "algo.")) for key in keys)
+
+
+def line_columns(table: pd.DataFrame, x: str, by: str) -> list[str]:
+    """Return the columns whose values make a line: `by`, and settings in which rows with the same x and by differ.
+
+    Only repetitions, such as seeds, are left to a line's band. A setting that follows from the others is left out.
+    """
+    found = [by]
+    settings = [str(name) for name in table if str(name) in ("study", "algo") or str(name).startswith(SETTINGS)]
+    for name in settings:
+        if name not in (x, by) and table[name].nunique(dropna=False) > 1:
+            values = table.groupby([*found, x] if x not in found else found, dropna=False, sort=False)[name]
+            if values.nunique(dropna=False).max() > 1:
+                found.append(name)
+    return found
 
 
 def draw_lines(axis: Axes, table: pd.DataFrame, x: str, y: str, by: str) -> None:
-    """The median of the rows that share `x` and `by`, in a band of their range."""
-    groups = {value: rows for value, rows in table.groupby(by, sort=False, dropna=False) if rows[y].notna().any()}
+    """Draw the median of the rows that share `x`, `by` and all settings, in a band of their range."""
+    columns = line_columns(table, x, by)
+    groups = {key: rows for key, rows in table.groupby(columns, sort=False, dropna=False) if rows[y].notna().any()}
     algorithms = by in ALGORITHM_COLUMNS
     order: Any = algorithm_order if algorithms else _in_order
-    for number, value in enumerate(sorted(groups, key=order)):
-        style = _style(value, None if algorithms else number)
-        spread = groups[value].groupby(x)[y].agg(["median", "min", "max"])
+    for number, key in enumerate(sorted(groups, key=lambda key: (order(key[0]), *map(_in_order, key[1:])))):
+        style = _style(columns, key, number)
+        spread = groups[key].groupby(x)[y].agg(["median", "min", "max"])
         at, (middle, low, high) = spread.index.to_numpy(dtype=float), map(drawable, spread.to_numpy(dtype=float).T)
         every = max(1, len(at) // 6)
         axis.plot(at, middle, label=for_figure(style.label), markevery=every, **line_options(style))
@@ -69,14 +97,17 @@ def _in_order(value: Any) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, str(value)
 
 
-def _style(value: Any, number: int | None) -> AlgorithmStyle:
-    """An algorithm looks as in every figure; other values differ in colour and marker."""
-    if number is None:
-        return algorithm_style(value)
-    if value is None or value != value:
-        label = "none"
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        label = f"{value:g}"
-    else:
-        label = printable(str(value))
+def _style(columns: list[str], key: tuple[Any, ...], number: int) -> AlgorithmStyle:
+    """Return an algorithm's look in every figure; lines of several settings, and of others, differ by their number."""
+    algorithms = columns[0] in ALGORITHM_COLUMNS
+    if algorithms and len(columns) == 1:
+        return algorithm_style(key[0])
+    settings = (f"{name.split('.')[-1]} {_label(value)}" for name, value in zip(columns[1:], key[1:], strict=True))
+    label = ", ".join([algorithm_style(key[0]).label if algorithms else _label(key[0]), *settings])
     return AlgorithmStyle(label, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+
+
+def _label(value: Any) -> str:
+    if value is None or value != value:
+        return "none"
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else printable(str(value))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.studies import Rule, Study
+from fco_cli.reporting.studies import Results, Rule, Study
 from fco_cli.reporting.text import printable
 
 TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
@@ -162,6 +162,20 @@ def choose(study: Study, rule: Rule | None = None) -> dict[str, Choice]:
     """The choice of every algorithm of a study, by its own rule or by another."""
     rule = rule or study.rule
     return {algo: _choose(algo, _cells(study.of(algo), rule), rule) for algo in study.algorithms}
+
+
+def chosen_runs(results: Results) -> Results:
+    """Return the results with the runs of every algorithm's best cell only; with all where each of them diverged."""
+
+    def chosen(study: Study) -> Study:
+        choices = choose(study).values()
+        cells = [cell for choice in choices for cell in ([choice.best] if choice.best else choice.cells)]
+        return replace(study, runs=[run for cell in cells for run in cell.runs])
+
+    studies, search, leaderboard = (
+        [chosen(study) for study in kind] for kind in (results.studies, results.search, results.leaderboard)
+    )
+    return replace(results, studies=studies, search=search, leaderboard=leaderboard)
 
 
 def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:

@@ -45,14 +45,18 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
     return _inverse(largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random))
 
 
-@np.errstate(all="ignore")
-def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) -> float:
-    """The same for steps along grad F, with the L of F itself: by power iteration, clients send gradients."""
+def automatic_rate_of_mean(problem: Problem, seed: int) -> float:
+    """The same for steps along grad F, with the L of F itself."""
     _check_automatic(problem)
-    loss, curved = problem.loss, _most_curved(problem)
-    known = curved is problem or not isinstance(problem.data, Elsewhere)
-    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {loss.name} loss of rows at other sites")
-    start = problem.model.initial()[None]
+    known = _most_curved(problem) is problem or not isinstance(problem.data, Elsewhere)
+    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {problem.loss.name} loss of rows at other sites")
+    return _inverse(smoothness_of_mean(problem, seed, iterations=50))
+
+
+@np.errstate(all="ignore")
+def smoothness_of_mean(problem: Problem, seed: int, iterations: int = 20) -> float:
+    """Return the largest eigenvalue of the Hessian of F at w_0, by power iteration: clients send gradients."""
+    curved, start = _most_curved(problem), problem.model.initial()[None]
     vector = generator(seed, PROBES, 3).standard_normal(start.shape)
     smoothness = 0.0
     for _ in range(iterations):
@@ -61,7 +65,7 @@ def automatic_rate_of_mean(problem: Problem, seed: int, iterations: int = 50) ->
         product = (ahead - behind)[None] / 2
         smoothness = float((vector * product).sum() / (vector * vector).sum())
         vector = product
-    return _inverse(MARGIN * smoothness)
+    return MARGIN * smoothness
 
 
 def _check_automatic(problem: Problem) -> None:
@@ -134,13 +138,14 @@ def batch_gradient(problem: Problem, w: Array, rows: Array) -> Array:
     return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths))
 
 
-def warning_of_large_steps(client_lr: float, smoothness: float | None) -> str | None:
-    """One line, if steps of this size overshoot on some batch."""
-    if smoothness is None or client_lr <= 2 / smoothness:
+def warning_of_large_steps(client_lr: float, smoothness: float | None, on_mean: bool = False) -> str | None:
+    """Return one line if steps of this size overshoot: on some batch, or on F where they are along its gradient."""
+    if not smoothness or client_lr <= 2 / smoothness:
         return None
+    source = "of the objective's loss" if on_mean else "the largest over sampled batches"
     return (
         f"hparams.client_lr={client_lr:g} is above 2/L = {2 / smoothness:.2g} "
-        f"(L = {smoothness:.4g}, the largest over sampled batches): this run may diverge"
+        f"(L = {smoothness:.4g}, {source}): this run may diverge"
     )
 
 

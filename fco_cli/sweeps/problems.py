@@ -17,7 +17,12 @@ from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.simulation.clients import Clients, Here
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
+from fco_cli.simulation.smoothness import (
+    automatic_rate,
+    automatic_rate_of_mean,
+    estimate_smoothness,
+    smoothness_of_mean,
+)
 
 
 class _Keyed:
@@ -50,6 +55,14 @@ def problem_of(run: Run) -> Problem:
     return _problem(_Keyed(run, f"{run.identity.data} {kind}"))
 
 
+def checked_problem_of(run: Run) -> Problem:
+    """Return `problem_of` the run, or raise UserError if its clients or batches do not fit the run."""
+    problem = problem_of(run)
+    run.check_clients(problem.data.clients)
+    run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
+    return problem
+
+
 @functools.lru_cache(maxsize=1)
 def _automatic_rate(keyed: _Keyed) -> float:
     return automatic_rate_for(keyed.run, problem_of(keyed.run))
@@ -60,6 +73,23 @@ def automatic_rate_for(run: Run, problem: Problem) -> float:
     if run.algo.steps_on_mean:
         return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
+
+
+def smoothness_for(run: Run, problem: Problem) -> float | None:
+    """Return an estimate of the L that limits client_lr in the run's algorithm; None where it is unknown.
+
+    L is that of F for steps along its gradient, else the largest over the batches that the algorithm's clients take.
+    """
+    if not run.algo.federated or run.federation.noise is not None:  # sites give their curvature without noise
+        return None
+    if not run.algo.steps_on_mean:
+        rows = run.hparams.batch_size if "batch_size" in run.algo.uses else int(problem.data.sizes.max())
+        smoothness = estimate_smoothness(problem, run.seed, rows)
+    elif isinstance(problem.data, SiteRows):  # a message of every site for each iteration: too much for a warning
+        return None
+    else:
+        smoothness = smoothness_of_mean(problem, run.seed)
+    return smoothness if 0 < smoothness < np.inf else None
 
 
 def _batch_size(run: Run) -> int:

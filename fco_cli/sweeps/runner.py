@@ -28,9 +28,9 @@ from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import Record, finite, replace_folder
-from fco_cli.simulation.smoothness import estimate_smoothness, larger_server_lr, warning_of_large_steps, why_diverged
+from fco_cli.simulation.smoothness import larger_server_lr, warning_of_large_steps, why_diverged
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import client_lr_of, problem_of, setup_of, varying_of
+from fco_cli.sweeps.problems import checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
 
 log = logging.getLogger(__name__)
 
@@ -114,17 +114,12 @@ def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
     """
     # One thread for each of the two sums: the limit is the process's, and each alone would lift it for the other.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as beside:
-        building = beside.submit(problem_of, run)
+        building = beside.submit(checked_problem_of, run)
         set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
         problem = building.result()
-        run.check_clients(problem.data.clients)
-        run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
         beside.submit(lambda: problem.risk)
         beside.submit(lambda: problem.validation)
-        smoothness = None
-        if run.algo.federated and run.federation.noise is None:  # curvature is told without noise
-            smoothness = estimate_smoothness(problem, run.seed, run.hparams.batch_size)
-    return problem, smoothness
+        return problem, smoothness_for(run, problem)
 
 
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
@@ -164,12 +159,12 @@ def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
 def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -> None:
     record.save_config(run.yaml)
     record.note(run.describe())
-    if (times := relative(run.hparams.client_lr)) is not None:
+    if "client_lr" in run.algo.uses and (times := relative(run.hparams.client_lr)) is not None:
         line = f"client_lr {run.hparams.client_lr}: {client_lr_of(run):g}, {times:g}/L"
         record.note(line)
         if alone:
             log.info(line)
-    if warning := warning_of_large_steps(client_lr_of(run), smoothness):
+    if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.steps_on_mean):
         record.note(warning)
         if alone:
             log.warning(warning)

@@ -145,7 +145,7 @@ class Tabular(Task):
         assert training is not None
         classes = None if data.classes is None else data.classes.tolist()
         clients = np.unique(data.client[parts.training]).tolist()
-        one_bias = not self.site_intercept or (outputs == 1 and loss.together is None)
+        one_bias = not self.site_intercept or loss.optimal_score is not None
         require(one_bias, "task.site_intercept", True, f"false for the {loss.name} loss, which has no one intercept")
         names = data.features if preparation is None else preparation.features
         features = None if names is None else tuple(names)

@@ -349,7 +349,9 @@ def test_a_client_whose_message_is_not_finite_forgets_nothing(name, make, make_a
 
 
 def test_scaffold_refuses_psi_and_other_maps(make_problem, make_algorithm, regularizer):
-    with pytest.raises(UserError, match=r"^regularizer: got 'l1', must be none: scaffold knows no psi$"):
+    with pytest.raises(
+        UserError, match=r"^regularizer: got 'l1', must be none: scaffold has no prox \(zhj and scaffold_prox do\)$"
+    ):
         make_algorithm("scaffold", make_problem(regularizer("l1")))
     with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffold knows no other map$"):
         make_algorithm("scaffold", replace(make_problem(), mirror=Entropy()))

@@ -11,6 +11,7 @@ import pytest
 from fco_cli.algorithms.mc_fedda import shrink_near
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
+from fco_cli.problem.regularizers.penalties import L1
 
 SIZES = (6, 3, 8, 2)  # K differs
 RATE, MU, STRENGTH = 0.05, 0.7, 0.2
@@ -164,19 +165,21 @@ def test_a_point_too_many_has_another_limit(problem, make_algorithm, optimum_of,
 
 # Stages.
 
+FACTORS = (0.0, 0.5, 1.0, 3.0)
+
 
 def candidates(v, a, near, radius):
-    """The same prox by the few points that can be a coordinate's minimum, and bisection."""
+    """The same prox, with a threshold a [n], by the few points that can be a coordinate's minimum, and bisection."""
 
     def at(b):
         w = np.empty_like(v)
         for i in range(len(v)):
-            choice = [0.0, near[i], *(v[i] + s * a + r * b for s in (-1, 1) for r in (-1, 1))]
-            cost = [0.5 * (c - v[i]) ** 2 + a * abs(c) + b * abs(c - near[i]) for c in choice]
+            choice = [0.0, near[i], *(v[i] + s * a[i] + r * b for s in (-1, 1) for r in (-1, 1))]
+            cost = [0.5 * (c - v[i]) ** 2 + a[i] * abs(c) + b * abs(c - near[i]) for c in choice]
             w[i] = choice[int(np.argmin(cost))]
         return w
 
-    low, high = 0.0, np.abs(v - near).max() + a
+    low, high = 0.0, np.max(np.abs(v - near) + a)
     if np.abs(at(0.0) - near).sum() <= radius:
         return at(0.0)
     for _ in range(80):
@@ -197,14 +200,14 @@ def project_l1(z, radius):
 def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
     random, worst = np.random.default_rng(0), 0.0
     for _ in range(30):
-        v, near, a, radius = 2 * random.normal(size=6), random.normal(size=6), 0.5, 1.0
+        v, near, a, radius = 2 * random.normal(size=6), random.normal(size=6), 0.5 * random.choice(FACTORS, 6), 1.0
         near[random.integers(6)] = 0.0
         out = np.empty(6)
-        shrink_near(v, a, near, radius, out)
+        shrink_near(v, 0.5, a / 0.5, near, radius, out)
         np.testing.assert_allclose(out, candidates(v, a, near, radius), rtol=0, atol=1e-9)
         assert np.abs(out - near).sum() <= radius * (1 + 1e-12)
         then = near + project_l1(np.sign(v) * np.maximum(np.abs(v) - a, 0) - near, radius)
-        value, other = (((w - v) ** 2).sum() / 2 + a * np.abs(w).sum() for w in (out, then))
+        value, other = (((w - v) ** 2).sum() / 2 + a @ np.abs(w) for w in (out, then))
         assert other >= value - 1e-12
         worst = max(worst, other - value)
     assert worst > 0.05
@@ -213,18 +216,21 @@ def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_divergence_stays_visible_in_the_ball(bad):
     out = np.empty(3)
-    shrink_near(np.array([1.0, bad, 2.0]), 0.5, np.array([0.5, 0.5, 0.0]), 0.1, out)
+    shrink_near(np.array([1.0, bad, 2.0]), 0.5, np.ones(3), np.array([0.5, 0.5, 0.0]), 0.1, out)
     assert not np.isfinite(out).all()
 
 
-def test_a_wide_ball_makes_every_stage_c_fedda(make_problem, regularizer, make_algorithm, drive, whole_batches):
+@pytest.mark.parametrize("factors", [(1.0, 1.0, 1.0), (0.0, 0.5, 3.0)])
+def test_a_wide_ball_makes_every_stage_c_fedda(make_problem, make_algorithm, drive, whole_batches, factors):
     """Four times, twice, once the strength, each from where the last stage ended; the last one goes on."""
-    problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=3, weighting="examples", seed=1)
+    psi = L1(strength=STRENGTH, factors={f"x{i}": factor for i, factor in enumerate(factors)})
+    problem = make_problem(psi, sizes=SIZES, features=3, weighting="examples", seed=1)
     cohorts = whole_batches(problem, 2, 9)
     models = run(drive, make_algorithm("mc_fedda", problem, RATE, mu=MU, stages=3, stage_rounds=2), cohorts)
     start, expected = np.zeros(4), []
     for rounds, factor in ((slice(0, 2), 4), (slice(2, 4), 2), (slice(4, 9), 1)):
-        expected += list(by_sums(problem, cohorts[rounds], True, start=start, strength=factor * STRENGTH))
+        strength = factor * STRENGTH * np.array(factors)
+        expected += list(by_sums(problem, cohorts[rounds], True, start=start, strength=strength))
         start = expected[-1]
     np.testing.assert_allclose(models, expected, rtol=1e-11, atol=1e-12)
 

@@ -52,6 +52,51 @@ def test_advice_takes_what_a_run_takes_and_leaves_nothing(call, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def tables(tmp_path):
+    """A folder of sparse rows, and two tables that differ in their weights."""
+    (tmp_path / "sparse").mkdir()
+    for client in "abc":
+        rows = [f"{i % 2} {1 + i % 3}:{1 + i % 5} 4:{i % 4 - 1.5}" for i in range(9)]
+        (tmp_path / "sparse" / f"{client}.svm").write_text("\n".join([*rows, ""]))
+    for name, weights in (("alike", [1] * 5), ("uneven", [9, 1, 1, 1, 1])):
+        lines = [f"{'abc'[i % 3]},{weights[i % 5]},{i % 7},{int(i % 4 == 0)}" for i in range(36)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["client,weight,x,y", *lines, ""]))
+
+
+def test_advice_on_sparse_rows(call, tables):
+    code, out, _ = call(
+        advise, "task=custom", "task.path=sparse", "task.standardize=false", "hparams.clients_per_round=3"
+    )
+    assert code == 0
+    assert "recommended client_lr" in out
+
+
+@pytest.mark.parametrize("weights", [("task.path=uneven.csv",), ("task.class_weight=balanced",)])
+def test_advice_depends_on_weights(call, tables, weights):
+    words = ["task=custom", "task.path=alike.csv", "task.label=y", "task.weights=weight"]
+    zeta = []
+    for more in ((), weights):
+        code, out, err = call(advise, *words, "hparams.clients_per_round=3", "hparams.batch_size=99", *more)
+        assert code == 0, err
+        zeta.append(next(line.split()[1] for line in out.splitlines() if line.startswith("zeta")))
+    assert zeta[0] != zeta[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("hparams.clients_per_round=99",), "hparams.clients_per_round: got 99"),
+        (("federation=flare", "federation.sites=[north]"), "federation: got 'flare', must be none"),
+    ],
+)
+def test_advice_refuses_what_it_cannot_advise_on(call, words, line):
+    code, out, err = call(advise, *TINY, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fco-advise: {line}")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(("command", "name"), [(theory, "fco-theory"), (advise, "fco-advise")])
 def test_a_mistake_is_one_line_of_the_command_s_own(call, command, name):
     code, out, err = call(command, "hparams.rounds=0" if command is advise else "theory.rouds=[1]")

@@ -23,6 +23,7 @@ TOGETHER += [
     for row in itertools.zip_longest(*map(options_of, CHOSEN_FREELY))
 ]
 PRESETS = {"fed_ht": "fedmid_osp", "fediter_ht": "fedmid"}  # an algorithm with another option of another group
+SETS = {"fedfw": "l1_ball", "fed_ht": "l0_ball", "fediter_ht": "l0_ball"}  # what these take in place of a penalty
 NEEDED = {"task=custom": ["task.path=mine.npz", "task.loss=logistic"]}  # what no default can be given for
 
 
@@ -42,6 +43,12 @@ def test_every_option_of_every_group_composes(composed, choices):
         if group != "hparams/grid" and "name" in config[group]:
             # lasso_i and nuclear_i are second names
             assert config[group]["name"] == PRESETS.get(option, option.removesuffix("_i"))
+
+
+@pytest.mark.parametrize("algo", options_of("algo"))
+def test_an_algorithm_leaves_the_regularizer_to_the_task(composed, algo):
+    """One that cannot work with it refuses; only methods for sets bring their own."""
+    assert composed(f"algo={algo}").regularizer.name == SETS.get(algo, "l1")
 
 
 RUNS = [  # those of one family differ in a few numbers: the first of each usually stands for all

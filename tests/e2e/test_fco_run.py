@@ -46,10 +46,16 @@ def assert_one_clear_line(stderr, key):
     assert "Traceback" not in stderr
 
 
+def test_scaffold_refuses_a_regularizer(tmp_path, here):
+    said = here(*TINY, "algo=scaffold", f"output_dir={tmp_path}", code=2).err
+    assert_one_clear_line(said, "regularizer: got 'l1', must be none: scaffold has no prox")
+
+
 @pytest.mark.parametrize("algo", sorted(all_algorithms()))
 def test_every_algorithm_leaves_a_record(tmp_path, algo, here):
     everybody = ["hparams.clients_per_round=6"] if getattr(all_algorithms()[algo], "everybody", False) else []
-    said = here(*TINY, f"algo={algo}", *everybody, f"output_dir={tmp_path}").out
+    without_psi = ["regularizer=none"] if algo == "scaffold" else []
+    said = here(*TINY, f"algo={algo}", *everybody, *without_psi, f"output_dir={tmp_path}").out
     record = the_record(tmp_path)
     assert f"record: {record}\nnext: fco-report {tmp_path}/lasso\n" in said
     kind = all_algorithms()[algo]

@@ -21,6 +21,7 @@ def test_a_feature_has_its_own_number_and_a_column_that_became_several_shares_on
     assert numbers.tolist() == [2, 0, 0] * 2 + [1, 1]  # of both classes alike; not of the bias
     assert by_feature("key", {"color=red": 3}, layout, NAMES, other=1.0)[:3].tolist() == [1, 3, 1]
     assert by_feature("key", {"x2": 5}, Linear(3).layout, None, other=1.0).tolist() == [1, 1, 5, 1]
+    assert by_feature("key", {"x2": 5}, Linear(3, 2).layout, None, other=1.0).tolist() == [1, 1, 5, 1, 1, 5, 1, 1]
 
 
 def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never(make_problem, full_cohort):

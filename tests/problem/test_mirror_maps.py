@@ -34,6 +34,7 @@ PAIRS = [
     (PNorm(power=1.5), L1(strength=0.4)),
     (PNorm(power=1.5), NonNegative()),
     (Euclidean(), L1(strength=0.4)),
+    *((mirror, L1(strength=0.4, factors={"x0": 0, "x3": 2.5})) for mirror in (Entropy(), PNorm(power=1.5))),
 ]
 every_pair = pytest.mark.parametrize(("mirror", "regularizer"), PAIRS, ids=lambda one: one.name)
 
@@ -130,10 +131,11 @@ def test_primal_minimizes(mirror, regularizer):
     ours = to_primal(z, t)
     positive = isinstance(mirror, Entropy) or regularizer.name == "non_negative"
     limits = {"simplex": "eq", "l1_ball": "ineq"}
+    factors = [getattr(regularizer, "factors", {}).get(f"x{i}", 1) for i in range(SIZE)]
 
     def objective(v, z):  # w = v - u with u, v >= 0 makes |w|_1 smooth
         w = v[:SIZE] - v[SIZE:]
-        psi = regularizer.strength * v.sum() if isinstance(regularizer, L1) else 0.0
+        psi = regularizer.strength * np.tile(factors, 2) @ v if isinstance(regularizer, L1) else 0.0
         return h(mirror, w if not positive else v[:SIZE]) + t * psi - z @ w
 
     bounds = [(1e-12, 99)] * SIZE + [(0, 0 if positive else 99)] * SIZE

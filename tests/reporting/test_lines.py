@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fco_cli.errors import UserError
-from fco_cli.reporting.lines import MOST_LINES, check_columns, draw_lines
+from fco_cli.reporting.lines import MOST_LINES, check_columns, draw_lines, line_columns
 
 
 @pytest.fixture
@@ -39,6 +39,29 @@ def test_groups_of_any_kind_have_an_order(axis):
     labels = [line.get_label() for line in axis.get_lines()]
     assert labels[:2] == ["2", "10"]  # and 5 has nothing to show
     assert sorted(labels[2:]) == [r"\$huge\$", "none", "word"]
+
+
+def test_a_band_pools_repetitions_and_no_settings(axis):
+    rows = [
+        {"round": r, "y": 10 * rate + seed, "algo": "zhj", "seed": seed, "hparams.client_lr": rate, "hparams.x": 3 * r}
+        for r in (1, 2) for rate in (0.1, 0.5) for seed in (0, 1, 2)
+    ]  # fmt: skip
+    table = pd.DataFrame([row | {"task.a": row["hparams.client_lr"] ** 2} for row in rows])
+    assert line_columns(table, "round", "algo") == ["algo", "hparams.client_lr"]  # the others follow from it, or from x
+    draw_lines(axis, table, "round", "y", "algo")
+    assert [line.get_label() for line in axis.get_lines()] == ["ZHJ, client_lr 0.1", "ZHJ, client_lr 0.5"]
+    assert [line.get_ydata().tolist() for line in axis.get_lines()] == [[2, 2], [6, 6]]
+    bands = [band.get_paths()[0].vertices[:, 1] for band in axis.collections]
+    assert [(band.min(), band.max()) for band in bands] == [(1, 3), (5, 7)]
+    assert len({line.get_color() for line in axis.get_lines()}) == 2
+
+
+def test_a_table_of_too_many_settings_is_refused():
+    table = pd.DataFrame({"x": 1.0, "y": 2.0, "algo": "zhj", "hparams.client_lr": np.arange(MOST_LINES + 1.0)})
+    with pytest.raises(
+        UserError, match="results: got '31 rows', must be a table of at most 30 lines; it has 31, which"
+    ):
+        check_columns(table, "x", "y", "algo")
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
 
+from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import Interrupted
 from fco_cli.simulation import engine
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.smoothness import warning_of_large_steps
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import problems
 from fco_cli.sweeps.run import Sweep
@@ -91,3 +94,37 @@ def test_a_dry_run_knows_it_too(tmp_path):
     run = run_of(tmp_path, "hparams.client_lr=auto")
     sweep = Sweep([], [], n_jobs=1, memory_mb=512, backend="local", address=None)
     assert "1 runs to do" in describe_plan([run], 0, sweep.options)
+
+
+ALL = "hparams.clients_per_round=4"
+
+
+def warning(run):
+    smoothness = problems.smoothness_for(run, problems.problem_of(run))
+    return warning_of_large_steps(problems.client_lr_of(run), smoothness, run.algo.steps_on_mean)
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_auto_is_not_above_the_limit_of_its_own_algorithm(tmp_path, psi_for, name):
+    """With batches of one row, which are far more curved than the mean of all."""
+    words = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
+    assert warning(run_of(tmp_path, *words, "hparams.client_lr=auto")) is None
+
+
+@pytest.mark.parametrize(("name", "rows"), [("fista", None), ("fedfw", 8), ("zhj", 1)])
+def test_the_warning_is_of_the_steps_that_the_algorithm_takes(tmp_path, psi_for, name, rows):
+    """Along grad F; with all rows of a client; with a batch of them."""
+    words = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
+    problem = problems.problem_of(run_of(tmp_path, *words))
+    with_bias = np.hstack([problem.data.x, np.ones((len(problem.data.x), 1))])
+    clients = with_bias.reshape(4, 8, -1)
+    if rows is None:
+        exact = np.linalg.eigvalsh(2 * with_bias.T @ with_bias / 32)[-1]
+    elif rows == 8:
+        exact = max(np.linalg.eigvalsh(2 * x.T @ x / 8)[-1] for x in clients)
+    else:
+        exact = problems.smoothness_for(run_of(tmp_path, *words), problem)
+        assert exact <= 2 * (with_bias**2).sum(axis=1).max() * (1 + 1e-9)
+    below, above = (run_of(tmp_path, *words, f"hparams.client_lr={times / exact}") for times in (1.9, 2.2))
+    assert warning(below) is None
+    assert "may diverge" in warning(above)

@@ -26,7 +26,9 @@ def by_feature(
     if "weights" not in layout.slices:
         raise UserError(f"{key}: only a linear model has a weight for every feature")
     weights = layout.slices["weights"]
-    names = list(features) if features is not None else [f"x{k}" for k in range(weights.stop - weights.start)]
+    bias = layout.slices.get("bias", slice(0, 1))  # an entry for every class
+    count = (weights.stop - weights.start) // (bias.stop - bias.start)
+    names = list(features) if features is not None else [f"x{k}" for k in range(count)]
     columns = [name.partition("=")[0] for name in names]
     for name in given:
         if name not in names and name not in columns:
