@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Cell, Choice, choose, finite_mean, in_window
+from fco_cli.reporting.select import Cell, Choice, choose, finite_mean, first_round, in_window
 from fco_cli.reporting.studies import Rule, Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style
 
@@ -134,11 +134,7 @@ class Level:
         return f"<= {self.at_most:.4g}" if self.at_most is not None else f"= {self.equals:.4g}"
 
 
-def first_round(evidence: Evidence, algo: str, metric: str, level: Level, stays: float) -> float:
-    """The first evaluated round after the start at which the level holds, and from which on it holds in the share
-    `stays` of all rounds to the end; infinite if there is none."""
+def round_of_level(evidence: Evidence, algo: str, metric: str, level: Level, stays: float) -> float:
+    """Return the first evaluated round after the start at which the level is reached (`first_round`)."""
     rounds, values = evidence.curve(algo, metric)
-    holds = level.resolve(evidence, metric).holds(values) & (rounds > 0)
-    from_here_on = np.cumsum(holds[::-1])[::-1] / np.arange(len(holds), 0, -1)
-    there = holds & (from_here_on >= stays - 1e-9)
-    return float(rounds[np.argmax(there)]) if there.any() else np.inf
+    return first_round(rounds, level.resolve(evidence, metric).holds(values) & (rounds > 0), stays)
