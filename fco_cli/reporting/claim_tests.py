@@ -12,7 +12,7 @@ import numpy as np
 
 from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.design import shipped_theory
-from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun, label, round_of_level
+from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun, label, round_of_level
 from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.select import Cell, robust_pairs
 from fco_cli.reporting.style import metric_style
@@ -342,7 +342,7 @@ def _densities(evidence: Evidence, algo: str) -> tuple[float, dict[str, float | 
 def bound_holds(theorems: Theorems | None, statement: str) -> Finding:
     """The bound is violated nowhere on the grid of rounds, steps, clients and rates."""
     if theorems is None:
-        raise NotRun("no records of theory")
+        raise NotRun("no records of theory", Needs.EXPERIMENT)
     if theorems.grid != shipped_theory():
         raise NotRun("altered: its grid is not the one that experiment=theory ships")
     if statement not in theorems.statements:
@@ -361,3 +361,12 @@ KINDS: dict[str, Callable[..., Finding]] = {
         averaging_densifies, averaging_keeps_sparsity,
     )
 }  # fmt: skip
+# Claims about the learning rates themselves: a part of the grid cannot decide them.
+NEED_WHOLE_GRID = (
+    "best_learning_rate",
+    "larger_best_rate",
+    "inside_the_grid",
+    "rules_agree",
+    "most_pairs",
+    "most_robust",
+)

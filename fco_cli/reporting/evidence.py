@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +16,20 @@ from fco_cli.reporting.studies import Rule, Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style
 
 
+class Needs(StrEnum):
+    """What has to be run before a claim can be judged."""
+
+    EXPERIMENT = "experiment"  # its experiment, or the one it is compared with
+    PROFILE = "profile"  # the experiment at profile=paper
+    RUNS = "runs"  # the rest of the experiment, or the experiment as it ships
+
+
 class NotRun(Exception):
-    """The records that would decide a claim are not there."""
+    """The records that would decide a claim do not exist."""
+
+    def __init__(self, reason: str, needs: Needs = Needs.RUNS) -> None:
+        super().__init__(reason)
+        self.needs = needs
 
 
 class Diverged(Exception):
