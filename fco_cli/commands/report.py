@@ -88,9 +88,14 @@ def _folder_of(source: str) -> Path | None:
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
 
 
+def _shown(path: Path) -> str:
+    """Return a path without control characters."""
+    return printable(str(path), longest=4096)
+
+
 def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
     for path, reason in left_out[:NAMED]:
-        print(f"fco-report: left out {printable(str(path), longest=4096)}: {reason}", file=sys.stderr)
+        print(f"fco-report: left out {_shown(path)}: {reason}", file=sys.stderr)
     if len(left_out) > NAMED:
         print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
 
@@ -132,8 +137,8 @@ def _print_end(results: Results, made: Report) -> None:
         print(f"{path.slug}: {', '.join(drawn)}")
     if made.ledger:
         _print_claims(results, made.ledger)
-    print(f"figures: {made.page.parent / 'figures'}")
-    print(f"report: {made.page}")
+    print(f"figures: {_shown(made.page.parent / 'figures')}")
+    print(f"report: {_shown(made.page)}")
 
 
 def _runs(study: Study) -> str:

@@ -167,6 +167,17 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, r
     assert err == "fco-report: nowhere/runs.csv: cannot be written: No such file or directory\n"
 
 
+@pytest.mark.usefixtures("quick_figures")
+def test_names_of_folders_do_not_reach_the_terminal_raw(records, report):
+    records.add()
+    _, out, err = report("--output", "\x1b[31mred")
+    assert r"report: \x1b[31mred/index.html" in out
+    _, _, err = report("\x1b[31mred")
+    (records.root.parent / "\x1b[2Jtaken").write_text("")
+    _, _, refused = report("--output", "\x1b[2Jtaken")
+    assert "\x1b" not in out + err + refused
+
+
 def test_reporting_reads_records_and_never_loads_the_simulation():
     program = (
         "import sys, fco_cli.commands.report, fco_cli.reporting.report; "
