@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.reporting.figures import EDGE, LARGEST_DRAWN, SMALLEST_DRAWN, drawable, entitle, new_figure, styled
+from fco_cli.reporting.figures import (
+    EDGE,
+    LARGEST_DRAWN,
+    LINE_HEIGHT,
+    SMALLEST_DRAWN,
+    drawable,
+    entitle,
+    new_figure,
+    styled,
+)
 from fco_cli.reporting.select import Cell, Choice, choose_from
 from fco_cli.reporting.studies import Rule, Study
 from fco_cli.reporting.style import algorithm_style, metric_style
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+LABEL_HEIGHT = 1.3  # inches of maps beside which the name of their rows fits
 MOST_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
 
 
@@ -68,7 +78,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     norm, colours = _colours(study, cells)
     columns = min(2, len(grids))
     rows = -(-len(grids) // columns)
-    height = 0.35 + 0.16 * max(3, len(clients.places))
+    height = max(0.35 + 0.16 * len(clients.places), LABEL_HEIGHT / rows, 0.83)
     figure, axes = new_figure(0.75 + rows * height, rows, columns, sharex=True, sharey=True)
     for spare in axes.flat[len(grids) :]:
         spare.set_axis_off()
@@ -88,13 +98,14 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         axis.tick_params(which="both", length=0)
         axis.spines[:].set_visible(False)
     figure.supxlabel("server learning rate", fontsize=8)
-    figure.supylabel("client learning rate", fontsize=8)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30, format=plain)
     bar.ax.yaxis.set_minor_formatter(plain if norm.vmax < 100 * norm.vmin else NullFormatter())
     bar.outline.set_visible(False)
     edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
     entitle(figure, study, f"{study.rule}; hatched: diverged", edge)
+    title = LINE_HEIGHT * (figure.get_suptitle().count("\n") + 1) / figure.get_figheight()
+    figure.supylabel("client learning rate", y=(1 - title) / 2, fontsize=8)  # centered below the title
     return figure
 
 
