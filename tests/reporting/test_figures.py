@@ -155,7 +155,7 @@ def test_the_name_of_the_heat_maps_rows_overlaps_nothing(records, tried, algos):
     figure.canvas.draw()
     (side,) = [text for text in figure.texts if text.get_text() == "client learning rate"]
     box = side.get_window_extent()
-    assert 0 <= box.y0
+    assert box.y0 >= 0
     assert not [text for text in figure.texts if text is not side and text.get_window_extent().overlaps(box)]
 
 
