@@ -16,7 +16,7 @@ from fco_cli.reporting.text import printable
 if TYPE_CHECKING:
     from fco_cli.reporting.claims import Entry
     from fco_cli.reporting.report import Report
-    from fco_cli.reporting.studies import Results
+    from fco_cli.reporting.studies import Results, Study
 
 OUTPUTS = Path("outputs")
 NAMED = 10  # unreadable records on the terminal; the page lists all
@@ -36,7 +36,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write a row per run, with every key of its configuration"
     )
-    made.add_argument("--claims", action="store_true", help="also print the ledger's claims of what was run")
+    made.add_argument(
+        "--claims",
+        action="store_true",
+        help="print the claims of the paper on what was run, and add the ledger to the page in any case",
+    )
     made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
     return made
 
@@ -64,12 +68,12 @@ def report(options: argparse.Namespace) -> None:
         raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
     from fco_cli.reporting.report import make_report  # matplotlib takes a while
 
-    made = make_report(results, options.output, options.x)
+    made = make_report(results, options.output, options.x, options.claims)
     _name_left_out(made.damaged)
     if options.csv:
         _write_csv(results, options.csv)
-    if options.claims:
-        _print_ledger([entry for entry in made.ledger if _was_run(entry, results)])
+    if options.claims and (known := [entry for entry in made.ledger if entry.has_records]):
+        _print_ledger(known)
     _print_end(results, made)
 
 
@@ -84,9 +88,14 @@ def _folder_of(source: str) -> Path | None:
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
 
 
+def _shown(path: Path) -> str:
+    """Return a path without control characters."""
+    return printable(str(path), longest=4096)
+
+
 def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
     for path, reason in left_out[:NAMED]:
-        print(f"fco-report: left out {printable(str(path), longest=4096)}: {reason}", file=sys.stderr)
+        print(f"fco-report: left out {_shown(path)}: {reason}", file=sys.stderr)
     if len(left_out) > NAMED:
         print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
 
@@ -96,11 +105,6 @@ def _write_csv(results: Results, path: Path) -> None:
     from fco_cli.reporting.text import as_csv
 
     write_atomically(path, as_csv(results.table()).encode())
-
-
-def _was_run(entry: Entry, results: Results) -> bool:
-    """Whether there is anything to be said of it; of the rest the last line says how much it is."""
-    return results.study(entry.experiment) is not None or (entry.experiment == "theory" and results.theory is not None)
 
 
 def _print_ledger(ledger: list[Entry]) -> None:
@@ -123,27 +127,36 @@ def _of_the_paper(name: str) -> bool:
 
 
 def _print_end(results: Results, made: Report) -> None:
-    """Which figures were made and from what, what was not run and how to get it, and where everything is."""
-    from fco_cli.reporting.claims import summary
-
+    """Print what was drawn from which records, then the verdict on the paper's claims if there is one."""
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
-        print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
+        print(f"{study.slug}: {kinds} from {_runs(study)}")
     for study in results.leaderboard:
-        print(f"{study.slug}: leaderboard from {len(study.runs)} runs, profile {study.profile}")
+        print(f"{study.slug}: leaderboard from {_runs(study)}")
     for path, drawn in made.paths:
         print(f"{path.slug}: {', '.join(drawn)}")
-    if results.paths and not (results.studies or results.search or results.leaderboard):
-        print(f"figures: {made.page.parent / 'figures'}")
-        print(f"report: {made.page}")
-        return  # what the paper says is not what this is about
+    if made.ledger:
+        _print_claims(results, made.ledger)
+    print(f"figures: {_shown(made.page.parent / 'figures')}")
+    print(f"report: {_shown(made.page)}")
+
+
+def _runs(study: Study) -> str:
+    """Return how many runs a study has, and the profile of a shipped experiment."""
+    from fco_cli.reporting.design import is_shipped
+
+    count = f"{len(study.runs)} run{'s' * (len(study.runs) > 1)}"
+    return f"{count}, profile {study.profile}" if is_shipped(study) else count
+
+
+def _print_claims(results: Results, ledger: list[Entry]) -> None:
+    from fco_cli.reporting.claims import headline
+
     missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
     if missing:
         print(f"not run: {', '.join(missing)}")
         print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
-    print(f"claims: {summary(made.ledger)}")
-    print(f"figures: {made.page.parent / 'figures'}")
-    print(f"report: {made.page}")
+    print(f"claims: {headline(ledger)}")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
             output.print(f"{diverged} of {len(all_runs.unique)} runs diverged", highlight=False)
         if lagging := all_runs.not_converged:
             output.print(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)", highlight=False)
-        output.print(f"next: fco-report {all_runs.runs[0].output_dir} --claims", soft_wrap=True, highlight=False)
+        output.print(f"next: fco-report {all_runs.runs[0].output_dir}", soft_wrap=True, highlight=False)
     return all_runs.values()
 
 

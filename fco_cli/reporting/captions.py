@@ -69,10 +69,16 @@ def number(study: Study, kind: str) -> str:
     return study.paper if kind in ("curves", "clients") else ""
 
 
+def _table(config: dict[str, Any]) -> list[str]:
+    """Return the overrides that name a user's own table and its columns."""
+    task = config["task"]
+    return [f"task.{key}={task[key]}" for key in ("path", "client", "label") if task.get("path") and task.get(key)]
+
+
 def command(study: Study) -> str:
-    """What to type for these records; the differences between studies of one name are said as overrides."""
+    """Return the command for a study's records; the differences between studies of one name follow as a comment."""
     config: dict[str, Any] = study.runs[0].config
-    words = [f"experiment={study.name}"] if config.get("experiment") else [f"task={study.name}"]
+    words = [f"experiment={study.name}"] if config.get("experiment") else [f"task={study.name}", *_table(config)]
     if study.profile != "paper":
         words.append(f"profile={study.profile}")
     return shlex.join(["fco-run", "-m", *words]) + (f"  # with {study.variant}" if study.variant else "")

@@ -12,7 +12,7 @@ import numpy as np
 
 from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.design import shipped_theory
-from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun, first_round, label
+from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun, label, round_of_level
 from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.select import Cell, robust_pairs
 from fco_cli.reporting.style import metric_style
@@ -37,7 +37,7 @@ def reaches(
 ) -> Finding:
     """The algorithm's metric reaches a level before a round."""
     wanted = Level(**level)
-    at = first_round(evidence, algo, metric, wanted, stays)
+    at = round_of_level(evidence, algo, metric, wanted, stays)
     claimed = f"{name_of(metric)} {wanted} before round {before_round},{_stayed(stays)}"
     return Finding(at < before_round, claimed, {label(algo): at}, rounds=True)
 
@@ -49,7 +49,7 @@ def never_reaches(
     wanted = Level(**level)
     at: dict[str, float | str] = {}
     for algo in algos:
-        at[label(algo)] = first_round(evidence, algo, metric, wanted, stays)
+        at[label(algo)] = round_of_level(evidence, algo, metric, wanted, stays)
     claimed = f"{name_of(metric)} {wanted} not before round {before_round}"
     return Finding(all(float(value) >= before_round for value in at.values()), claimed, at, rounds=True)
 
@@ -78,7 +78,7 @@ def fastest(
 ) -> Finding:
     """The algorithm reaches a level, and in fewer rounds than the others."""
     wanted = Level(**level)
-    at = {name: first_round(evidence, name, metric, wanted, stays) for name in (algo, *than)}
+    at = {name: round_of_level(evidence, name, metric, wanted, stays) for name in (algo, *than)}
     holds = all(at[algo] < at[other] for other in than)
     claimed = f"{label(algo)} first at {name_of(metric)} {wanted}"
     return Finding(holds, claimed, {label(name): value for name, value in at.items()}, rounds=True)
@@ -151,7 +151,7 @@ def sooner_than_in(
     there, wanted, holds = evidence.elsewhere(reference), Level(**level), True
     at: dict[str, float | str] = {}
     for algo in algos:
-        mine, other = (first_round(one, algo, metric, wanted, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, wanted, stays) for one in (evidence, there))
         holds &= mine < other
         at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
     return Finding(holds, f"{name_of(metric)} {wanted} sooner than in {there.study.name}", at, rounds=True)
@@ -169,7 +169,7 @@ def later_than_in(
         start, end = there.curve(algo, metric)[1][0], there.final(algo, metric)
         value = float(start + of_its_way * (end - start))
         level = Level(at_least=value) if end > start else Level(at_most=value)
-        mine, other = (first_round(one, algo, metric, level, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, level, stays) for one in (evidence, there))
         holds &= mine > other and mine >= factor * other
         at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
     times = f", {factor:g} times as many," if factor > 1 else ""
@@ -184,7 +184,7 @@ def closer_behind_than_in(
     there, wanted = evidence.elsewhere(reference), Level(**level)
 
     def lag(one: Evidence) -> float:
-        mine, first = (first_round(one, name, metric, wanted, stays) for name in (algo, leader))
+        mine, first = (round_of_level(one, name, metric, wanted, stays) for name in (algo, leader))
         return mine - first if np.isfinite(mine) and np.isfinite(first) else np.inf
 
     mine, other = lag(evidence), lag(there)
@@ -342,7 +342,7 @@ def _densities(evidence: Evidence, algo: str) -> tuple[float, dict[str, float | 
 def bound_holds(theorems: Theorems | None, statement: str) -> Finding:
     """The bound is violated nowhere on the grid of rounds, steps, clients and rates."""
     if theorems is None:
-        raise NotRun("no records of theory")
+        raise NotRun("no records of theory", Needs.EXPERIMENT)
     if theorems.grid != shipped_theory():
         raise NotRun("altered: its grid is not the one that experiment=theory ships")
     if statement not in theorems.statements:
@@ -361,3 +361,12 @@ KINDS: dict[str, Callable[..., Finding]] = {
         averaging_densifies, averaging_keeps_sparsity,
     )
 }  # fmt: skip
+# Claims about the learning rates themselves: a part of the grid cannot decide them.
+NEED_WHOLE_GRID = (
+    "best_learning_rate",
+    "larger_best_rate",
+    "inside_the_grid",
+    "rules_agree",
+    "most_pairs",
+    "most_robust",
+)

@@ -10,15 +10,16 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
 from fco_cli.errors import UserError
-from fco_cli.reporting.claim_tests import KINDS, bound_holds
-from fco_cli.reporting.design import why_undecided
-from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, NotRun
+from fco_cli.reporting.claim_tests import KINDS, NEED_WHOLE_GRID, bound_holds
+from fco_cli.reporting.design import JUDGING_PROFILES, PAPER, is_shipped, why_undecided
+from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun
 from fco_cli.reporting.gate import LOADER
 from fco_cli.reporting.margins import at_margin
 from fco_cli.reporting.measured import put_together
@@ -64,10 +65,14 @@ class Entry:
     held: int = 0  # on so many seeds
     seeds: int = 0  # 0: not run
     sensitivity: str = ""  # what the verdict would be at other thresholds, where the threshold is ours
+    needs: Needs | None = None  # what has to be run before it can be judged
+    profile: str = PAPER  # of the records
+    has_records: bool = True  # of its experiment
 
     @property
     def said(self) -> str:
-        return f"{self.verdict} ({self.held} of {self.seeds})" if self.seeds else self.verdict
+        at = "" if self.profile == PAPER else f", profile {self.profile}"
+        return f"{self.verdict} ({self.held} of {self.seeds}{at})" if self.seeds else self.verdict
 
 
 def verdict_of(held: int, seeds: int) -> str:
@@ -108,11 +113,11 @@ class Judge:
     def study(self, name: str) -> tuple[Study, str]:
         """The experiment's study, one that decides if there is one, and else why this one does not."""
         if name not in self.found:
-            of_name = [study for study in self.results.studies if study.name == name]
+            of_name = [study for study in self.results.studies if study.name == name and is_shipped(study)]
             if not of_name:
-                raise NotRun(f"no records of {name}")
+                raise NotRun(f"no records of {name}", Needs.EXPERIMENT)
             reasons = [(study, self.undecided(study)) for study in of_name]
-            self.found[name] = next((one for one in reasons if not one[1]), reasons[0])
+            self.found[name] = min(reasons, key=lambda one: (bool(one[1]), one[0].profile != PAPER))
         return self.found[name]
 
     def evidence(self, name: str, seed: int, second_rule: bool = False) -> Evidence:
@@ -124,15 +129,17 @@ class Judge:
 
         def elsewhere(other: str) -> Evidence:
             if other == study.twin_of or not suffix:
-                return self.decisive(other, seed, second_rule)
-            return self.decisive(other + suffix, seed, second_rule)
+                return self.decisive(other, study.profile, seed, second_rule)
+            return self.decisive(other + suffix, study.profile, seed, second_rule)
 
         return Evidence(study, seed, rule, self.chosen[name, rule], elsewhere)
 
-    def decisive(self, name: str, seed: int, second_rule: bool) -> Evidence:
-        _, why = self.study(name)
+    def decisive(self, name: str, profile: str, seed: int, second_rule: bool) -> Evidence:
+        study, why = self.study(name)
         if why:
-            raise NotRun(f"{name}: {why}")
+            raise NotRun(f"{name}: {why}", _needs(study))
+        if study.profile != profile:
+            raise NotRun(f"{name}: only at profile {study.profile}", Needs.PROFILE)
         return self.evidence(name, seed, second_rule)
 
     def findings(self, claim: Claim, name: str, margin: float = 1.0, second_rule: bool = False) -> list[Finding] | None:
@@ -149,20 +156,26 @@ class Judge:
     def entry(self, claim: Claim, name: str) -> Entry:
         try:
             study, why = self.study(name)
+        except NotRun as reason:
+            return Entry(claim, name, NOT_RUN, "", str(reason), needs=reason.needs, has_records=False)
+        needs = _needs(study) if why else None
+        if not why and study.profile != PAPER and set(claim.test) & set(NEED_WHOLE_GRID):
+            why, needs = "needs all learning rates of profile=paper", Needs.PROFILE
+        entry = partial(Entry, claim, name, profile=study.profile)
+        try:
             findings = self.findings(claim, name)
         except NotRun as reason:
-            return Entry(claim, name, NOT_RUN, "", str(reason))
+            return entry(NOT_RUN, "", str(reason), needs=needs or reason.needs)
         except Diverged as reason:
-            study, why = self.study(name)
-            seeds = 0 if why else len(study.seeds)
-            return Entry(claim, name, NOT_RUN if why else NOT_REPRODUCED, "", why or str(reason), 0, seeds)
+            if why:
+                return entry(NOT_RUN, "", why, needs=needs)
+            return entry(NOT_REPRODUCED, "", str(reason), 0, len(study.seeds))
         assert findings
         measured, held = put_together(findings), sum(finding.holds for finding in findings)
         if why:
-            return Entry(claim, name, NOT_RUN, findings[0].claimed, f"{why}: {measured}")
-        verdict = verdict_of(held, len(findings))
+            return entry(NOT_RUN, findings[0].claimed, f"{why}: {measured}", needs=needs)
         sensitivity = self.sensitivity(claim, name, held)
-        return Entry(claim, name, verdict, findings[0].claimed, measured, held, len(findings), sensitivity)
+        return entry(verdict_of(held, len(findings)), findings[0].claimed, measured, held, len(findings), sensitivity)
 
     def sensitivity(self, claim: Claim, name: str, held: int) -> str:
         """On how many seeds it would hold at half and twice the margin, and by the second rule if that changes it."""
@@ -181,6 +194,11 @@ class Judge:
             if findings is not None and (now != held or "margin" in options):
                 said.append(f"{words} {now} of {len(findings)}")
         return ", ".join(said)
+
+
+def _needs(study: Study) -> Needs:
+    """Return what has to be run where a study cannot decide."""
+    return Needs.RUNS if study.profile in JUDGING_PROFILES else Needs.PROFILE
 
 
 def evaluate(claims: list[Claim], results: Results, undecided: Callable[[Study], str] = why_undecided) -> list[Entry]:
@@ -205,7 +223,7 @@ def _theorem(claim: Claim, results: Results) -> Entry:
     try:
         finding = bound_holds(results.theory, **arguments)
     except NotRun as reason:
-        return Entry(claim, THEORY, NOT_RUN, "", str(reason))
+        return Entry(claim, THEORY, NOT_RUN, "", str(reason), needs=reason.needs, has_records=bool(results.theory))
     held = int(finding.holds)
     return Entry(claim, THEORY, verdict_of(held, 1), finding.claimed, put_together([finding]), held, 1)
 
@@ -213,15 +231,31 @@ def _theorem(claim: Claim, results: Results) -> Entry:
 # The ledger as text.
 
 
-def summary(entries: list[Entry]) -> str:
-    """How many of each verdict, in one line."""
+OTHERS = {
+    Needs.RUNS: "need the complete, unaltered experiment",
+    Needs.PROFILE: "need profile=paper",
+    Needs.EXPERIMENT: "need experiments not run here",
+}
+
+
+def headline(entries: list[Entry]) -> str:
+    """Return one line: how many of the claims that the records can judge are reproduced, and what the others need."""
     counts = Counter(entry.verdict for entry in entries)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict] or verdict != MIXED)
+    judged = [entry for entry in entries if entry.verdict != NOT_RUN]
+    profiles = {entry.profile for entry in judged or entries if entry.has_records}
+    where = "from these records" if PAPER in profiles or not profiles else f"at profile={','.join(sorted(profiles))}"
+    if judged:
+        failed = ", ".join(f"{counts[one]} {one}" for one in (MIXED, NOT_REPRODUCED) if counts[one])
+        first = f"{counts[REPRODUCED]} of {len(judged)} claims judged {where} are reproduced{failed and f' ({failed})'}"
+    else:
+        first = f"0 claims can be judged {where}"
+    needs = Counter(entry.needs for entry in entries if entry.verdict == NOT_RUN)
+    return "; ".join([first, *(f"{needs[one]} {words}" for one, words in OTHERS.items() if needs[one])])
 
 
 def as_markdown(entries: list[Entry]) -> str:
     """The ledger as a page."""
-    lines = ["# Claims ledger", "", f"{summary(entries)}, of {len(entries)} tests.", "", *table_markdown(entries), ""]
+    lines = ["# Claims ledger", "", f"{headline(entries)}.", "", *table_markdown(entries), ""]
     for claim in {entry.claim.id: entry.claim for entry in entries}.values():
         lines += [f"## {claim.id}", "", f"> {claim.text}", "", f"Source: {claim.source}."]
         lines += [f"Read as: {claim.reading}." if claim.reading else ""]
@@ -243,7 +277,8 @@ def table_markdown(entries: list[Entry]) -> list[str]:
     for entry in entries:
         twin = ", two smaller client rates" if entry.experiment.endswith("_extended") else ""
         simulated = ", simulated" if entry.experiment.endswith("_sim") else ""
-        rows.setdefault(f"{entry.claim.group}{twin}{simulated}", Counter())[entry.verdict] += 1
+        profile = "" if entry.profile == PAPER else f", profile={entry.profile}"
+        rows.setdefault(f"{entry.claim.group}{twin}{simulated}{profile}", Counter())[entry.verdict] += 1
     lines = [f"| claims about | {' | '.join(VERDICTS)} |", "| --- " * (1 + len(VERDICTS)) + "|"]
     return lines + [
         f"| {name} | {' | '.join(str(counts[v] or '') for v in VERDICTS)} |" for name, counts in rows.items()

@@ -1,4 +1,4 @@
-"""Whether a study is all of a shipped experiment and nothing else: only then may it decide claims."""
+"""Complete and unaltered studies of shipped experiments: only these decide claims."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import printable
 
 Rate = float | str | None  # auto and 0.3/L are words
+PAPER = "paper"  # the profile of the paper's scale
+JUDGING_PROFILES = (PAPER, "quick")  # those with all rounds
 Job = tuple[str, Rate, Rate, int]  # algorithm, client_lr, server_lr, seed
 
 
 @dataclass(frozen=True)
 class Design:
-    """What an experiment runs, at the paper's scale."""
+    """What an experiment runs at a profile."""
 
     pairs: frozenset[tuple[str, Rate, Rate]]
     seeds: frozenset[int]
@@ -33,14 +35,18 @@ class Design:
         return {(*pair, seed) for pair in self.pairs for seed in seeds}
 
 
+def is_shipped(study: Study) -> bool:
+    """True if a run of the study is of a shipped experiment; runs of a task that shares its name are not."""
+    return study.name in options_of("experiment") and any(run.config.get("experiment") for run in study.runs)
+
+
 def why_undecided(study: Study) -> str:
-    """In a few words; empty if the study may decide."""
-    if study.profile != "paper":
+    """Return why a study cannot decide claims, in a few words; empty if it can."""
+    if study.profile not in JUDGING_PROFILES:
         return f"only at profile {study.profile}"
-    alone = any(run.config.get("experiment") is None for run in study.runs)  # a task may share its name with one
-    if alone or study.name not in options_of("experiment"):
+    if not is_shipped(study) or any(run.config.get("experiment") is None for run in study.runs):
         return "no experiment that is shipped"
-    design = design_of(study.name)
+    design = design_of(study.name, study.profile)
     federated = [run for run in study.runs if run.federated]
     for run in federated[:1] or study.runs[:1]:
         for key, value in _settings(run.config).items():
@@ -63,11 +69,11 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def design_of(experiment: str) -> Design:
-    """By composing its configuration, as `fco-run -m experiment=...` does."""
+def design_of(experiment: str, profile: str = PAPER) -> Design:
+    """Compose an experiment's configuration, as `fco-run -m experiment=... profile=...` does."""
     from omegaconf import OmegaConf
 
-    config = _composed(f"experiment={experiment}")
+    config = _composed(f"experiment={experiment}", f"profile={profile}")
     sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
     params = sweeper["params"]
     pairs = set()

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Cell, Choice, choose, finite_mean, in_window
+from fco_cli.reporting.select import Cell, Choice, choose, finite_mean, first_round, in_window
 from fco_cli.reporting.studies import Rule, Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style
 
 
+class Needs(StrEnum):
+    """What has to be run before a claim can be judged."""
+
+    EXPERIMENT = "experiment"  # its experiment, or the one it is compared with
+    PROFILE = "profile"  # the experiment at profile=paper
+    RUNS = "runs"  # the rest of the experiment, or the experiment as it ships
+
+
 class NotRun(Exception):
-    """The records that would decide a claim are not there."""
+    """The records that would decide a claim do not exist."""
+
+    def __init__(self, reason: str, needs: Needs = Needs.RUNS) -> None:
+        super().__init__(reason)
+        self.needs = needs
 
 
 class Diverged(Exception):
@@ -134,11 +147,7 @@ class Level:
         return f"<= {self.at_most:.4g}" if self.at_most is not None else f"= {self.equals:.4g}"
 
 
-def first_round(evidence: Evidence, algo: str, metric: str, level: Level, stays: float) -> float:
-    """The first evaluated round after the start at which the level holds, and from which on it holds in the share
-    `stays` of all rounds to the end; infinite if there is none."""
+def round_of_level(evidence: Evidence, algo: str, metric: str, level: Level, stays: float) -> float:
+    """Return the first evaluated round after the start at which the level is reached (`first_round`)."""
     rounds, values = evidence.curve(algo, metric)
-    holds = level.resolve(evidence, metric).holds(values) & (rounds > 0)
-    from_here_on = np.cumsum(holds[::-1])[::-1] / np.arange(len(holds), 0, -1)
-    there = holds & (from_here_on >= stays - 1e-9)
-    return float(rounds[np.argmax(there)]) if there.any() else np.inf
+    return first_round(rounds, level.resolve(evidence, metric).holds(values) & (rounds > 0), stays)

@@ -7,8 +7,6 @@ import io
 import json
 import re
 import zlib
-from collections import Counter
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,9 @@ import yaml
 
 from fco_cli import __version__
 from fco_cli.reporting import captions
-from fco_cli.reporting.claims import NOT_RUN, REPRODUCED, VERDICTS, Entry
+from fco_cli.reporting.claims_page import claims_context, claims_of
+from fco_cli.reporting.design import is_shipped
+from fco_cli.reporting.own_results import own_results
 from fco_cli.reporting.path_figures import caption_of
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.player import player_of
@@ -58,43 +58,40 @@ def render(results: Results, report: Report) -> str:
         if not study.twin_of and (player := player_of(study, report.choices[study.slug], report.damaged))
     }
     contexts = [_study_context(study, results, report, study.slug in players) for study in studies]
-    entries = [_entry_context(i, entry, results) for i, entry in enumerate(report.ledger)]
+    paths = [_path_context(path, drawn) for path, drawn in report.paths]
     return environment.get_template("report.html").render(
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
-        runs=sum(len(study.runs) for study in studies),
+        sources=_sources(results),
+        results=own_results(report, studies),
+        claims=claims_context(report.ledger, results),
         studies=contexts,
         sweeps=[_sweep_context(swept, file) for swept, file in report.swept],
         search=_search_context(report.search),
         leaderboard=_leaderboard_context(report.leaderboard),
-        paths=[_path_context(path, drawn) for path, drawn in report.paths],
+        paths=paths,
         theory=_theory_context(results.theory, report.damaged),
-        first_figures=_first_figures(contexts),
+        first_figures=_first_figures(paths, contexts),
         left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
-        ledger=entries,
-        failed=_by_text(entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)),
-        verdicts={verdict: sum(entry.verdict == verdict for entry in report.ledger) for verdict in VERDICTS},
-        groups=_groups(report.ledger),
         data=_packed(_data(results)),
         players=_packed({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
     )
 
 
-def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """A sentence of the paper once, with all experiments that it was put to."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for entry in entries:
-        found.setdefault(entry["text"], []).append(entry)
-    return found
+def _sources(results: Results) -> str:
+    """Return of what the report is made, as in "3 runs and 1 path"."""
+    counts = {"run": sum(len(study.runs) for study in results.every_study), "path": len(results.paths)}
+    return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
 
 
 def in_order(studies: list[Study]) -> list[Study]:
-    """As the paper has them: by the number of the figure, a twin after its twin, then what is not in the paper."""
+    """Return the user's own studies, then the paper's by their figures' numbers, each with its twin, then the rest."""
 
-    def place(study: Study) -> tuple[float, int, bool]:
+    def place(study: Study) -> tuple[bool, float, int, bool]:
         original = next((one for one in studies if one.name == study.twin_of), study)
         number = re.search(r"\d+", original.paper)
-        return (float(number[0]) if number else np.inf, studies.index(original), bool(study.twin_of))
+        figure = float(number[0]) if number else np.inf
+        return (is_shipped(original), figure, studies.index(original), bool(study.twin_of))
 
     return sorted(studies, key=place)
 
@@ -108,13 +105,14 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
     return {
         "slug": study.slug,
         "name": study.name,
+        "shipped": is_shipped(study),
         "number": study.paper,
         "short": study.title.split(":")[0] + study.heading.removeprefix(study.title),
         "heading": study.heading,
         "note": study.note,
         "twin": bool(study.twin_of),
         "command": captions.command(study),
-        "claims": _claims_of(study, report.ledger),
+        "claims": claims_of(study, report.ledger),
         "figures": [_figure_context(one, report) for one in _beside(study, results, report)],
         "skipped": [sentence for one, sentence in report.skipped if one is study],
         "moves": moves,
@@ -260,42 +258,14 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
     }
 
 
-def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any]:
-    study = results.study(entry.experiment)
-    return {
-        "number": number,
-        "slug": study.slug if study else "theory" if entry.experiment == "theory" and results.theory else "",
-        "id": entry.claim.id,
-        "text": entry.claim.text,
-        "source": entry.claim.source,
-        "reading": entry.claim.reading,
-        "why_not": entry.claim.why_not if entry.verdict not in (REPRODUCED, NOT_RUN) else "",
-        "group": entry.claim.group,
-        "experiment": entry.experiment,
-        "verdict": entry.verdict,
-        "said": entry.said,
-        "claimed": entry.claimed,
-        "measured": entry.measured,
-        "sensitivity": entry.sensitivity,
-    }
-
-
-def _groups(ledger: list[Entry]) -> dict[str, Counter[str]]:
-    """How many of each verdict, by part of the paper; parts of which nothing was run are left out."""
-    counts: dict[str, Counter[str]] = {}
-    for entry in ledger:
-        counts.setdefault(entry.claim.group, Counter())[entry.verdict] += 1
-    return {group: count for group, count in counts.items() if set(count) != {NOT_RUN}}
-
-
-def _claims_of(study: Study, ledger: list[Entry]) -> str:
-    mine = [entry.verdict for entry in ledger if entry.experiment == study.name and entry.verdict != NOT_RUN]
-    return f"{mine.count(REPRODUCED)} of {len(mine)} claims reproduced" if mine else ""
-
-
-def _first_figures(contexts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = {study["name"]: study for study in reversed(contexts) if study["figures"]}
-    chosen = [found[name] for name in FIRST_FIGURES if name in found][:3] or list(found.values())[:3]
+def _first_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the figures of the summary; none where the only section with figures follows it."""
+    drawn = [one for one in (*paths, *studies) if one["figures"]]
+    if len(drawn) < 2:
+        return []
+    ours = [one for one in drawn if not one.get("shipped")]
+    known = {one["name"]: one for one in reversed(drawn) if one.get("shipped")}
+    chosen = [*ours, *(known.pop(name) for name in FIRST_FIGURES if name in known), *reversed(known.values())][:3]
     return [
         {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
         for one in chosen

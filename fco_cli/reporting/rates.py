@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.reporting.figures import EDGE, LARGEST_DRAWN, SMALLEST_DRAWN, drawable, entitle, new_figure, styled
-from fco_cli.reporting.select import Cell, Choice
-from fco_cli.reporting.studies import Study
+from fco_cli.reporting.figures import (
+    EDGE,
+    LARGEST_DRAWN,
+    LINE_HEIGHT,
+    SMALLEST_DRAWN,
+    drawable,
+    entitle,
+    new_figure,
+    styled,
+)
+from fco_cli.reporting.select import Cell, Choice, choose_from
+from fco_cli.reporting.studies import Rule, Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
 
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+LABEL_HEIGHT = 1.3  # inches of maps beside which the name of their rows fits
 MOST_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
 
 
@@ -68,13 +78,13 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     norm, colours = _colours(study, cells)
     columns = min(2, len(grids))
     rows = -(-len(grids) // columns)
-    height = 0.35 + 0.16 * max(3, len(clients.places))
+    height = max(0.35 + 0.16 * len(clients.places), LABEL_HEIGHT / rows, 0.83)
     figure, axes = new_figure(0.75 + rows * height, rows, columns, sharex=True, sharey=True)
     for spare in axes.flat[len(grids) :]:
         spare.set_axis_off()
     for axis, (algo, choice) in zip(axes.flat, grids.items(), strict=False):
         grid = np.full((len(clients.places), len(servers.places)), np.nan)
-        for cell in _best_of_each_pair(choice, study.rule.mode):
+        for cell in _best_of_each_pair(choice, study.rule):
             place = clients.index(_client(cell)), servers.index(_server(cell))
             grid[place] = drawable(np.array(cell.score))
             _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
@@ -88,13 +98,14 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         axis.tick_params(which="both", length=0)
         axis.spines[:].set_visible(False)
     figure.supxlabel("server learning rate", fontsize=8)
-    figure.supylabel("client learning rate", fontsize=8)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30, format=plain)
     bar.ax.yaxis.set_minor_formatter(plain if norm.vmax < 100 * norm.vmin else NullFormatter())
     bar.outline.set_visible(False)
     edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
     entitle(figure, study, f"{study.rule}; hatched: diverged", edge)
+    title = LINE_HEIGHT * (figure.get_suptitle().count("\n") + 1) / figure.get_figheight()
+    figure.supylabel("client learning rate", y=(1 - title) / 2, fontsize=8)  # centered below the title
     return figure
 
 
@@ -109,17 +120,12 @@ def _colours(study: Study, cells: list[Cell]) -> tuple[Any, str]:
     return norm, "viridis" if study.rule.mode == "max" else "viridis_r"
 
 
-def _best_of_each_pair(choice: Choice, mode: str) -> list[Cell]:
-    """A pair of learning rates may have been tried with several options of the algorithm; the chosen ones go first."""
-
-    def goodness(cell: Cell) -> tuple[bool, float]:
-        score = cell.score if mode == "max" else -cell.score
-        return (cell is choice.best, score if np.isfinite(score) else -np.inf)
-
-    pairs: dict[tuple[float | None, float | None], Cell] = {}
-    for cell in sorted(choice.cells, key=goodness):
-        pairs[cell.client_lr, cell.server_lr] = cell
-    return list(pairs.values())
+def _best_of_each_pair(choice: Choice, rule: Rule) -> list[Cell]:
+    """Return a cell per pair of learning rates: the best one where the algorithm was run with several options."""
+    pairs: dict[tuple[float | None, float | None], list[Cell]] = {}
+    for cell in choice.cells:
+        pairs.setdefault((cell.client_lr, cell.server_lr), []).append(cell)
+    return [choose_from(choice.algo, tuple(cells), rule).best or cells[-1] for cells in pairs.values()]
 
 
 def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright_is_high: bool, best: bool) -> None:

@@ -61,7 +61,7 @@ class Report:
     paths: list[tuple[RecordedPath, dict[str, Path]]] = field(default_factory=list)  # with their figures by kind
     search: Path | None = None  # the map of experiment=hidden_settings
     skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures that would show nothing, and why
-    ledger: list[Entry] = field(default_factory=list)
+    ledger: list[Entry] = field(default_factory=list)  # empty where no record bears on a claim
     damaged: list[tuple[Path, str]] = field(default_factory=list)  # what cannot be drawn of records that can be read
 
     @property
@@ -69,8 +69,8 @@ class Report:
         return self.folder / "index.html"
 
 
-def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
-    """Write the report of all studies to a folder."""
+def make_report(results: Results, folder: Path, x: str = "rounds", with_claims: bool = False) -> Report:
+    """Write the report of all studies to a folder; with the paper's claims if records bear on them, or on request."""
     for part in (folder, folder / "figures", folder / "tables"):
         try:
             part.mkdir(parents=True, exist_ok=True)
@@ -91,8 +91,10 @@ def make_report(results: Results, folder: Path, x: str = "rounds") -> Report:
     report.paths = [(path, path_figures.save_figures(path, folder / "figures")) for path in results.paths]
     report.leaderboard = leaderboard.save(results.leaderboard, folder)
     report.search = hidden_settings.save_search(results.search, folder)
-    report.ledger = claims.evaluate(claims.read_claims(), results)
-    write_atomically(folder / "CLAIMS.md", claims.as_markdown(report.ledger).encode())
+    ledger = claims.evaluate(claims.read_claims(), results)
+    if with_claims or any(entry.has_records for entry in ledger):
+        report.ledger = ledger
+        write_atomically(folder / "CLAIMS.md", claims.as_markdown(ledger).encode())
     write_atomically(report.page, render(results, report).encode())
     return report
 

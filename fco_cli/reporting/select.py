@@ -38,6 +38,14 @@ def finite_mean(values: np.ndarray) -> float:
     return mean if np.isfinite(mean) else np.nan
 
 
+def first_round(rounds: np.ndarray, holds: np.ndarray, stays: float = 0.0) -> float:
+    """Return the first evaluated round at which a condition holds and from which on it holds in the share `stays` of
+    the evaluated rounds; infinity if there is none. 0: the first time, 1: for good."""
+    share = np.cumsum(holds[::-1])[::-1] / np.arange(len(holds), 0, -1)
+    reached = holds & (share >= stays - 1e-9)
+    return float(rounds[np.argmax(reached)]) if reached.any() else np.inf
+
+
 class Spread(NamedTuple):
     """A number over the seeds: the median and the range, here and in every figure and table."""
 
@@ -161,7 +169,7 @@ def _edges(best: Cell, cells: Sequence[Cell]) -> list[str]:
 def choose(study: Study, rule: Rule | None = None) -> dict[str, Choice]:
     """The choice of every algorithm of a study, by its own rule or by another."""
     rule = rule or study.rule
-    return {algo: _choose(algo, _cells(study.of(algo), rule), rule) for algo in study.algorithms}
+    return {algo: choose_from(algo, _cells(study.of(algo), rule), rule) for algo in study.algorithms}
 
 
 def chosen_runs(results: Results) -> Results:
@@ -198,7 +206,8 @@ def _cell(runs: list[RecordedRun], client_lr: float | None, server_lr: float | N
     return Cell(runs[0].algo, taken[len(taken) // 2] if taken else client_lr, server_lr, options, tuple(runs), rule)
 
 
-def _choose(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
+def choose_from(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
+    """Return the best of an algorithm's cells by a rule, with those that tie with it."""
     sign = 1.0 if rule.mode == "max" else -1.0
     candidates = [cell for cell in cells if np.isfinite(cell.score)]
     if not candidates:

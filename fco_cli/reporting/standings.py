@@ -17,12 +17,13 @@ import numpy as np
 from fco_cli.reporting.design import defaults_of
 from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Cell, Choice, choose
+from fco_cli.reporting.select import Cell, Choice, choose, first_round
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style, family_of
 
 LEVELS = (1e-2, 1e-4, 1e-6)  # of the gap
 FLOOR = 1e-12  # below which a gap is the optimum's own rounding
+FOR_GOOD = 1.0  # share of the later rounds in which a reached level holds
 STILL_FALLING = 1.1  # times in the last quarter of the rounds
 STRUCTURE = ("rank", "density")  # what psi makes small, the first that a problem has
 
@@ -141,7 +142,7 @@ class Standing:
         optimum = {run.seed: run.final.get(name) for run in self.study.of(OPTIMUM)}
         if not name or any(optimum.get(run.seed) is None for run in self.runs):
             return np.array([np.nan])
-        found = [_from_then_on(run, run.curves[name] == optimum[run.seed]) for run in self.runs]
+        found = [first_round(run.curves["round"], run.curves[name] == optimum[run.seed], FOR_GOOD) for run in self.runs]
         return np.array(found or [np.inf])
 
 
@@ -154,7 +155,9 @@ def rounds_to(cell: Cell, level: float) -> np.ndarray:
     """Of every seed: the first evaluated round from which on the gap stays below the level; infinite for never."""
     gaps = [None if run.diverged else gap_of(run) for run in cell.runs]
     runs = zip(cell.runs, gaps, strict=True)
-    return np.array([np.inf if gap is None else _from_then_on(run, gap <= level) for run, gap in runs])
+    return np.array(
+        [np.inf if gap is None else first_round(run.curves["round"], gap <= level, FOR_GOOD) for run, gap in runs]
+    )
 
 
 def final_gap(cell: Cell) -> float:
@@ -193,11 +196,3 @@ def _is_untuned(cell: Cell) -> bool:
     server_lr, options = defaults_of(cell.algo)
     automatic = run.relative == 1 or run.client_lr is None
     return automatic and run.server_lr in (None, server_lr) and run.options == options
-
-
-def _from_then_on(run: RecordedRun, holds: np.ndarray) -> float:
-    """The first evaluated round from which on it holds to the end."""
-    if not holds[-1]:
-        return np.inf
-    broken = np.flatnonzero(~holds)
-    return float(run.curves["round"][broken[-1] + 1 if len(broken) else 0])

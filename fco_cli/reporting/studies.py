@@ -21,6 +21,7 @@ from fco_cli.reporting.theorems import Theorems
 if TYPE_CHECKING:
     import pandas as pd
 
+QUALITIES = ("auc", "concordance", "r2", "d2", "accuracy")  # on held-out rows; the first that a record has is drawn
 PART = 250  # records that a process reads at a time: some 10 MB
 
 
@@ -202,8 +203,12 @@ def studies_of(runs: list[RecordedRun]) -> list[Study]:
         if run.federated and mine[0] not in studies:
             hosts.setdefault((name, family), []).append(mine[0])
         if not run.federated:
-            # `optimum` does not depend on the profile: the first one that asked for it has made it for all
-            joined = [key for key in hosts.get((name, family), ()) if run.algo == OPTIMUM or key[1] == profile]
+            # `optimum` does not depend on the profile: its record serves the seeds of every profile
+            joined = [
+                key
+                for key in hosts.get((name, family), ())
+                if key[1] == profile or (run.algo == OPTIMUM and run.seed in {one.seed for one in studies[key]})
+            ]
             mine = joined or mine
         for key in mine:
             studies.setdefault(key, []).append(run)
@@ -239,11 +244,13 @@ def _rates(run: RecordedRun) -> tuple[float, float]:
 def _experiment(run: RecordedRun) -> dict[str, Any]:
     """The experiment that a run is of; a run on its own counts as one of its task, chosen by the objective."""
     task, main = run.config["task"]["name"], run.result["main_metric"]
+    file = run.config["task"].get("path")
+    quality = [f"validation_{name}" for name in QUALITIES if f"validation_{name}" in run.curves][:1]
     alone = {
         "name": task,
-        "title": f"{task}: runs outside of any experiment",
+        "title": f"{task}: {Path(file).name}" if isinstance(file, str) and file else task,
         "select": {"metric": "objective", "mode": "min", "last": 1, "second": "objective"},
-        "panels": ["objective", "validation_loss", main, "kkt_residual"],
+        "panels": ["objective", "validation_loss", main, *quality, "kkt_residual"],
         "paper": "",
         "twin_of": "",
     }

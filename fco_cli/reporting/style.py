@@ -107,6 +107,8 @@ METRICS = {
     "recovery_error": MetricStyle("recovery error", log=True),
     "train_accuracy": MetricStyle("training accuracy"),
     "validation_accuracy": MetricStyle("validation accuracy"),
+    "validation_auc": MetricStyle("validation AUC"),
+    "validation_r2": MetricStyle("validation R²"),
     "f1": MetricStyle("F1"),
     "density": MetricStyle("density"),
     "rank": MetricStyle("rank"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, spread_said
+from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, first_round, spread_said
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import as_csv, for_latex, for_markdown
@@ -34,7 +34,8 @@ def arrival(cell: Cell, level: float) -> float | None:
     """The first evaluated round at which the median over the seeds is at the target."""
     curve = cell.curve(cell.rule.metric)
     there = curve.median >= level if cell.rule.mode == "max" else curve.median <= level
-    return float(curve.rounds[np.argmax(there)]) if there.any() else None
+    at = first_round(curve.rounds, there)
+    return at if np.isfinite(at) else None
 
 
 def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:

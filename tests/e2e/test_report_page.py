@@ -29,20 +29,20 @@ pytestmark = [
 ]
 
 
-def _records():
-    """The record writer of the reporting tests."""
-    place = Path(__file__).parents[1] / "reporting" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("reporting_records", place)
+def _reporting(name):
+    """A module of the reporting tests, which write records."""
+    place = Path(__file__).parents[1] / "reporting" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"reporting_{name}", place)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.Records
+    return module
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("report")
-    records = _records()(folder / "outputs")
+    records = _reporting("conftest").Records(folder / "outputs")
     path = {"round": [0, 1, 3], "weights": np.array([[0, 0, 0, 0], [0.5, 0.2, 0.1, 0], [1, 1, 0, 0]])}
     for client_lr in (0.001, 0.01, 0.1):
         one = records.add("feddualavg", client_lr, f1=(0, 0.5, 0.9, 0.8 + client_lr), task={"ones": 2})
@@ -203,7 +203,7 @@ def test_claims_are_filtered_and_lead_to_their_figures(page):
 def test_the_menu_is_in_the_papers_order_and_stays_in_sight(page):
     links = [link.text for link in find(page, "#menu a")]
     studies = ["Figure 3 The lasso_i", "In the place of figures 4, 5 and 12 The curse"]
-    assert links == ["Summary", "Claims", *studies, "Leaderboard", "All runs", "Left out"]
+    assert links == ["Summary", *studies, "Leaderboard", "Claims of the paper", "All runs", "Left out"]
     find(page, "#menu a[href='#curse']")[0].click()
     wait(page, "return document.querySelector('#menu a[aria-current]')?.hash === '#curse'")
     assert 0 <= page.execute_script("return document.querySelector('#menu').getBoundingClientRect().top") < 100
@@ -263,3 +263,16 @@ def test_it_is_dark_where_the_reader_wants_it_dark(page):
         assert background() == "rgb(21, 24, 28)"
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_the_result_of_a_path_is_on_the_first_screen_and_nothing_complains(chrome, tmp_path):
+    """A page without claims and without runs."""
+    _reporting("test_paths").write_path(tmp_path / "records" / "one")
+    page = make_report(collect([tmp_path / "records"]), tmp_path / "page").page
+    chrome.set_window_size(1200, 900)
+    chrome.get_log("browser")
+    chrome.get(page.as_uri())
+    table, figure = find(chrome, "#summary table")[0], find(chrome, "#path_heart figure img")[0]
+    assert 0 < table.rect["y"] < figure.rect["y"] < 500
+    assert find(chrome, "#claims, #runs") == []
+    assert [entry for entry in chrome.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []

@@ -83,7 +83,7 @@ def test_a_second_call_does_only_what_is_missing(tmp_path, here):
     assert len(records(tmp_path)) == 5
     assert {run_id: (records(tmp_path)[run_id] / "result.json").stat().st_mtime_ns for run_id in before} == before
     assert "best by training loss + ψ, at the last round" in edited.out
-    assert edited.out.splitlines()[-1] == "next: fco-report outputs --claims"
+    assert edited.out.splitlines()[-1] == "next: fco-report outputs"
 
 
 def test_every_job_has_its_record_and_hydra_output(tmp_path, here):

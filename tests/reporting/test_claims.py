@@ -16,8 +16,8 @@ from fco_cli.reporting.claims import (
     REPRODUCED,
     as_markdown,
     evaluate,
+    headline,
     read_claims,
-    summary,
     table_markdown,
 )  # fmt: skip
 from fco_cli.reporting.margins import at_margin
@@ -50,7 +50,9 @@ def test_the_verdicts_of_one_seed(records):
         "FedDualAvg round 2", "FedDualAvg round 3", "no records of lasso_iii",
     ]  # fmt: skip
     assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from there on"
-    assert summary(entries) == "1 reproduced, 1 not reproduced, 1 not run"
+    assert headline(entries) == (
+        "1 of 2 claims judged from these records are reproduced (1 not reproduced); 1 need experiments not run here"
+    )
 
 
 def test_seeds_vote_and_the_measured_range_is_told(records):
@@ -59,7 +61,7 @@ def test_seeds_vote_and_the_measured_range_is_told(records):
     entry = verdict(records, PERFECT)
     assert (entry.verdict, entry.said) == (MIXED, "mixed (2 of 3)")
     assert entry.measured == "FedDualAvg round 2 (1–3)"
-    assert summary([entry]) == "0 reproduced, 1 mixed, 0 not reproduced, 0 not run"
+    assert headline([entry]) == "0 of 1 claims judged from these records are reproduced (1 mixed)"
     records.add(seed=3, f1=(0, 0, 0, 0.9))
     assert verdict(records, PERFECT).measured == "FedDualAvg round 2 (1–3), never on 1 of 4 seeds"
 

@@ -57,8 +57,8 @@ def test_several_sources_make_one_report(records, report):
     records.add(experiment="lasso_ii", profile="quick")
     code, out, _ = report("outputs/lasso_i", "lasso_ii", "lasso_iii", "--output", "elsewhere")
     assert code == 0
-    assert "lasso_i: curves from 1 runs, profile paper" in out
-    assert "lasso_ii_quick: curves from 1 runs, profile quick" in out
+    assert "lasso_i: curves from 1 run, profile paper" in out
+    assert "lasso_ii_quick: curves from 1 run, profile quick" in out
     assert "lasso_iii" in out.split("not run: ")[1]
     assert (records.root.parent / "elsewhere" / "index.html").exists()
 
@@ -73,6 +73,47 @@ def test_csv_and_claims(records, report):
     assert (row["algo"], float(row["f1"])) == ("fedmid", 1.0)
     assert "lasso I, FedMiD is least sparse" in out
     assert "fMRI" not in out.split("not run: ")[0]  # nothing was run of that
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_ones_own_result_comes_first_and_the_papers_claims_only_on_request(records, report):
+    """Of a task that shares its name with an experiment."""
+    own = records.add(experiment=None, task={"name": "digits"}, validation_auc=(0.5, 0.8, 0.9, 0.875))
+    result = json.loads((own / "result.json").read_text())
+    ends = {"test": {"test_auc": 0.8125}, "convergence": {"converged": True}}
+    (own / "result.json").write_text(json.dumps(result | ends))
+    _, out, _ = report()
+    folder = records.root / "report"
+    assert out.splitlines()[0] == "digits: curves from 1 run"
+    assert "claims" not in out
+    assert "not run" not in out
+    page = (folder / "index.html").read_text()
+    summary = page.split('<section id="summary">')[1].split("</section>")[0]
+    assert re.findall("<th>(.*?)</th>", summary) == [
+        "algorithm", "learning rates", "converged", "test auc", "training loss + ψ", "F1", "validation AUC",
+    ]  # fmt: skip
+    assert "<td>FedDualAvg</td><td>(0.001, 1)</td><td>yes</td><td>0.8125</td><td>3</td><td>0.7</td>" in summary
+    assert "claims" not in page.split("<body>")[1].split("<script")[0]
+    assert not (folder / "CLAIMS.md").exists()
+    _, out, _ = report("--claims")
+    assert "claims: 0 claims can be judged from these records; 136 need experiments not run here" in out
+    page = (folder / "index.html").read_text()
+    assert page.index('<section id="digits">') < page.index('<section id="claims">')
+    assert (folder / "CLAIMS.md").exists()
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_ones_own_runs_stand_before_the_papers_experiments(records, report):
+    records.add("fedmid")
+    records.add(experiment=None, task={"name": "custom", "path": "data/heart.csv", "label": "num>0"})
+    _, out, _ = report()
+    page = (records.root / "report" / "index.html").read_text()
+    order = ["summary", "custom", "lasso_i", "claims", "runs"]
+    assert re.findall('<section id="(.*?)">', page) == order
+    assert re.findall('<li><a href="#(.*?)">', page) == order
+    assert "<h2>custom: heart.csv</h2>" in page
+    assert "fco-run -m task=custom task.path=data/heart.csv &#39;task.label=num&gt;0&#39;" in page
+    assert "claims: 0 claims can be judged from these records; 13 need the complete, unaltered experiment; 123 " in out
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -95,7 +136,7 @@ def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
     assert code == 0
     assert "fco-report: left out outputs/lasso_i/lasso/fedmid/" in err
     assert "result.json is not JSON" in err
-    assert "from 1 runs" in out
+    assert "from 1 run" in out
 
 
 @pytest.mark.parametrize(
@@ -124,6 +165,17 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, r
     code, _, err = report("--csv", "nowhere/runs.csv")
     assert code == 2
     assert err == "fco-report: nowhere/runs.csv: cannot be written: No such file or directory\n"
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_names_of_folders_do_not_reach_the_terminal_raw(records, report):
+    records.add()
+    _, out, err = report("--output", "\x1b[31mred")
+    assert r"report: \x1b[31mred/index.html" in out
+    _, _, err = report("\x1b[31mred")
+    (records.root.parent / "\x1b[2Jtaken").write_text("")
+    _, _, refused = report("--output", "\x1b[2Jtaken")
+    assert "\x1b" not in out + err + refused
 
 
 def test_reporting_reads_records_and_never_loads_the_simulation():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from fco_cli.reporting.claims import NOT_RUN, as_markdown, evaluate, headline, read_claims
 from fco_cli.reporting.design import design_of, why_undecided
+from fco_cli.reporting.evidence import Needs
 from fco_cli.reporting.studies import collect
 
 
-def add_design(records, experiment="curse", **changed):
-    """All runs of an experiment without a grid, as it is configured."""
-    design = design_of(experiment)
-    for algo, client_lr, server_lr in sorted(design.pairs):
+def add_design(records, experiment="curse", profile="paper", **changed):
+    """All runs of an experiment, as it is configured."""
+    design = design_of(experiment, profile)
+    for algo, client_lr, server_lr in sorted(design.pairs, key=str):
         for seed in sorted(design.seeds):
-            records.add(algo, client_lr, server_lr, seed, experiment=experiment, **settings(design) | changed)
+            rates = client_lr or 0.001, server_lr or 1.0
+            records.add(algo, *rates, seed, experiment=experiment, profile=profile, **settings(design) | changed)
 
 
 def settings(design):
@@ -60,11 +63,38 @@ def test_runs_beyond_the_design_do_not_decide(records):
 
 
 def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
-    records.add(profile="quick")
-    assert reason(records) == "only at profile quick"
+    records.add(profile="laptop")
+    assert reason(records) == "only at profile laptop"
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
     assert reason(mine) == "no experiment that is shipped"
     alone = type(records)(records.root.parent / "alone")
     alone.add(experiment=None, task={"name": "digits"})  # outside of the experiment of that name
     assert reason(alone) == "no experiment that is shipped"
+
+
+def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(records):
+    """On one seed; an optimum at profile=paper serves that seed alone."""
+    curves = {"f1": (0, 0.5, 1, 1), "recovery_error": (9, 2, 1, 1), "density": (1, 0.6, 0.5, 0.5)}
+    add_design(records, "lasso_i", "quick", **curves)
+    records.add("optimum", seed=1, experiment="lasso_i", **settings(design_of("lasso_i")) | curves)
+    (quick,) = [study for study in collect([records.root]).studies if study.profile == "quick"]
+    assert why_undecided(quick) == ""
+    entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.has_records]
+    kinds = {kind: entry for entry in entries for kind in entry.claim.test}
+    assert kinds["reaches"].said == "reproduced (1 of 1, profile quick)"
+    assert kinds["best_learning_rate"].needs == kinds["rules_agree"].needs == Needs.PROFILE
+    judged = [entry for entry in entries if entry.verdict != NOT_RUN]
+    assert 0 < len(judged) < len(entries)
+    said = headline(entries)
+    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in said
+    assert said.endswith(f"; {len(entries) - len(judged)} need profile=paper")
+    assert "lasso, profile=quick" in as_markdown(entries)
+
+
+def test_a_profile_with_fewer_rounds_decides_nothing(records):
+    records.add(profile="laptop")
+    entries = evaluate(read_claims(), collect([records.root]))
+    assert headline(entries) == (
+        "0 claims can be judged at profile=laptop; 13 need profile=paper; 123 need experiments not run here"
+    )

@@ -145,6 +145,20 @@ def test_the_numbers_of_the_figures_can_be_had(records):
     assert pairs["diverged"].to_dict() == {0.001: 0, 0.1: 1}
 
 
+@pytest.mark.parametrize("tried", [2, 7])
+@pytest.mark.parametrize("algos", [1, 2, 4])
+def test_the_name_of_the_heat_maps_rows_overlaps_nothing(records, tried, algos):
+    for algo in ("feddualavg", "fedmid", "fedmid_osp", "feddualavg_osp")[:algos]:
+        for client_lr in np.geomspace(0.001, 1, tried):
+            records.add(algo, float(client_lr), experiment="a_rather_long_name_of_an_experiment")
+    figure = rates.draw_heat_maps(*study_of(records))
+    figure.canvas.draw()
+    (side,) = [text for text in figure.texts if text.get_text() == "client learning rate"]
+    box = side.get_window_extent()
+    assert box.y0 >= 0
+    assert not [text for text in figure.texts if text is not side and text.get_window_extent().overlaps(box)]
+
+
 def test_a_single_pair_makes_no_heat_map(records):
     records.add()
     assert rates.draw_heat_maps(*study_of(records)) is None

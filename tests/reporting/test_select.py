@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.reporting.select import choose, in_window
+from fco_cli.reporting.select import choose, first_round, in_window
 from fco_cli.reporting.studies import collect
 
 
@@ -114,3 +114,26 @@ def test_options_of_the_algorithm_are_not_averaged_but_chosen_from(records):
     assert sorted(cell.options for cell in choice.cells) == ["momentum 0.5", "momentum 0.9"]
     assert choice.best.score == pytest.approx(0.9)
     assert choice.best.rates == "(0.001, 1) momentum 0.9"
+
+
+def reference_first_round(rounds, holds, stays):
+    """The definition in a loop."""
+    for i in range(len(rounds)):
+        rest = holds[i:]
+        if holds[i] and sum(rest) >= stays * len(rest) - 1e-9:
+            return rounds[i]
+    return np.inf
+
+
+@pytest.mark.parametrize("stays", [0.0, 0.5, 0.95, 1.0])
+def test_the_first_round_of_a_level_is_its_definition(stays):
+    draw = np.random.default_rng(0)
+    for length in range(1, 40):
+        rounds, holds = np.cumsum(draw.integers(1, 5, length)), draw.random(length) < draw.random()
+        assert first_round(rounds, holds, stays) == reference_first_round(rounds, holds, stays)
+
+
+def test_a_level_is_reached_for_the_first_time_in_a_share_of_the_rounds_or_for_good():
+    rounds, holds = np.array([0, 2, 4, 6, 8]), np.array([False, True, False, True, True])
+    assert [first_round(rounds, holds, stays) for stays in (0, 0.75, 1)] == [2, 2, 6]
+    assert first_round(rounds, ~holds, 1) == np.inf

@@ -48,6 +48,7 @@ function fill(select, values, label = (value) => value) {
 
 // Claims: filtered by verdict, part, experiment and text.
 (() => {
+  if (!byId("claims")) return;
   const rows = [...document.querySelectorAll("#claim-table tbody tr")];
   const filters = ["verdict", "group", "experiment"].map((key) => [key, byId(`claim-${key}`)]);
   const text = byId("claim-text");

@@ -8,6 +8,7 @@ unpacked("data").then((data) => {
   ];
   const view = { sort: null, descending: false, all: false };
   const table = byId("run-table");
+  if (!table) return;
   const filters = { study: "filter-study", algo: "filter-algo", status: "filter-status" };
   const shown = (run, key) => {
     if (key === "algo") return data.algorithms[run.algo].label;

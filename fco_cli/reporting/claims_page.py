@@ -1,0 +1,67 @@
+"""The claims ledger as a section of the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from fco_cli.reporting.claims import NOT_RUN, REPRODUCED, THEORY, VERDICTS, Entry, headline
+from fco_cli.reporting.studies import Results, Study
+
+
+def claims_context(ledger: list[Entry], results: Results) -> dict[str, Any] | None:
+    """Return what the template shows of the ledger; None where the report has none."""
+    if not ledger:
+        return None
+    entries = [_entry_context(i, entry, results) for i, entry in enumerate(ledger)]
+    return {
+        "headline": headline(ledger),
+        "verdicts": {verdict: sum(entry.verdict == verdict for entry in ledger) for verdict in VERDICTS},
+        "groups": _groups(ledger),
+        "failed": _by_text(entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)),
+        "ledger": entries,
+    }
+
+
+def claims_of(study: Study, ledger: list[Entry]) -> str:
+    """Return how many claims about a study are reproduced; empty where none is judged."""
+    mine = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
+    judged = [entry.verdict for entry in mine if entry.verdict != NOT_RUN]
+    return f"{judged.count(REPRODUCED)} of {len(judged)} claims reproduced" if judged else ""
+
+
+def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Group entries by the sentence of the paper that they test."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        found.setdefault(entry["text"], []).append(entry)
+    return found
+
+
+def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any]:
+    study = results.study(entry.experiment) if entry.has_records else None
+    return {
+        "number": number,
+        "slug": study.slug if study else THEORY if entry.experiment == THEORY and entry.has_records else "",
+        "id": entry.claim.id,
+        "text": entry.claim.text,
+        "source": entry.claim.source,
+        "reading": entry.claim.reading,
+        "why_not": entry.claim.why_not if entry.verdict not in (REPRODUCED, NOT_RUN) else "",
+        "group": entry.claim.group,
+        "experiment": entry.experiment,
+        "verdict": entry.verdict,
+        "said": entry.said,
+        "claimed": entry.claimed,
+        "measured": entry.measured,
+        "sensitivity": entry.sensitivity,
+    }
+
+
+def _groups(ledger: list[Entry]) -> dict[str, Counter[str]]:
+    """Count the verdicts by part of the paper; parts without a judged claim are left out."""
+    counts: dict[str, Counter[str]] = {}
+    for entry in ledger:
+        counts.setdefault(entry.claim.group, Counter())[entry.verdict] += 1
+    return {group: count for group, count in counts.items() if set(count) != {NOT_RUN}}
