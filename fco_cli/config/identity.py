@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.code_digest import Definition, definition_of, digest_of
+from fco_cli.errors import UserError
 
 if TYPE_CHECKING:
     from fco_cli.config.run import Run
@@ -36,6 +37,7 @@ class Identity:
     family: str  # problems that differ only in the seed of their data
     stack: str  # runs that differ only in what may vary along the job axis
     run: str  # runs with the same result
+    code: str  # the code that a run executes
 
 
 def identity_of(run: Run) -> Identity:
@@ -73,7 +75,21 @@ def identity_of(run: Run) -> Identity:
         family=_digest({**data, **kind, "regularizer": psi, "seed": None}),
         stack=_digest(common),
         run=_digest(whole),
+        code=executed_code(run),
     )
+
+
+def executed_code(run: Run) -> str:
+    """Return a digest of all code that a run executes."""
+    parts = (run.task, run.algo, run.regularizer, run.mirror, run.method.transform)
+    classes = tuple(kind for part in parts for kind in part_classes(part))
+    return digest_of((*execution_roots(run), *classes), (*WITHOUT_NUMBERS, *packages_not_used(run)))
+
+
+def check_code(run: Run) -> None:
+    """Raise UserError if this process does not have the code by which the run was identified, in another process."""
+    if executed_code(run) != run.identity.code:
+        raise UserError(f"{run.folder}: the code was edited after this command started; run the command again")
 
 
 def code_of(part: Any, without: tuple[str, ...] = ()) -> dict[str, str]:

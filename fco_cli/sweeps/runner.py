@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.config.identity import check_code
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
@@ -124,6 +125,7 @@ def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
 
 def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, memory_mb: int) -> Iterator[Outcome]:
     first = waiting[0][0]
+    check_code(first)
     problem, smoothness = problem_and_smoothness(first)
     setup = setup_of(first, problem)
     jobs = _resumed(setup, waiting)

@@ -55,14 +55,14 @@ def identity():
         ("hparams.normalize_steps=false", {"stack", "run"}),
         ("record_clients=true", {"stack", "run"}),
         ("record_path=true", {"stack", "run"}),
-        ("algo=fedmid", {"stack", "run"}),
+        ("algo=fedmid", {"stack", "run", "code"}),
         ("transform=none", set()),
-        ("transform=topk", {"stack", "run"}),
+        ("transform=topk", {"stack", "run", "code"}),
         ("hparams.weighting=examples", {"problem", "family", "stack", "run"}),
         ("seed=1", {"data", "problem", "stack", "run"}),
         ("task.samples=16", {"data", "problem", "family", "stack", "run"}),
         ("hparams.dtype=float32", {"data", "problem", "family", "stack", "run"}),
-        ("regularizer=l2_ball", {"problem", "family", "stack", "run"}),
+        ("regularizer=l2_ball", {"problem", "family", "stack", "run", "code"}),
     ],
 )
 def test_what_changes_what(identity, override, changed):
@@ -295,6 +295,16 @@ def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypa
         forget()
     assert {key for key in runs if before[key] != after[key]} == noticed_by
     assert {key: replace(run).identity.run for key, run in runs.items()} == before
+
+
+def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
+    """As when a file is edited while a sweep starts its processes."""
+    run = make(*TINY)
+    run.identity  # noqa: B018 - computed where the sweep starts
+    monkeypatch.setattr("fco_cli.config.identity.executed_code", lambda run: "other")
+    with pytest.raises(UserError, match=r"the code was edited after this command started; run the command again$"):
+        execute([run], Silent(), Stop())
+    assert not run.folder.exists()
 
 
 def forget():
