@@ -35,7 +35,7 @@ def typed(kind: type[T], values: Any, where: str) -> T:
 def one_of(kinds: dict[str, Any], values: Any, where: str) -> Any:
     """Likewise, of the kind that its own `name` says."""
     name = values.get("name") if isinstance(values, dict) else None
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise UserError(f"{where}.name: must be one of {', '.join(kinds)}")
     return typed(kinds[name], values, where)
 
