@@ -19,7 +19,7 @@ from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
 from fco_cli.algorithms.transforms import Evaluated
 from fco_cli.federation.elsewhere import Answers, SiteRows, Specs, masked
-from fco_cli.federation.message import ArraySpec
+from fco_cli.federation.message import LARGEST, ArraySpec
 from fco_cli.federation.sites import Answer, Expected, no_arrays
 from fco_cli.federation.typed import plain
 from fco_cli.problem.layout import Array
@@ -156,8 +156,10 @@ class AtSites(Clients):
         answers = self._ask("own", self._about(self.names), expected=self._own_specs)
         self.outcomes = {name: [] for name in self.names}
         found: dict[str, tuple[list[int], list[Array]]] = {}
-        for m, answer in enumerate(answers.values()):
+        for m, (name, answer) in enumerate(answers.items()):
             for metric, numbers in answer.arrays.items():
+                if not np.isfinite(numbers).all():
+                    log.warning("site %r: the loss of its own model is not finite", name)
                 clients, values = found.setdefault(metric, ([], []))
                 clients.append(m)
                 values.append(numbers)
@@ -170,7 +172,7 @@ class AtSites(Clients):
             optional = part == "validation" and held_out is None
             if part == "validation" and isinstance(held_out, SiteRows) and name not in held_out.names:
                 continue
-            loss = ArraySpec((len(self.tokens),), low=0, finite=False, optional=optional)
+            loss = ArraySpec((len(self.tokens),), low=0, high=LARGEST, finite=False, optional=optional)
             specs[f"own_{part}_loss"] = loss
             if self.problem.loss.classification:
                 specs[f"own_{part}_accuracy"] = ArraySpec(loss.shape, low=0, high=1, optional=optional)

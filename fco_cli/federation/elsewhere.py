@@ -11,7 +11,7 @@ import numpy as np
 
 from fco_cli.algorithms.fixed_point import as_numbers
 from fco_cli.errors import UserError
-from fco_cli.federation.message import ArraySpec, BadMessage
+from fco_cli.federation.message import LARGEST, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
 from fco_cli.federation.sites import MOST_BYTES, Agreement, Answer, from_site
 from fco_cli.problem.data import Elsewhere
@@ -172,7 +172,9 @@ class SiteRows(Elsewhere):
         for name, answer in by_site.items():
             if "sums" in expected(name):
                 self.shares_sums[name] = "sums" in answer.arrays
-            if bits is None and told is None:
+            if bits is not None:
+                self._warn_of_overflow(name, answer.arrays["fits"] == 1)
+            elif told is None:
                 with from_site(name, "evaluate"):
                     self._check_evaluation(name, answer, rows[name])
         count = 1 if told is None else len(by_site)
@@ -222,13 +224,16 @@ class SiteRows(Elsewhere):
         return specs
 
     def _check_evaluation(self, name: str, answer: Answer, rows: int) -> None:
-        """Raise BadMessage if numbers are not finite where the loss is, or sums are not those of so many rows."""
+        """Raise BadMessage if numbers have overflowed where the loss has not, or sums are not those of so many rows."""
         sound = np.isfinite(answer.arrays["value"])
         for array, values in answer.arrays.items():
-            if not np.isfinite(values[sound]).all():
-                raise BadMessage(f"the array {array} is not finite for a model whose loss is")
+            if not (np.abs(values[sound]) <= LARGEST).all():
+                raise BadMessage(f"the array {array} must have numbers up to {LARGEST:g} where the loss is finite")
         if "sums" in answer.arrays:
             self._check_sums(answer.arrays["sums"][sound], rows)
+        self._warn_of_overflow(name, sound)
+
+    def _warn_of_overflow(self, name: str, sound: Array) -> None:
         if not sound.all() and name not in self.overflowed:
             self.overflowed.add(name)
             log.warning("site %r: the loss of a model on its %s rows is not finite", name, self.part)

@@ -123,7 +123,8 @@ class Masks:
 
     def hidden(self, content: bytes, answer: Message) -> Message:
         """The answer to a question, in fixed point and masked; `fits` says in which jobs its numbers did."""
-        whole, fits = rounded(answer.arrays, self.bits, len(self.secrets) + 1)
+        with np.errstate(over="ignore"):  # such a number does not fit
+            whole, fits = rounded(answer.arrays, self.bits, len(self.secrets) + 1)
         question = hashlib.sha256(content).digest()
         arrays = {name: values.view(np.uint64) for name, values in whole.items()}
         for other, secret in self.secrets.items():

@@ -20,6 +20,7 @@ from fco_cli.problem.layout import Array
 
 LENGTH = 8  # bytes
 LONGEST_HEAD = 16 * 2**20
+LARGEST = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
 
 Arrays = dict[str, Array]
 DType = Literal["float64", "float32", "int64", "uint64"]
@@ -48,7 +49,7 @@ class ArraySpec:
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
-    finite: bool = True  # false: numbers may have overflowed
+    finite: bool = True  # false: NaN and infinity are allowed beside numbers in the range
     optional: bool = False
 
     def checked(self, name: str, values: Array) -> Array:
@@ -60,7 +61,8 @@ class ArraySpec:
         if self.finite and not np.isfinite(values).all():
             raise BadMessage(f"the array {name} is not finite")
         whole = not self.whole or bool((values == np.floor(values)).all())
-        if not whole or (values < self.low).any() or (values > self.high).any():
+        above = (values > self.high) & (self.finite | (values != math.inf))
+        if not whole or (values < self.low).any() or above.any():
             numbers = "whole numbers" if self.whole else "numbers"
             raise BadMessage(f"the array {name} must have {numbers} from {self.low:g} to {self.high:g}")
         return values.copy()

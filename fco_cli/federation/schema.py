@@ -18,6 +18,7 @@ from fco_cli.algorithms.fixed_point import MOST_BITS
 from fco_cli.problem.losses import MAX_CLASSES
 
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
+Rows = Annotated[int, Meta(ge=0, le=10**9)]  # of a site
 Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 RoundIndex = Annotated[int, Meta(ge=0, lt=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -282,9 +283,9 @@ def _is_between(low: float, mean: float, high: float) -> bool:
 class RowCounts(Answer, kw_only=True):
     """Rows of every part, scores per row, and a summary of the training rows."""
 
-    training: Count
-    held_out: Count
-    test: Count
+    training: Rows
+    held_out: Rows
+    test: Rows
     outputs: Outputs
     summary: SummaryHead | None
 

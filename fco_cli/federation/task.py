@@ -18,6 +18,7 @@ from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.schema import Description, RowCounts
 from fco_cli.federation.sites import Agreement, Answer, Sites, from_site
 from fco_cli.federation.telling import sent_task
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
@@ -105,6 +106,7 @@ class CustomAtSites(Custom):
         if training is None:
             raise UserError("federation.sites: none of them has rows to train on")
         trained |= {name: m for m, name in enumerate(training.names)}
+        require_memory("federation.sites: the order of their rows in a round", 8 * int(training.sizes.sum()))
         held_out, test = rows("held_out"), rows("test")
         if self.connection.mask_bits is not None:
             everybody = all(data is None or data.names == self.connection.names for data in (training, held_out, test))

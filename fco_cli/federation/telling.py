@@ -14,7 +14,7 @@ import numpy as np
 import fco_cli
 from fco_cli.federated_data.medians import BINS, counts_up_to
 from fco_cli.federated_data.preparation import Preparation
-from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
+from fco_cli.federation.message import LARGEST, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.noise import with_noise
 from fco_cli.federation.policy import Policy, Refusal
@@ -164,10 +164,9 @@ class Telling:
             return with_noise(arrays, question.noise)
         if question.part != "training":
             arrays |= self._scored(question, data, w, weight)
-        finite = np.logical_and.reduce(
-            [np.isfinite(values).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
-        )
-        arrays["value"] = np.where(finite | ~np.isfinite(arrays["value"]), arrays["value"], np.inf)
+        sound = [(np.abs(values) <= LARGEST).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
+        overflow = ~np.logical_and.reduce(sound) & np.isfinite(arrays["value"])
+        arrays["value"][overflow] = np.inf
         return arrays
 
     def _scored(self, question: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:

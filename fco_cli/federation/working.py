@@ -13,7 +13,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.memory import SiteMemory
-from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, converted, read_arrays
+from fco_cli.federation.message import LARGEST, Arrays, ArraySpec, BadMessage, Message, converted, read_arrays
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
 from fco_cli.federation.telling import Telling
@@ -122,7 +122,7 @@ class Working:
                 losses, accuracy = own_losses(
                     data, algorithm.problem.model, self.telling.loss(), kept[None], np.zeros(1, int)
                 )
-                arrays[f"own_{part}_loss"] = np.maximum(losses[0], 0)
+                arrays[f"own_{part}_loss"] = np.where(losses[0] > LARGEST, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None:
                     arrays[f"own_{part}_accuracy"] = accuracy[0]
         return Message("", arrays=arrays)

@@ -280,9 +280,7 @@ def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
 
 def check_numbers(metric: str, values: Any, noise: bool, warned: bool = False) -> None:
     values = np.asarray(values, float)
-    if warned and metric.startswith(
-        ("validation_", "test_", "own_validation", "loss", "rmse", "r2", "d2", "auc", "con")
-    ):
+    if warned and metric.startswith(("validation_", "test_", "own_", "loss", "rmse", "r2", "d2", "auc", "con")):
         values = values[np.isfinite(values)]
     assert np.isfinite(values).all(), (metric, values)
     if not noise and metric.endswith(("accuracy", "auc", "concordance")):
@@ -309,7 +307,7 @@ def coordinator_outcome(scenario: Scenario, name: str, exchanges: list[Exchange]
     """Run with one answer replaced; a description of what went wrong, or nothing."""
     link, warnings = Recorded(exchanges=exchanges, replaced=(place, content)), Warnings()
     made: list[Any] = []
-    logging.getLogger("fco_cli.federation.elsewhere").addHandler(warnings)
+    logging.getLogger("fco_cli.federation").addHandler(warnings)
     try:
         scenario.run(scenario.connection(link), made)
     except (UserError, DamagedMemory) as problem:
@@ -320,7 +318,7 @@ def coordinator_outcome(scenario: Scenario, name: str, exchanges: list[Exchange]
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
     finally:
-        logging.getLogger("fco_cli.federation.elsewhere").removeHandler(warnings)
+        logging.getLogger("fco_cli.federation").removeHandler(warnings)
     try:
         check_valid(made, name, any(f"site {VICTIM!r}: the loss" in line for line in warnings.lines))
     except AssertionError as problem:
