@@ -259,6 +259,38 @@ def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
         assert all(values.size <= 6 for values in answer.arrays.values())
 
 
+DROPPED = object()
+
+
+def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes]) -> Callable[[], Any]:
+    """The same connection, with answers changed from the first on."""
+
+    def connected() -> Any:
+        link = connect()
+        link.changed = changed
+        return link
+
+    return connected
+
+
+def test_groups_in_blocks_are_no_path(asked):
+    group = {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}
+    refused(at_work(asked(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
+
+
+@pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
+def test_numbers_of_jobs_are_checked_like_those_of_a_configuration(asked, number):
+    ask = asked()
+    at_work(ask)
+    head = {
+        "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
+        "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
+    }  # fmt: skip
+    ones, zeros = np.ones(2), np.zeros((2, 1))
+    numbers = {"client_lr": ones, "server_lr": ones, "psi": np.array([[1.0], [number]])}
+    refused(ask("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
+
+
 class TestWhatASiteSends:
     """The coordinator does not believe an answer because a site has sent it."""
 
@@ -304,6 +336,67 @@ class TestWhatASiteSends:
         session[0].link.changed = lambda name, own: answer if name == "north" else own
         with pytest.raises(UserError, match=r"^site 'north': invalid response to 'train': "):
             self.trained(session)
+
+    @pytest.mark.parametrize(
+        ("kind", "key", "value"),
+        [
+            ("describe", "version", 3), ("describe", "code", None), ("describe", "digest", "../x"),
+            ("describe", "names_digest", 5), ("describe", "split", "val"), ("describe", "features", -1),
+            ("describe", "names", ["a"]), ("describe", "classes", "yes"), ("describe", "digest", DROPPED),
+            ("prepare", "training", -3), ("prepare", "held_out", "7"), ("prepare", "test", 2**62),
+            ("prepare", "held_out", DROPPED), ("prepare", "outputs", 0), ("prepare", "outputs", 10**30),
+            ("prepare", "outputs", 2), ("prepare", "summary", None), ("prepare", "summary", {"rows": 3}),
+        ],
+    )  # fmt: skip
+    def test_an_invalid_head(self, hospitals, make_sites, kind, key, value):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == kind:
+                head = {**message.head, key: value} if value is not DROPPED else {**message.head}
+                if value is DROPPED:
+                    del head[key]
+                return Message(kind, head).packed()
+            return answer
+
+        folder = hospitals("logistic")
+        sites = make_sites(folder)
+        sites.connect = changing(sites.connect, changed)
+        with pytest.raises(UserError) as told:
+            CustomAtSites.of(task_of(folder, "logistic"), sites).data(0, "float64")
+        assert str(told.value).startswith(f"site 'north': invalid response to '{kind}': ")
+        assert key in str(told.value)
+        assert "\n" not in str(told.value)
+
+    @pytest.mark.parametrize(
+        ("array", "value"),
+        [
+            ("gradient", np.nan), ("gradient", np.inf), ("gradient", 1e308), ("value", -1.0), ("value", 1e308),
+            ("hits", 6e306), ("hits", 1000.0), ("hits", -1.0), ("hits", 0.5), ("hits", np.nan),
+        ],
+    )  # fmt: skip
+    def test_an_evaluation_out_of_range(self, session, array, value):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == "evaluate":
+                arrays = message.arrays | {array: np.full_like(message.arrays[array], value)}
+                return Message("evaluate", message.head, arrays).packed()
+            return answer
+
+        session[0].link.changed = changed
+        with pytest.raises(UserError, match=rf"^site 'north': invalid response to 'evaluate': the array {array} "):
+            session[3].risk(np.zeros((1, 6)))
+
+    def test_a_loss_that_overflows_is_not_recorded_and_warned_of(self, session, caplog):
+        """An honest site answers so of a model that has diverged."""
+
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            arrays = message.arrays | {"value": np.full(1, np.inf)}
+            return Message(message.kind, message.head, arrays).packed() if name == "north" else answer
+
+        session[0].link.changed = changed
+        assert session[3].risk(np.zeros((1, 6))).value == np.inf
+        assert "site 'north': the loss of a model on its training rows is not finite" in caplog.text
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_not_finite_weighs_nothing(self, session, value):
