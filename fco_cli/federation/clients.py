@@ -18,9 +18,9 @@ from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
 from fco_cli.algorithms.transforms import Evaluated
-from fco_cli.federation.elsewhere import Answers, SiteRows
-from fco_cli.federation.message import Message
-from fco_cli.federation.sites import from_site
+from fco_cli.federation.elsewhere import Answers, SiteRows, Specs, masked
+from fco_cli.federation.message import LARGEST, ArraySpec
+from fco_cli.federation.sites import Answer, Expected, no_arrays
 from fco_cli.federation.typed import plain
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, stack_numbers
@@ -99,10 +99,12 @@ class AtSites(Clients):
             noise = algorithm.noise_on_mean(cohort)
             head["factors"] = dict(zip(who, algorithm.counted(cohort).factors.tolist(), strict=True))
             head["noise"] = None if noise is None else (noise / np.sqrt(len(who))).tolist()  # of each site's share
-            answers = Answers(self.agreement.ask("train", head, received, who), self.sites.mask_bits)
+            hidden = masked(dict.fromkeys(algorithm.sent, ArraySpec(shape)))
+            sent = self.agreement.ask("train", head, received, who, expected=lambda _: hidden)
+            answers = Answers(sent, self.sites.mask_bits)
             self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
-            total = np.stack([answers.total(name, shape) for name in algorithm.sent])
-            return algorithm.concluded_from_sum(state, cohort, total, answers.fits(len(self.tokens)))
+            total = np.stack([answers.total(name) for name in algorithm.sent])
+            return algorithm.concluded_from_sum(state, cohort, total, answers.fits())
         messages = self._messages(algorithm, head, received, who, shape)
         self.done = cohort.round + 1
         return algorithm.concluded(state, cohort, messages, None)
@@ -112,21 +114,23 @@ class AtSites(Clients):
     ) -> Array:
         """[S, sent, J, P]; of a client that did not answer nothing is finite: it weighs nothing, its memory stays."""
         enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
-        answers = self.agreement.ask("train", head, received, who, at_least=enough)
+        specs = dict.fromkeys(algorithm.sent, ArraySpec(shape, self.problem.dtype, finite=False))
+        answers = self.agreement.ask("train", head, received, who, at_least=enough, expected=lambda _: specs)
         messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
         for i, name in enumerate(who):
             if name in answers:
                 self.outcomes[name] = []
-                with from_site(name):
-                    for n, sent in enumerate(algorithm.sent):
-                        messages[i, n] = answers[name].wanted(sent, shape, self.problem.dtype)
+                for n, sent in enumerate(algorithm.sent):
+                    messages[i, n] = answers[name].arrays[sent]
             else:
                 log.warning("%s: no answer in round %d; the round goes on without it", name, head["round"] + 1)
         return messages
 
-    def _ask(self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None) -> dict[str, Message]:
+    def _ask(
+        self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None, expected: Expected = no_arrays
+    ) -> dict[str, Answer]:
         """A question to all who train."""
-        return self.agreement.ask(kind, head, arrays, self.names)
+        return self.agreement.ask(kind, head, arrays, self.names, expected=expected)
 
     def _about(self, who: list[str]) -> dict[str, Any]:
         return {
@@ -149,16 +153,30 @@ class AtSites(Clients):
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         self._introduce(algorithm)
-        answers = self._ask("own", self._about(self.names))
+        answers = self._ask("own", self._about(self.names), expected=self._own_specs)
         self.outcomes = {name: [] for name in self.names}
         found: dict[str, tuple[list[int], list[Array]]] = {}
         for m, (name, answer) in enumerate(answers.items()):
-            with from_site(name):
-                for metric in answer.arrays:
-                    clients, values = found.setdefault(metric, ([], []))
-                    clients.append(m)
-                    values.append(answer.wanted(metric, (len(self.tokens),), float))
+            for metric, numbers in answer.arrays.items():
+                if not np.isfinite(numbers).all():
+                    log.warning("site %r: the loss of its own model is not finite", name)
+                clients, values = found.setdefault(metric, ([], []))
+                clients.append(m)
+                values.append(numbers)
         return {metric: (np.array(clients), np.stack(values)) for metric, (clients, values) in found.items()}
+
+    def _own_specs(self, name: str) -> Specs:
+        """Return the metrics of a site's own models; it may have held-out rows that this problem does not use."""
+        held_out, specs = self.problem.held_out, {}
+        for part in ("train", "validation"):
+            optional = part == "validation" and held_out is None
+            if part == "validation" and isinstance(held_out, SiteRows) and name not in held_out.names:
+                continue
+            loss = ArraySpec((len(self.tokens),), low=0, high=LARGEST, finite=False, optional=optional)
+            specs[f"own_{part}_loss"] = loss
+            if self.problem.loss.classification:
+                specs[f"own_{part}_accuracy"] = ArraySpec(loss.shape, low=0, high=1, optional=optional)
+        return specs
 
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:
         return None  # they stay at their sites
@@ -189,9 +207,8 @@ class AtSites(Clients):
             raise DamagedMemory("the checkpoint does not say where the sites' memories are") from problem
         head = {"stack": self.stack, "tokens": [self.tokens[j]], "round": self.done}
         for name, answer in self._ask("load", head).items():
-            with from_site(name):
-                if not answer.value("known", bool):
-                    raise DamagedMemory(f"{name} does not know what it remembered in round {self.done}")
+            if not answer.head.known:
+                raise DamagedMemory(f"{name} does not know what it remembered in round {self.done}")
 
     def evaluated(self, evaluations: int) -> Evaluated:
         """Each asks about every part; the test rows once, and once for the gradient that convergence is judged by."""

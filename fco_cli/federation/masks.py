@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import MOST_BITS, rounded
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.algorithms.fixed_point import rounded
+from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal
+from fco_cli.federation.schema import Header, Keys, Question, SignedKey
 from fco_cli.problem.layout import Array
 
 if TYPE_CHECKING:
@@ -56,19 +57,19 @@ class Badge:
             "certificate": self.certificate.public_bytes(Encoding.PEM).decode(),
         }
 
-    def check(self, name: str, statement: bytes, given: dict[str, str]) -> None:
+    def check(self, name: str, statement: bytes, given: SignedKey) -> None:
         """Whether the holder of that name's certificate, of the authority that this site believes, has signed it."""
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.x509 import NameOID, load_pem_x509_certificate
 
         try:
-            certificate = load_pem_x509_certificate(given["certificate"].encode())
+            certificate = load_pem_x509_certificate(given.certificate.encode())
             certificate.verify_directly_issued_by(self.authority)
             key: Any = certificate.public_key()
-            key.verify(bytes.fromhex(given["signature"]), statement, *_signature_scheme())
+            key.verify(bytes.fromhex(given.signature), statement, *_signature_scheme())
             names = [one.value for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
             valid = certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc
-        except (InvalidSignature, ValueError, TypeError, AttributeError):
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError, AttributeError):
             raise Refusal(f"the mask key of {name} is not signed by a certificate of this federation") from None
         if names != [name] or not valid:
             raise Refusal(f"the mask key of {name} is signed by another's certificate, or by one that is not valid")
@@ -87,7 +88,7 @@ class Masks:
     def agreed(self) -> bool:
         return bool(self.secrets)
 
-    def key(self, message: Message) -> Message:
+    def key(self, question: Question) -> Message:
         """This site's key for the session, signed."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -95,36 +96,35 @@ class Masks:
             raise Refusal("it has no certificate to sign a mask key with")
         self.own, self.secrets = X25519PrivateKey.generate(), {}
         public = self.own.public_key().public_bytes_raw().hex()
-        return Message("", {"key": public, **self.badge.signed(self._statement(message, self.name, public))})
+        signed = self.badge.signed(_statement(question, self.name, public))
+        return Message("", {"key": {"key": public, **signed}})
 
-    def keys(self, message: Message) -> Message:
+    def keys(self, question: Keys) -> Message:
         """Everybody's keys, which the coordinator passes on; from now on answers that are sums are masked."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-        given, bits = message.value("keys", dict), message.value("bits", int)
+        given = question.keys
         if self.own is None or self.badge is None:
             raise Refusal("it was not asked for its own mask key")
         if len(given) < FEWEST or self.name not in given:
             raise Refusal(f"masks hide a site among at least {FEWEST}, itself one of them")
-        if not 8 <= bits <= MOST_BITS:
-            raise Refusal(f"masked numbers have from 8 to {MOST_BITS} bits behind the point")
         secrets = {}
         for name, one in given.items():
-            known = isinstance(one, dict) and all(isinstance(one.get(part), str) for part in _PARTS)
-            if not known:
-                raise BadMessage("keys: a key comes with a signature and a certificate")
-            self.badge.check(name, self._statement(message, name, one["key"]), one)
+            self.badge.check(name, _statement(question, name, one.key), one)
             if name != self.name:
-                public = X25519PublicKey.from_public_bytes(bytes.fromhex(one["key"]))
-                secrets[name] = self.own.exchange(public)
-            elif one["key"] != self.own.public_key().public_bytes_raw().hex():
+                try:
+                    secrets[name] = self.own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(one.key)))
+                except ValueError:
+                    raise Refusal(f"the mask key of {name} is not a valid point") from None
+            elif one.key != self.own.public_key().public_bytes_raw().hex():
                 raise Refusal("the mask key that bears its name is not its own")
-        self.secrets, self.bits = secrets, bits
+        self.secrets, self.bits = secrets, question.bits
         return Message("")
 
     def hidden(self, content: bytes, answer: Message) -> Message:
         """The answer to a question, in fixed point and masked; `fits` says in which jobs its numbers did."""
-        whole, fits = rounded(answer.arrays, self.bits, len(self.secrets) + 1)
+        with np.errstate(over="ignore"):  # such a number does not fit
+            whole, fits = rounded(answer.arrays, self.bits, len(self.secrets) + 1)
         question = hashlib.sha256(content).digest()
         arrays = {name: values.view(np.uint64) for name, values in whole.items()}
         for other, secret in self.secrets.items():
@@ -133,13 +133,10 @@ class Masks:
                 arrays[name] = arrays[name] + mask if self.name < other else arrays[name] - mask
         return Message("", answer.head, {**arrays, "fits": fits.astype(np.int64)})
 
-    @staticmethod
-    def _statement(message: Message, name: str, public: str) -> bytes:
-        """What a site signs: a key is good for one session."""
-        return f"fco mask key {message.value('session', str)} {name} {public}".encode()
 
-
-_PARTS = ("key", "signature", "certificate")
+def _statement(header: Header, name: str, public: str) -> bytes:
+    """Return the text that a site signs: a key is valid for one session."""
+    return f"fco mask key {header.session} {name} {public}".encode()
 
 
 def _signature_scheme() -> tuple[Any, Any]:

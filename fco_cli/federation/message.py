@@ -1,27 +1,71 @@
-"""What travels: a kind, a head of plain values and named arrays, as bytes that are checked before they are believed.
+"""Wire format of questions and answers: a kind, a head of plain values and named arrays, validated before use.
 
 Eight bytes for the length of a JSON text, the text, then the arrays' numbers one after another. Nothing is unpickled or
-unpacked, and nothing is allocated that the message does not bring.
+decompressed, and nothing is allocated that the message does not contain. The head's schema is in schema.py; an array's
+shape, type and range are declared by an `ArraySpec`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from fco_cli.problem.layout import Array
 
 LENGTH = 8  # bytes
 LONGEST_HEAD = 16 * 2**20
-DTYPES = ("float64", "float32", "int64", "uint64")
+LARGEST = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
+
+Arrays = dict[str, Array]
+DType = Literal["float64", "float32", "int64", "uint64"]
+Shape = Annotated[list[Annotated[int, msgspec.Meta(ge=1, lt=2**48)]], msgspec.Meta(max_length=8)]
+T = TypeVar("T")
 
 
 class BadMessage(Exception):
-    """Bytes that are no message of ours, or not the one that was expected."""
+    """Bytes that are not a valid message, or not of the expected schema."""
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON text of a message; every array is declared as [dtype, *shape]."""
+
+    kind: str
+    head: dict[str, Any]
+    arrays: dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Declared shape, type and range of an array."""
+
+    shape: tuple[int, ...]
+    dtype: Any = float
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    finite: bool = True  # false: NaN and infinity are allowed beside numbers in the range
+    optional: bool = False
+
+    def checked(self, name: str, values: Array) -> Array:
+        """Return a writable copy; raise BadMessage if it does not match."""
+        dtype = np.dtype(self.dtype)
+        if values.shape != self.shape or values.dtype != dtype:
+            got, allowed = _shown(values.dtype, values.shape), _shown(dtype, self.shape)
+            raise BadMessage(f"the array {name} is {got}, must be {allowed}")
+        if self.finite and not np.isfinite(values).all():
+            raise BadMessage(f"the array {name} is not finite")
+        whole = not self.whole or bool((values == np.floor(values)).all())
+        above = (values > self.high) & (self.finite | (values != math.inf))
+        if not whole or (values < self.low).any() or above.any():
+            numbers = "whole numbers" if self.whole else "numbers"
+            raise BadMessage(f"the array {name} must have {numbers} from {self.low:g} to {self.high:g}")
+        return values.copy()
 
 
 @dataclass(frozen=True)
@@ -30,63 +74,73 @@ class Message:
 
     kind: str
     head: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
     def packed(self) -> bytes:
         arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
         shapes = {name: [values.dtype.name, *values.shape] for name, values in arrays.items()}
-        text = json.dumps({"kind": self.kind, "head": self.head, "arrays": shapes}).encode()
+        text = json.dumps({"kind": self.kind, "head": self.head, "arrays": shapes}, allow_nan=False).encode()
         return b"".join([len(text).to_bytes(LENGTH, "big"), text, *(values.tobytes() for values in arrays.values())])
 
     @classmethod
     def unpacked(cls, content: bytes) -> Message:
         length = int.from_bytes(content[:LENGTH], "big")
         if length > min(LONGEST_HEAD, len(content) - LENGTH):
-            raise BadMessage("its head is longer than it is")
+            raise BadMessage("its head is longer than the message")
         try:
-            top = json.loads(content[LENGTH : LENGTH + length])
-            kind, head, shapes = top["kind"], top["head"], top["arrays"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise BadMessage("its head is not what a head must be") from None
-        if not (isinstance(kind, str) and isinstance(head, dict) and isinstance(shapes, dict)):
-            raise BadMessage("its head is not what a head must be")
+            top = msgspec.json.decode(content[LENGTH : LENGTH + length], type=Envelope)
+        except (ValueError, RecursionError) as problem:
+            raise BadMessage(f"its head is invalid: {reason_of(problem)}") from None
         arrays, at = {}, LENGTH + length
-        for name, declared in shapes.items():
-            dtype, shape = _checked(declared)
+        for name, declared in top.arrays.items():
+            dtype, shape = _declared(name, declared)
             size = dtype.itemsize * math.prod(shape)
             if at + size > len(content):
-                raise BadMessage("it declares more numbers than it brings")
+                raise BadMessage("it declares more numbers than it contains")
             arrays[name] = np.frombuffer(content, dtype, math.prod(shape), at).reshape(shape)
             at += size
         if at != len(content):
-            raise BadMessage("it brings more numbers than it declares")
-        return cls(kind, head, arrays)
+            raise BadMessage("it contains more numbers than it declares")
+        return cls(top.kind, top.head, arrays)
 
-    def wanted(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array that must be there, as it must be; a copy that may be written to."""
-        values, dtype = self.arrays.get(name), np.dtype(dtype)
-        if values is None:
-            raise BadMessage(f"{self.kind}: the array {name} is missing")
-        if values.shape != shape or values.dtype != dtype:
-            got, must = _shown(values.dtype, values.shape), _shown(dtype, shape)
-            raise BadMessage(f"{self.kind}: the array {name} is {got}, must be {must}")
-        return values.copy()
-
-    def value(self, name: str, kind: type) -> Any:
-        """A value of the head that must be there, of that type."""
-        value = self.head.get(name)
-        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            raise BadMessage(f"{self.kind}: {name} must be of type {kind.__name__}")
-        return value
+    def head_as(self, schema: type[T]) -> T:
+        """Return the head as an object of its schema."""
+        return converted(self.head, schema)
 
 
-def _checked(declared: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    if not (isinstance(declared, list) and declared and declared[0] in DTYPES):
-        raise BadMessage("an array is of no type that travels")
-    shape = tuple(declared[1:])
-    if not all(type(size) is int and 0 <= size < 2**48 for size in shape) or len(shape) > 8:
-        raise BadMessage("an array has no shape")
-    return np.dtype(declared[0]), shape
+def converted(values: Any, schema: type[T]) -> T:
+    """Return plain values as an object of that type; raise BadMessage if they do not fit."""
+    try:
+        return msgspec.convert(values, schema)
+    except (ValueError, OverflowError, RecursionError) as problem:
+        raise BadMessage(reason_of(problem)) from None
+
+
+def read_arrays(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]) -> Arrays:
+    """Return copies of the arrays as declared; raise BadMessage if one is missing, unknown or invalid."""
+    if unknown := sorted(arrays.keys() - specs.keys()):
+        raise BadMessage(f"the array {unknown[0]} is unknown")
+    for name, spec in specs.items():
+        if name not in arrays and not spec.optional:
+            raise BadMessage(f"the array {name} is missing")
+    return {name: spec.checked(name, arrays[name]) for name, spec in specs.items() if name in arrays}
+
+
+def reason_of(problem: Exception) -> str:
+    """Return msgspec's message with the field first: `seed: expected int, got str`."""
+    if isinstance(problem, RecursionError):
+        return "nested too deeply"
+    text, _, path = str(problem).partition(" - at ")
+    path = path.strip("`").removeprefix("$").removeprefix(".")
+    text = (text[:1].lower() + text[1:]).replace("`", "")
+    return f"{path}: {text}" if path else text
+
+
+def _declared(name: str, declared: list[Any]) -> tuple[np.dtype, tuple[int, ...]]:
+    try:
+        return np.dtype(msgspec.convert(declared[:1], tuple[DType])[0]), tuple(msgspec.convert(declared[1:], Shape))
+    except ValueError as problem:
+        raise BadMessage(f"the array {name} has an invalid type or shape: {reason_of(problem)}") from None
 
 
 def _shown(dtype: np.dtype, shape: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from fco_cli.federated_data.moments import Moments
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
+from fco_cli.problem.survival import Cox, count_pairs
 
 BINS = 512  # of the scores' histogram, equal steps of the predicted probability
 
@@ -21,6 +22,7 @@ class Sums(NamedTuple):
     width: int  # k
     of_rows: Callable[[Array, Array], Array]
     metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
+    is_valid: Callable[[Array, int], Array]  # [J, k], finite, of so many rows: [J]
     histogram: bool = False
     additive: bool = True  # whether sites' sums may be added up before the metrics are made of them
 
@@ -87,9 +89,43 @@ def _auc(sums: Array, rows: Array) -> dict[str, Array]:
     return {"auc": np.where(pairs > 0, won / np.maximum(pairs, 1), 0.5)}
 
 
+def _pairs(scores: Array, y: Array) -> Array:
+    """Return the concordant and the comparable pairs of the site's own rows (`Cox.metrics`)."""
+    pairs = np.zeros((len(scores), 2))
+    for job, own in zip(scores, pairs, strict=True):
+        count_pairs(job, y, np.array([0, len(y)]), own)
+    return pairs
+
+
+def _concordance(sums: Array, rows: Array) -> dict[str, Array]:
+    concordant, comparable = np.moveaxis(sums.sum(axis=0), 1, 0)
+    return {"concordance": np.where(comparable > 0, concordant / np.maximum(comparable, 1), 0.5)}
+
+
+def _are_squares(sums: Array, rows: int) -> Array:
+    return (sums[:, 0] >= 0) & (sums[:, 2] >= 0)
+
+
+def _are_absolute(sums: Array, rows: int) -> Array:
+    return np.asarray((sums >= 0).all(axis=1))
+
+
+def _are_deviances(sums: Array, rows: int) -> Array:
+    return np.asarray((sums[:, [0, 2, 3]] >= 0).all(axis=1))
+
+
+def _is_histogram(sums: Array, rows: int) -> Array:
+    return (sums >= 0).all(axis=1) & (sums == np.floor(sums)).all(axis=1) & (sums.sum(axis=1) == rows)
+
+
+def _are_pairs(sums: Array, rows: int) -> Array:
+    return (sums[:, 0] >= 0) & (sums[:, 0] <= sums[:, 1]) & (sums[:, 1] <= rows * (rows - 1) / 2)
+
+
 SUMS: dict[type[Loss], Sums] = {
-    Squared: Sums(3, _squares, _rmse_and_r2, additive=False),
-    Huber: Sums(1, _absolute, _mae),
-    Poisson: Sums(4, _deviances, _d2),
-    Logistic: Sums(2 * BINS, _histogram, _auc, histogram=True),
+    Squared: Sums(3, _squares, _rmse_and_r2, _are_squares, additive=False),
+    Huber: Sums(1, _absolute, _mae, _are_absolute),
+    Poisson: Sums(4, _deviances, _d2, _are_deviances),
+    Logistic: Sums(2 * BINS, _histogram, _auc, _is_histogram, histogram=True),
+    Cox: Sums(2, _pairs, _concordance, _are_pairs),
 }

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.federation.message import BadMessage
+from fco_cli.federation.schema import Noise
 from fco_cli.problem.layout import Array
-
-KEYS = ("most", "deviation", "rows")
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,9 @@ class EvaluationNoise:
         return {"most": most, "deviation": self.multiplier * most / math.sqrt(len(sizes)), "rows": rows}
 
 
-def with_noise(arrays: dict[str, Array], told: Any) -> dict[str, Array]:
+def with_noise(arrays: dict[str, Array], noise: Noise) -> dict[str, Array]:
     """A site's answer [J] or [J, P] by name, the value first: shortened, and with this site's share of the noise."""
-    if not (isinstance(told, dict) and set(told) == set(KEYS) and all(_is_positive(told[key]) for key in KEYS)):
-        raise BadMessage(f"evaluate: noise must have {', '.join(KEYS)}, numbers > 0")
-    most, deviation, rows = (told[key] for key in KEYS)
+    most, deviation, rows = noise.most, noise.deviation, noise.rows
     units = {name: rows if name == "hits" else 1.0 for name in arrays}
     answer = np.column_stack([values / units[name] for name, values in arrays.items()])  # [J, numbers]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -63,7 +58,3 @@ def with_noise(arrays: dict[str, Array], told: Any) -> dict[str, Array]:
         name: part.reshape(values.shape) * units[name]
         for (name, values), part in zip(arrays.items(), parts, strict=True)
     }
-
-
-def _is_positive(number: Any) -> bool:
-    return isinstance(number, float) and 0 < number < math.inf

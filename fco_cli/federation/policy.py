@@ -31,7 +31,7 @@ class Policy:
     masks: bool = False  # whether rounds and evaluations are answered through masks only
     max_rounds: int | None = None  # over all runs, as counted in the audit file
     max_evaluations: int | None = None
-    max_numbers: int = 100_000_000  # parameters times jobs
+    max_numbers: int = 100_000_000  # parameters times jobs, and rows that a round visits
 
     def __post_init__(self) -> None:
         for key in fields(self):
@@ -54,6 +54,11 @@ class Policy:
         allowed = getattr(self, key)
         if allowed is not None and name not in allowed:
             raise Refusal(f"its policy does not allow {name} ({key}: {', '.join(allowed) or 'none'})")
+
+    def check_numbers(self, count: int) -> None:
+        """Refuse a stack of more numbers than is allowed."""
+        if count > self.max_numbers:
+            raise Refusal(f"more numbers than its policy allows (max_numbers: {self.max_numbers})")
 
     def check_limits(self, kind: str, answered: Mapping[str, int]) -> None:
         """Whether one more question of that kind is within the limits over all runs."""

@@ -14,13 +14,16 @@ from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
 from fco_cli.federation.audit import FILE, Audit
 from fco_cli.federation.masks import MASKED, Badge, Masks
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.message import BadMessage, Message, read_arrays
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.rows import SiteFile
+from fco_cli.federation.schema import QUESTIONS, Header, Prepare
 from fco_cli.federation.telling import Telling
 from fco_cli.federation.working import Working
 
 log = logging.getLogger(__name__)
+
+WITH_ARRAYS = ("count", "evaluate", "stack", "train")  # questions; the others have none
 
 
 class Site:
@@ -34,7 +37,7 @@ class Site:
         self.masks = masks = Masks(name, badge)
         self.session: str | None = None
         self.number = 0
-        self.kinds: dict[str, Callable[[Message], Message]] = {
+        self.kinds: dict[str, Callable[..., Message]] = {
             "describe": telling.describe, "prepare": self._prepare, "count": telling.count, "apply": telling.apply,
             "evaluate": telling.evaluate, "curvature": telling.curvature,
             "stack": working.stack, "train": working.train, "own": working.own,
@@ -48,9 +51,10 @@ class Site:
             message = Message.unpacked(content)
             if message.kind not in self.kinds:
                 raise Refusal("this kind of message is not known here")
-            kind, number = message.kind, message.value("number", int)
-            self._admit(message, number)
-            reply = self.kinds[kind](message)
+            kind, header = message.kind, message.head_as(Header)
+            number = header.number
+            self._admit(kind, header)
+            reply = self._handled(message)
             if self.masks.agreed and kind in MASKED:
                 reply = self.masks.hidden(content, reply)
         except (Refusal, BadMessage, UserError) as problem:
@@ -65,23 +69,30 @@ class Site:
         self.audit.write(kind, content, "answered")
         return Message(kind, reply.head | {"number": number}, reply.arrays).packed()
 
-    def _admit(self, message: Message, number: int) -> None:
-        """One coordinator at a time, no message twice, nothing that the policy forbids."""
-        session = message.value("session", str)
-        if message.kind == "describe" and self.session is None:
-            self.session = session
-        if session != self.session:
+    def _handled(self, message: Message) -> Message:
+        """Validate a question against its schema and answer it: the only reader."""
+        question, handler = message.head_as(QUESTIONS[message.kind]), self.kinds[message.kind]
+        if message.kind in WITH_ARRAYS:
+            return handler(question, message.arrays)
+        read_arrays(message.arrays, {})
+        return handler(question)
+
+    def _admit(self, kind: str, header: Header) -> None:
+        """Refuse a second coordinator, a replayed message and what the policy forbids."""
+        if kind == "describe" and self.session is None:
+            self.session = header.session
+        if header.session != self.session:
             raise Refusal("this job has another coordinator")
-        if number <= self.number:
-            raise Refusal("a message came twice, or too late")
-        self.number = number
-        self.policy.check("messages", message.kind)
-        self.policy.check_limits(message.kind, self.audit.answered)
-        if self.policy.masks and message.kind in MASKED and not self.masks.agreed:
+        if header.number <= self.number:
+            raise Refusal("replayed or out-of-order message")
+        self.number = header.number
+        self.policy.check("messages", kind)
+        self.policy.check_limits(kind, self.audit.answered)
+        if self.policy.masks and kind in MASKED and not self.masks.agreed:
             raise Refusal("its policy answers through masks only (masks: true; federation.masks=true)")
-        if message.kind == "own" and (self.policy.masks or self.masks.agreed):
+        if kind == "own" and (self.policy.masks or self.masks.agreed):
             raise Refusal("how its own model does is no sum, and cannot be masked")
 
-    def _prepare(self, message: Message) -> Message:
+    def _prepare(self, question: Prepare) -> Message:
         self.working.stop()
-        return self.telling.prepare(message)
+        return self.telling.prepare(question)

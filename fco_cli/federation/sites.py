@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 import fco_cli
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import shown
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
+from fco_cli.federation.schema import ANSWERS, Refused, Software
 from fco_cli.federation.telling import code_digest
-from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
 MOST_BYTES = 2**31 - 2**25  # of a message: NVIDIA FLARE's frames have a little less than 2 GiB
 COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
+
+
+Expected = Callable[[str], Mapping[str, ArraySpec]]  # the arrays of a site's answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A validated answer: its head of the schema for its kind, its arrays as declared."""
+
+    head: Any
+    arrays: Arrays = field(default_factory=dict)
+
+
+def no_arrays(_name: str) -> Mapping[str, ArraySpec]:
+    return {}
 
 
 class Link(Protocol):
@@ -57,14 +75,16 @@ class Sites:
         self,
         kind: str,
         head: dict[str, Any] | None = None,
-        arrays: dict[str, Array] | None = None,
+        arrays: Arrays | None = None,
         who: list[str] | None = None,
         at_least: int | None = None,
-    ) -> dict[str, Message]:
-        """The answers by name, of everyone asked unless fewer will do."""
+        expected: Expected = no_arrays,
+    ) -> dict[str, Answer]:
+        """Return valid answers by site, of all that were asked unless `at_least` is smaller."""
         who = self.names if who is None else who
         self._connected()
-        return self._ask(kind, head or {}, arrays or {}, who, len(who) if at_least is None else at_least)
+        least = len(who) if at_least is None else at_least
+        return self._ask(kind, head or {}, arrays or {}, who, least, expected)
 
     def bring_to(self, agreement: Agreement) -> None:
         """The sites go on with the rows of that agreement, unless they are there already."""
@@ -75,7 +95,7 @@ class Sites:
             if connected:
                 self._repeat(agreement)
 
-    def described(self) -> dict[str, Message]:
+    def described(self) -> dict[str, Answer]:
         """What the sites are, all of them of our version; where they differ from each other is the task's to judge."""
         self._connected()
         return self.descriptions
@@ -100,14 +120,9 @@ class Sites:
         self.compiled.clear()
         everyone = len(self.names)
         self.descriptions = self._ask("describe", {}, {}, self.names, everyone)
-        for name, message in self.descriptions.items():
-            theirs = message.value("version", str), message.value("code", str)
-            ours = fco_cli.__version__, code_digest()
-            if theirs != ours:
-                versions = f"{shown(theirs[0])} ({shown(theirs[1])}), here it is {ours[0]} ({ours[1]})"
-                raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
         if self.mask_bits is not None:
-            keys = {name: answer.head for name, answer in self._ask("key", {}, {}, self.names, everyone).items()}
+            answers = self._ask("key", {}, {}, self.names, everyone)
+            keys = {name: msgspec.to_builtins(answer.head.key) for name, answer in answers.items()}
             self._ask("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, everyone)
         if self.agreement is not None:
             self._repeat(self.agreement)
@@ -117,8 +132,14 @@ class Sites:
             self._ask(kind, head, {}, self.names, len(self.names))
 
     def _ask(
-        self, kind: str, head: dict[str, Any], arrays: dict[str, Array], who: list[str], at_least: int
-    ) -> dict[str, Message]:
+        self,
+        kind: str,
+        head: dict[str, Any],
+        arrays: Arrays,
+        who: list[str],
+        at_least: int,
+        expected: Expected = no_arrays,
+    ) -> dict[str, Answer]:
         assert self.link is not None
         self.number += 1
         if kind == "stack":
@@ -134,17 +155,22 @@ class Sites:
             self.disconnect()
             raise
         self.compiled.add(kind)
-        return {name: self._checked(name, kind, answers[name]) for name in who if name in answers}
+        return {name: self._checked(name, kind, answers[name], expected) for name in who if name in answers}
 
-    def _checked(self, name: str, kind: str, content: bytes) -> Message:
-        """An answer of that kind to the last question; a refusal is the analyst's to know, in one line."""
-        with from_site(name):
-            answer = Message.unpacked(content)
-            if answer.kind == "refused":
-                raise UserError(f"{name}: {shown(answer.value('reason', str))}")
-            if answer.kind != kind or answer.value("number", int) != self.number:
+    def _checked(self, name: str, kind: str, content: bytes, expected: Expected) -> Answer:
+        """Validate an answer to the last question: the only reader. A refusal ends the run with the site's reason."""
+        with from_site(name, kind):
+            message = Message.unpacked(content)
+            if message.kind == "refused":
+                raise UserError(f"{name}: {shown(message.head_as(Refused).reason)}")
+            if message.kind != kind:
                 raise BadMessage("it answers another question")
-            return answer
+            if kind == "describe":
+                _check_software(name, message.head_as(Software))
+            head = message.head_as(ANSWERS[kind])
+            if head.number != self.number:
+                raise BadMessage("it answers another question")
+            return Answer(head, read_arrays(message.arrays, expected(name)))
 
 
 class Agreement:
@@ -155,23 +181,31 @@ class Agreement:
         self.sites = sites
         self.questions: list[tuple[str, dict[str, Any]]] = []
 
-    def add(self, kind: str, head: dict[str, Any]) -> dict[str, Message]:
+    def add(self, kind: str, head: dict[str, Any]) -> dict[str, Answer]:
         """One question more."""
         self.sites.bring_to(self)
         answers = self.sites.ask(kind, head)
         self.questions.append((kind, head))
         return answers
 
-    def ask(self, *question: Any, **options: Any) -> dict[str, Message]:
+    def ask(self, *question: Any, **options: Any) -> dict[str, Answer]:
         """As `Sites.ask`, of these rows."""
         self.sites.bring_to(self)
         return self.sites.ask(*question, **options)
 
 
+def _check_software(name: str, theirs: Software) -> None:
+    """Raise UserError if the site's software is not ours."""
+    version, code = fco_cli.__version__, code_digest()
+    if (theirs.version, theirs.code) != (version, code):
+        versions = f"{shown(theirs.version)} ({theirs.code}), here it is {version} ({code})"
+        raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
+
+
 @contextmanager
-def from_site(name: str) -> Iterator[None]:
-    """Whatever is wrong with an answer is said with the site's name."""
+def from_site(name: str, kind: str) -> Iterator[None]:
+    """Report an invalid answer with the site's name and the kind of the question."""
     try:
         yield
     except BadMessage as problem:
-        raise UserError(f"{name}: sent what cannot be used: {problem}") from problem
+        raise UserError(f"site {name!r}: invalid response to {kind!r}: {shown(problem)}") from problem

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
+import msgspec
 import numpy as np
 
 from fco_cli.errors import UserError, require
@@ -12,10 +13,12 @@ from fco_cli.federated_data.export import LinearModel
 from fco_cli.federated_data.preparation import Preparation, agree, median_search
 from fco_cli.federated_data.summary import Summary, merged
 from fco_cli.federation.elsewhere import SiteRows
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.sites import Agreement, Sites, from_site
+from fco_cli.federation.schema import Description, RowCounts
+from fco_cli.federation.sites import Agreement, Answer, Sites, from_site
 from fco_cli.federation.telling import sent_task
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
@@ -61,7 +64,7 @@ class CustomAtSites(Custom):
     def contents(self) -> dict[str, str]:
         """The sites and their rows' hashes, each under a key that only its site knows."""
         described = self.connection.described()
-        return {"path": " ".join(f"{name}:{message.value('digest', str)}" for name, message in described.items())}
+        return {"path": " ".join(f"{name}:{answer.head.digest}" for name, answer in described.items())}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         return self._agreed_on(seed, dtype, None)
@@ -74,22 +77,23 @@ class CustomAtSites(Custom):
             yield made
 
     def _agreed_on(self, seed: int, dtype: str, apart: HeldOut | None) -> TaskData:
-        described, agreement = self.connection.described(), Agreement(self.connection)
-        classes = _agreed_classes(described)
+        described = {name: answer.head for name, answer in self.connection.described().items()}
+        agreement, classes = Agreement(self.connection), _agreed_classes(described)
         _check_names(described)
         sent = sent_task(self) | {"holdout": self._way("holdout", described), "test": self._way("test", described)}
         fold = None if apart is None else asdict(apart)
         head = {"task": sent, "sites": self.connection.names, "seed": seed, "dtype": dtype, "classes": classes}
         told = self.connection.noise is None  # noise covers evaluations: of the rows themselves nothing is told
-        split = agreement.add("prepare", head | {"fold": fold, "summary": told})
+        answers = agreement.add("prepare", head | {"fold": fold, "summary": told})
+        split = self._split(answers, described, classes, told)
         preparation = self._agreed(agreement, split) if told else _as_they_are(described)
-        outputs = max(message.value("outputs", int) for message in split.values())
+        outputs = max(counts.outputs for counts in split.values())
         start = seed if self.start == "glorot" else None
         agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
 
         def rows(part: str) -> SiteRows | None:
             """Those of the sites that have any."""
-            sizes = {name: size for name, message in split.items() if (size := message.value(part, int))}
+            sizes = {name: size for name, counts in split.items() if (size := getattr(counts, part))}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
@@ -102,6 +106,7 @@ class CustomAtSites(Custom):
         if training is None:
             raise UserError("federation.sites: none of them has rows to train on")
         trained |= {name: m for m, name in enumerate(training.names)}
+        require_memory("federation.sites: the order of their rows in a round", 8 * int(training.sizes.sum()))
         held_out, test = rows("held_out"), rows("test")
         if self.connection.mask_bits is not None:
             everybody = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
@@ -112,77 +117,103 @@ class CustomAtSites(Custom):
             features=tuple(preparation.features), test=test, clients=training.names,
         )  # fmt: skip
 
-    def _way(self, key: str, described: dict[str, Message]) -> str:
+    def _split(
+        self,
+        answers: dict[str, Answer],
+        described: dict[str, Description],
+        classes: list[str] | None,
+        told: bool,
+    ) -> dict[str, RowCounts]:
+        """Return the sites' counts; raise UserError if one does not match its description or the question."""
+        many = self.chosen_loss().outputs(np.zeros(1), 2) > 1
+        for name, answer in answers.items():
+            with from_site(name, "prepare"):
+                _check_counts(name, answer.head, described[name], told)
+                outputs = answer.head.outputs
+                if (outputs > 1) != many or (many and classes is not None and outputs != len(classes)):
+                    raise BadMessage(f"outputs: {outputs} scores do not fit the {self.loss} loss and the classes")
+        return {name: answer.head for name, answer in answers.items()}
+
+    def _way(self, key: str, described: dict[str, Description]) -> str:
         """How rows are held out, the same at all sites; auto: as their files say, if all of them do."""
         way, part = getattr(self, key), {"holdout": "val", "test": "test"}[key]
         if way != "auto":
             return way
-        splits = [part in message.value("split", list) for message in described.values()]
+        splits = [part in head.split for head in described.values()]
         return "split" if all(splits) else {"holdout": self.validates, "test": "none"}[key]
 
-    def _agreed(self, agreement: Agreement, split: dict[str, Message]) -> Preparation:
+    def _agreed(self, agreement: Agreement, split: dict[str, RowCounts]) -> Preparation:
         """The exchange of `preparation.prepared`, with the sites that train."""
-        summaries = {}
-        for name, message in split.items():
-            with from_site(name):
-                if message.value("training", int):
-                    summaries[name] = _summary(name, message)
+        summaries = {
+            name: Summary.of_plain(msgspec.structs.asdict(counts.summary))
+            for name, counts in split.items()
+            if counts.summary is not None
+        }
+        if not summaries:
+            raise UserError("federation.sites: none of them has rows to train on")
         total = merged(list(summaries.values()))
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
         search = median_search(total)
+        specs = {"counts": ArraySpec(search.edges.shape, np.int64)}
         while not search.finished:
-            answers = []
-            for name, message in agreement.ask("count", {}, {"edges": search.edges}, list(summaries)).items():
-                with from_site(name):
-                    answers.append(message.wanted("counts", search.edges.shape, np.int64))
-            search = search.narrowed(answers)
+            answers = agreement.ask("count", {}, {"edges": search.edges}, list(summaries), expected=lambda _: specs)
+            for name, answer in answers.items():
+                with from_site(name, "count"):
+                    _check_cumulative(answer.arrays["counts"], summaries[name].rows)
+            search = search.narrowed(answer.arrays["counts"] for answer in answers.values())
         return agree(total, self.recipe, search.high)
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Those that follow from sums over the sites' rows; none where a site does not tell."""
         known = SUMS.get(type(problem.loss))
-        sums = data.sums(w, known.width) if known is not None and isinstance(data, SiteRows) else None
+        sums = data.sums(w) if known is not None and isinstance(data, SiteRows) else None
         return {} if sums is None or known is None else known.metrics(*sums)
 
 
-def _check_names(described: dict[str, Message]) -> None:
+def _check_names(described: dict[str, Description]) -> None:
     """The features' names must be the same at all sites; of those that keep them only the digest is known."""
     (first, pattern), *others = described.items()
-    for name, message in others:
-        if message.value("names_digest", str) != pattern.value("names_digest", str):
-            counts = f"{message.value('features', int)} and {pattern.value('features', int)}"
+    for name, head in others:
+        if (head.names_digest, head.features) != (pattern.names_digest, pattern.features):
+            counts = f"{head.features} and {pattern.features}"
             raise UserError(f"{name}: its features are not those of {first} ({counts}; names and order must be equal)")
 
 
-def _as_they_are(described: dict[str, Message]) -> Preparation:
+def _as_they_are(described: dict[str, Description]) -> Preparation:
     """Rows that need no preparation."""
     first = next(iter(described.values()))
-    features = first.value("features", int)
-    names = first.head.get("names") or [f"x{k}" for k in range(features)]
-    return Preparation(names, [0.0] * features, {}, [])
+    return Preparation(_columns(first), [0.0] * first.features, {}, [])
 
 
-def _summary(name: str, message: Message) -> Summary:
-    """What a site tells of its rows, of the shapes that it must have."""
-    try:
-        summary = Summary.of_plain(message.value("summary", dict))
-        shapes = {array.shape for array in (*astuple(summary.moments), summary.low, summary.high)}
-        sound = shapes == {(len(summary.columns),)} and all(isinstance(one, str) for one in summary.columns)
-        finite = np.isfinite(summary.moments.mean).all() and np.isfinite(summary.moments.deviations).all()
-        if not sound or not finite or summary.client != name or summary.rows != message.value("training", int):
-            raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadMessage("a summary of its rows that is none") from None
-    return summary
+def _columns(described: Description) -> list[str]:
+    """Return the names that a site uses for its columns."""
+    return described.names or [f"x{k}" for k in range(described.features)]
 
 
-def _agreed_classes(described: dict[str, Message]) -> list[str] | None:
+def _check_counts(name: str, counts: RowCounts, described: Description, told: bool) -> None:
+    """Raise BadMessage if a site's summary does not match its counts and its description."""
+    summary = counts.summary
+    if (summary is not None) != (told and counts.training > 0):
+        raise BadMessage("summary: there must be one if rows train and it was requested, and none otherwise")
+    if summary is not None:
+        if (summary.client, summary.rows) != (name, counts.training):
+            raise BadMessage("summary: it must be of this site's training rows")
+        if summary.columns != _columns(described):
+            raise BadMessage("summary: its columns must be the site's features")
+
+
+def _check_cumulative(counts: Array, rows: int) -> None:
+    """Raise BadMessage if counts [d, edges] are not those of so many rows up to each edge."""
+    if (counts < 0).any() or (counts > rows).any() or (np.diff(counts, axis=1) < 0).any():
+        raise BadMessage(f"the array counts must increase from 0 to {rows}, the rows that train")
+
+
+def _agreed_classes(described: dict[str, Description]) -> list[str] | None:
     """All sites' classes, in alphabetical order."""
-    classes = {name: message.head.get("classes") for name, message in described.items()}
-    if all(one is None for one in classes.values()):
+    if all(head.classes is None for head in described.values()):
         return None
-    for name, one in classes.items():
-        if not (isinstance(one, list) and all(isinstance(word, str) for word in one)):
+    for name, head in described.items():
+        if head.classes is None:
             raise UserError(f"{name}: only some sites have words for labels")
-    return sorted({word for one in classes.values() if one is not None for word in one})
+    return sorted({word for head in described.values() for word in head.classes or []})

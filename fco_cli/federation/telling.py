@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import fco_cli
 from fco_cli.federated_data.medians import BINS, counts_up_to
 from fco_cli.federated_data.preparation import Preparation
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.message import LARGEST, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.noise import with_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.rows import Prepared, SiteFile, Split
+from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Question, names_digest
 from fco_cli.federation.typed import typed
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import WAYS, Deal, HeldOut
+from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models import Linear
@@ -57,10 +58,11 @@ class Telling:
         self.task: Custom | None = None
         self.split: Split | None = None
         self.dtype = "float64"
+        self.outputs = 1  # scores of a row, as many as its own labels need
         self.prepared: Prepared | None = None
         self.model: Linear | None = None
 
-    def describe(self, message: Message) -> Message:
+    def describe(self, question: Question) -> Message:
         data = self.file.data
         if len(data.y) < self.policy.min_rows:
             raise Refusal(f"it has fewer rows than its policy asks for (min_rows: {self.policy.min_rows})")
@@ -72,32 +74,31 @@ class Telling:
             "code": code_digest(),
             "digest": self.file.digest,
             "features": len(data.feature_names),
-            "names_digest": hashlib.sha256(json.dumps(data.feature_names).encode()).hexdigest()[:16],
+            "names_digest": names_digest(data.feature_names),
             "names": data.feature_names if self.policy.share_names else None,
             "classes": classes,
             "split": [] if data.split is None else np.unique(data.split).tolist(),
         })  # fmt: skip
 
-    def prepare(self, message: Message) -> Message:
+    def prepare(self, question: Prepare) -> Message:
         """Split the rows; how many there are, and what all must know to agree on their preparation."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
-        self.task = task = typed(Custom, message.value("task", dict) | unused, "task")
+        self.task = self.split = self.prepared = self.model = None
+        task = typed(Custom, question.task | unused, "task")
+        if task.loss == "auto":
+            raise Refusal("task.loss must be named between sites: logistic, squared, ...")
         self.policy.check("losses", task.loss)
-        classes, seed, dtype = message.head.get("classes"), message.value("seed", int), message.value("dtype", str)
-        if dtype not in ("float64", "float32"):
-            raise Refusal("hparams.dtype must be float32 or float64")
-        sites = message.value("sites", list)
+        classes, sites, fold = question.classes, question.sites, question.fold
         if self.name not in sites:
             raise Refusal("this run is not for this site")
-        place, self.dtype = sites.index(self.name), dtype
-        self.split = self.file.split(task, seed, place, classes, self.policy.share_names)
-        self.prepared = self.model = None
+        place = sites.index(self.name)
+        split = self.file.split(task, question.seed, place, classes, self.policy.share_names)
         trains = np.ones(len(sites), bool)
-        if (fold := message.head.get("fold")) is not None:
-            apart = _held_out(fold)
-            self.split, trains = self.split.without(apart, place, len(sites)), apart.trains(len(sites))
+        if fold is not None:
+            apart = HeldOut(Deal(**msgspec.structs.asdict(fold.deal)), fold.number)
+            split, trains = split.without(apart, place, len(sites)), apart.trains(len(sites))
         self.client = int(trains[:place].sum())
-        training, held_out, test = (int(rows.sum()) for rows in self.split.parts)
+        training, held_out, test = (int(rows.sum()) for rows in split.parts)
         least = self.policy.min_rows
         if training < least and trains[place]:
             raise Refusal(f"too few rows would be left to train on (min_rows: {least})")
@@ -105,88 +106,100 @@ class Telling:
             raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); take fewer path.folds")
         outputs = task.chosen_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
-        if not message.value("summary", bool):
-            self.split.check_bare()
+        if not question.summary:
+            split.check_bare()
         elif training:
-            summary = self.split.summary(self.name).plain()
+            summary = split.summary(self.name).plain()
+            if not np.isfinite([summary["mean"], summary["deviations"]]).all():
+                raise Refusal("its values are too large for their moments; rescale the columns")
+        self.task, self.split, self.dtype, self.outputs = task, split, question.dtype, outputs
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
 
-    def count(self, message: Message) -> Message:
+    def count(self, question: Question, arrays: Arrays) -> Message:
         """How many of its values are at most each of some edges, by column: of medians."""
         if self.split is None:
             raise Refusal("the rows are not split")
         if not self.policy.share_histograms:
             raise Refusal("its policy does not share histograms, of which medians are made (share_histograms)")
-        edges = message.wanted("edges", (len(self.split.names), BINS), float)
+        edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), BINS))})["edges"]
         return Message("", arrays={"counts": counts_up_to(self.split.table().x, edges)})
 
-    def apply(self, message: Message) -> Message:
+    def apply(self, question: Apply) -> Message:
         """The preparation that all sites have agreed on, and how many scores a row has."""
         if self.split is None or self.task is None:
             raise Refusal("the rows are not split")
-        preparation = Preparation.of_json(message.value("preparation", str), "the coordinator's preparation")
-        outputs, seed = message.value("outputs", int), message.head.get("start")
-        if not 1 <= outputs <= 10_000 or not (seed is None or type(seed) is int):
-            raise Refusal("a model has from 1 to 10,000 outputs")
+        preparation = _preparation(question.preparation, self.split.names)
+        if question.outputs < self.outputs or (question.outputs > 1) != (self.outputs > 1):
+            allowed = "1" if self.outputs == 1 else f"at least {self.outputs}"
+            raise Refusal(f"outputs: got {question.outputs}, must be {allowed}, by its labels and the loss")
         self.prepared = self.split.prepared(preparation, self.dtype)
-        self.model = Linear(len(preparation.features), outputs, seed=seed)
+        self.model = Linear(len(preparation.features), question.outputs, seed=question.start)
         return Message("")
 
-    def evaluate(self, message: Message) -> Message:
+    def evaluate(self, question: Evaluate, arrays: Arrays) -> Message:
         """Its share of F on the rows of one part, and what else is a sum over them; of the gradient where they train.
 
         The site weights them as the coordinator says, or not at all: then these are its own means.
         """
-        rows, model, loss = self.rows(), self.linear(), self.loss()
-        part, jobs = message.value("part", str), positive(message, "jobs")
-        data = {"training": rows.training, "held_out": rows.held_out, "test": rows.test}.get(part)
+        rows, model = self.rows(), self.linear()
+        data = {"training": rows.training, "held_out": rows.held_out, "test": rows.test}[question.part]
         if data is None:
             raise Refusal("it has no such rows")
-        gradient = message.value("gradient", bool)
-        if gradient and part != "training":
+        if question.gradient and question.part != "training":
             raise Refusal("only the rows that train have a gradient")
-        w = message.wanted("w", (jobs, model.layout.size), float)
-        risk = DataRisk(data, np.array([self._weight(message)]), model, loss)(w, gradient=gradient)
-        arrays: dict[str, Array] = {"value": risk.value}
-        if gradient:
+        self.policy.check_numbers(question.jobs * model.layout.size)
+        w = read_arrays(arrays, {"w": ArraySpec((question.jobs, model.layout.size))})["w"]
+        with np.errstate(all="ignore"):  # the coordinator detects what has overflowed
+            return Message("", arrays=self._evaluated(question, data, w, self._weight(question)))
+
+    def _evaluated(self, question: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
+        risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=question.gradient)
+        arrays = {"value": np.maximum(risk.value, 0)}  # rounding can leave a perfect fit below 0
+        if question.gradient:
             arrays["gradient"] = risk.gradient
         if risk.accuracy is not None:
             arrays["hits"] = np.rint(risk.accuracy * len(data.y))
-        if (noise := message.head.get("noise")) is not None:
-            return Message("", arrays=with_noise(arrays, noise))
-        return Message("", arrays=arrays if part == "training" else arrays | self._scored(message, data, w))
+        if question.noise is not None:
+            return with_noise(arrays, question.noise)
+        if question.part != "training":
+            arrays |= self._scored(question, data, w, weight)
+        sound = [(np.abs(values) <= LARGEST).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
+        overflow = ~np.logical_and.reduce(sound) & np.isfinite(arrays["value"])
+        arrays["value"][overflow] = np.inf
+        return arrays
 
-    def _scored(self, message: Message, data: ClientData, w: Array) -> dict[str, Array]:
+    def _scored(self, question: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Of rows that a model has not learnt from: sums for the loss's metrics, and the spread of the rows' losses."""
-        loss, arrays = self.loss(), dict[str, Array]()
-        known, spread = SUMS.get(type(loss)), message.value("spread", bool) and loss.together is None
-        if not message.value("sums", bool) or (known and known.histogram and not self.policy.share_histograms):
+        loss, arrays = self.loss(), Arrays()
+        known, spread = SUMS.get(type(loss)), question.spread and loss.together is None
+        if not question.sums or (known and known.histogram and not self.policy.share_histograms):
             known = None
         if known is None and not spread:
             return arrays
         scores = scores_of(self.linear(), data, w)
         if known is not None:
-            arrays["sums"] = known.of_rows(scores[:, 0].astype(float), data.y.astype(float))
+            finite = np.isfinite(scores[:, 0]).all(axis=1)
+            arrays["sums"] = np.full((len(w), known.width), np.nan)
+            if finite.any():
+                arrays["sums"][finite] = known.of_rows(scores[finite, 0].astype(float), data.y.astype(float))
         if spread:
             losses = [[loss.value.as_python(job[:, i], y) for i, y in enumerate(data.y)] for job in scores]
-            arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * self._weight(message)
+            arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * weight
         return arrays
 
-    def _weight(self, message: Message) -> float:
-        weights = message.head.get("weights")
-        if weights is None:
+    def _weight(self, question: Evaluate) -> float:
+        if question.weights is None:
             return 1.0
-        mine = weights.get(self.name) if isinstance(weights, dict) else None
-        if not isinstance(mine, float):
-            raise BadMessage("evaluate: weights must be numbers by site")
-        return mine
+        if self.name not in question.weights:
+            raise BadMessage("weights: there is none for this site")
+        return question.weights[self.name]
 
-    def curvature(self, message: Message) -> Message:
+    def curvature(self, question: Curvature) -> Message:
         """The largest eigenvalue over batches of its own rows."""
         problem = TaskData(self.training(), self.linear(), self.loss()).joined(NoRegularizer())
-        random = np.random.default_rng([message.value("seed", int), self.client])
-        largest = largest_curvature(problem, np.zeros(BATCHES, int), positive(message, "batch_size"), random)
+        random = np.random.default_rng([question.seed, self.client])
+        largest = largest_curvature(problem, np.zeros(BATCHES, int), question.batch_size, random)
         return Message("", arrays={"largest": np.array([largest])})
 
     # What the others need of it.
@@ -212,18 +225,22 @@ class Telling:
         return self.task.chosen_loss()
 
 
-def _held_out(fold: Any) -> HeldOut:
-    """What a fold holds out, from plain values."""
-    if not (isinstance(fold, dict) and set(fold) == {"deal", "number"} and type(fold["number"]) is int):
-        raise BadMessage("prepare: a fold has a deal and a number")
-    deal = typed(Deal, fold["deal"], "fold")
-    if not (2 <= deal.folds < 2**31 and 0 <= deal.draw < 2**24 and deal.by in WAYS and deal.seed >= 0):
-        raise BadMessage("prepare: there is no such fold")
-    return HeldOut(deal, fold["number"])
-
-
-def positive(message: Message, name: str) -> int:
-    number = message.value(name, int)
-    if not 0 < number < 2**31:
-        raise BadMessage(f"{message.kind}: {name} must be a whole number > 0")
-    return number
+def _preparation(text: str, columns: list[str]) -> Preparation:
+    """Return the coordinator's preparation; raise BadMessage if it is not one of these columns."""
+    try:
+        msgspec.json.decode(text)  # no number that is not finite, no deep nesting
+        made = Preparation.of_json(text, "preparation")
+        msgspec.convert(asdict(made), Preparation)
+    except (ValueError, RecursionError) as problem:
+        raise BadMessage(f"preparation: {reason_of(problem)}") from None
+    sizes = (len(made.fill), len(made.mean), len(made.scale))
+    features = len(made.features)
+    known = made.columns == columns and {*made.flagged, *made.categories} <= set(columns)
+    if not known or sizes not in ((len(columns), 0, 0), (len(columns), features, features)):
+        raise BadMessage("preparation: it is not one of this site's columns")
+    for own in made.categories.values():
+        if not own.names or len(set(own.names)) != len(own.names) or len(own.fill) != len(own.names):
+            raise BadMessage("preparation: categories must be distinct, and have a fill value each")
+    if not features or any(scale <= 0 for scale in made.scale):
+        raise BadMessage("preparation: it must have features, and scales above 0")
+    return made

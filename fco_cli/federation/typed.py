@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.errors import UserError, no_such_key
+from fco_cli.federation.message import BadMessage, converted
 
 T = TypeVar("T")
 
@@ -18,21 +18,24 @@ def typed(kind: type[T], values: Any, where: str) -> T:
     if not isinstance(values, dict):
         raise UserError(f"{where}: must be keys and values")
     hints, known = typing.get_type_hints(kind), [key.name for key in fields(kind)]  # type: ignore[arg-type]
+    options = {}
     for key, value in values.items():
         if key not in known:
             raise no_such_key(f"{where}.{key}", known)
-        if not _is_a(value, hints[key]):
-            raise UserError(f"{where}.{key}: is not of the type that it must be")
+        try:
+            options[key] = converted(value, hints[key])
+        except BadMessage as problem:
+            raise UserError(f"{where}.{key}: {problem}") from None
     for key in fields(kind):  # type: ignore[arg-type]
         if key.name not in values and key.default is MISSING and key.default_factory is MISSING:
             raise UserError(f"{where}.{key.name}: is missing")
-    return kind(**values)
+    return kind(**options)
 
 
 def one_of(kinds: dict[str, Any], values: Any, where: str) -> Any:
     """Likewise, of the kind that its own `name` says."""
     name = values.get("name") if isinstance(values, dict) else None
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise UserError(f"{where}.name: must be one of {', '.join(kinds)}")
     return typed(kinds[name], values, where)
 
@@ -41,20 +44,3 @@ def plain(algorithm: Algorithm) -> dict[str, Any]:
     """The options of an algorithm at work, the first job's where they vary."""
     options = {key.name: getattr(algorithm, key.name) for key in fields(algorithm)}
     return {key: float(value[0]) if key in algorithm.varying_options() else value for key, value in options.items()}
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_is_a(value, one) for one in typing.get_args(hint))
-    if hint is Any:
-        return True
-    if origin is list:
-        return isinstance(value, list) and all(_is_a(one, typing.get_args(hint)[0]) for one in value)
-    if origin is dict:
-        return isinstance(value, dict)
-    if hint in (type(None), None):
-        return value is None
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)

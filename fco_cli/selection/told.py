@@ -34,12 +34,14 @@ def line_told(loss: Loss, parts: list[Told], j: int) -> Line:
     """Of the rows of some parts together, by the j-th model."""
     rows = np.array([part.rows for part in parts])
     count = int(rows.sum())
-    mean, squares = (
-        float((rows * [getattr(part, name)[j] for part in parts]).sum() / count) for name in ("loss", "squares")
-    )
-    line: Line = {"rows": count, "loss": mean, "loss_error": None}
-    if count > 1:
-        line["loss_error"] = float(np.sqrt(max(squares - mean**2, 0.0) / (count - 1)))
+    line: Line = {"rows": count}
+    if loss.together is None:
+        mean, squares = (
+            float((rows * [getattr(part, name)[j] for part in parts]).sum() / count) for name in ("loss", "squares")
+        )
+        line |= {"loss": mean, "loss_error": None}
+        if count > 1:
+            line["loss_error"] = float(np.sqrt(max(squares - mean**2, 0.0) / (count - 1)))
     if (histogram := _of_histogram(loss, parts, j)) is not None:
         return line | _of_scores(*histogram)
     if loss.classification:

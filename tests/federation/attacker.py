@@ -26,6 +26,10 @@ from fco_cli.federation.message import Message
 from tests.federation.test_site import BILLION, SESSION, STATE, TRAIN, at_work
 
 NUMBERS = itertools.count(1)
+PREPARE = {
+    "task": {"data": "/etc/passwd"}, "sites": ["north"], "seed": 0, "dtype": "float64", "classes": None,
+    "summary": True,
+}  # fmt: skip
 
 logging.disable(logging.CRITICAL)
 
@@ -95,7 +99,7 @@ def main() -> None:
         "a replay": Message("describe", {"session": SESSION, "number": 1}).packed(),
         "another session": Message("describe", {"session": "b" * 32, "number": 97}).packed(),
         "a shell kind": Message("shell", {"session": SESSION, "number": 98, "command": "id"}).packed(),
-        "a path": Message("prepare", {"session": SESSION, "number": 99, "task": {"data": "/etc/passwd"}}).packed(),
+        "a path": Message("prepare", {**PREPARE, "session": SESSION, "number": 99}).packed(),
         "out of order": Message("describe", {"session": SESSION, "number": 98}).packed(),
         "a big head": (10**9).to_bytes(8, "big") + b"{}",
         "a billion numbers": BILLION,

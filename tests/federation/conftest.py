@@ -27,6 +27,12 @@ def labels_of(loss: str, scores: np.ndarray, random: np.random.Generator) -> np.
         return (scores > 0).astype(float)
     if loss == "softmax":
         return np.digitize(scores, [-1, 1]).astype(float)
+    if loss == "cox":  # times, negative where they are censored
+        return (
+            np.exp(-scores) * random.exponential(size=len(scores)) * np.where(random.random(len(scores)) < 0.7, 1, -1)
+        )
+    if loss == "poisson":
+        return random.poisson(np.exp(scores / 2)).astype(float)
     return scores + random.normal(0, 0.1, len(scores))
 
 

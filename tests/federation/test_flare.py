@@ -64,7 +64,7 @@ def refusals(federation: Loopback, party: str) -> list[str]:
     """What its audit file says of whatever was turned away."""
     path = federation.home(party) / "audit.jsonl"
     entries = audited(path.read_text() if path.exists() else "")
-    return [f"{entry['kind']} {entry['outcome']}" for entry in entries if entry["outcome"].startswith("refused")]
+    return [f"{entry.kind} {entry.outcome}" for entry in entries if entry.outcome.startswith("refused")]
 
 
 def has_refused(federation: Loopback, party: str, *words: str) -> Callable[[], bool]:
@@ -113,7 +113,7 @@ def assert_same_bits(one: Path, other: Path, runs: int) -> None:
 
 def asked(federation: Loopback, name: str) -> Counter[str]:
     path = federation.home(name) / "audit.jsonl"
-    return Counter(entry["kind"] for entry in audited(path.read_text() if path.exists() else ""))
+    return Counter(entry.kind for entry in audited(path.read_text() if path.exists() else ""))
 
 
 def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
@@ -178,8 +178,8 @@ def test_what_the_lead_may_not_do(federation, tmp_path):
         assert outcome.startswith("refused: "), what
     assert not ran.exists()
     for reason in (
-        "came twice", "another coordinator", "not known here", "no such key", "longer than it is", "z is not finite",
-        "z is float64 [1, 7]", "z is float32", "max_numbers", "more numbers than it brings",
+        "replayed", "another coordinator", "not known here", "no such key", "longer than the message",
+        "z is not finite", "z is float64 [1, 7]", "z is float32", "max_numbers", "more numbers than it contains",
     ):  # fmt: skip
         assert has_refused(federation, "north", reason)(), reason
     assert Counter(refusals(federation, "north"))["job refused: it is not the job that fco-run submits"] == 3
@@ -345,5 +345,5 @@ def test_a_hospital_that_sends_what_it_should_not(federation, found, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "east: no answer in round 2; the round goes on without it" in done.stderr
-    wrong = "train: the array z is float32 [1, 5], must be float64 [1, 6]"
-    assert done.stderr.splitlines()[-1] == f"fco-run: east: sent what cannot be used: {wrong}"
+    wrong = "the array z is float32 [1, 5], must be float64 [1, 6]"
+    assert done.stderr.splitlines()[-1] == f"fco-run: site 'east': invalid response to 'train': {wrong}"

@@ -17,8 +17,9 @@ from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
 from fco_cli.federation.clients import at_work
 from fco_cli.federation.masks import Masks
-from fco_cli.federation.message import Message
+from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal
+from fco_cli.federation.schema import Keys, Question
 from fco_cli.federation.settings import Flare
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
@@ -26,19 +27,23 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from tests.federation.test_clients import FEDERATED, NAMES, assert_same, run, task_of
 
 BITS = 40
-SESSION = {"session": "a" * 32}
+SESSION = {"session": "a" * 32, "number": 1}
 PERSONAL = [name for name in FEDERATED if all_algorithms()[name].personal]
 
 
+def key_of(masks: Masks, **changes: Any) -> dict[str, str]:
+    return masks.key(Question(**(SESSION | changes))).head["key"]
+
+
 def keys_of(masks: dict[str, Masks]) -> dict[str, Any]:
-    return {name: one.key(Message("key", SESSION)).head for name, one in masks.items()}
+    return {name: key_of(one) for name, one in masks.items()}
 
 
 def agreed(badges: dict[str, Any]) -> dict[str, Masks]:
     masks = {name: Masks(name, badge) for name, badge in badges.items()}
     keys = keys_of(masks)
     for one in masks.values():
-        one.keys(Message("keys", {**SESSION, "keys": keys, "bits": BITS}))
+        one.keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
     return masks
 
 
@@ -96,29 +101,29 @@ class TestForgedKeys:
         keys = keys_of(masks)
         change(keys)
         with pytest.raises(Refusal, match=reason):
-            masks["north"].keys(Message("keys", {**SESSION, "keys": keys, "bits": BITS}))
+            masks["north"].keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
         assert not masks["north"].agreed
 
     def test_a_key_of_the_coordinators(self, badges):
-        other = Masks("south", badges["south"]).key(Message("key", SESSION)).head["key"]
+        other = key_of(Masks("south", badges["south"]))["key"]
         self.refused(badges, lambda keys: keys["south"].update(key=other), "south is not signed")
 
     def test_a_certificate_of_another_authority(self, badges, signed):
-        forged = Masks("south", signed("south", "another")).key(Message("key", SESSION)).head
+        forged = key_of(Masks("south", signed("south", "another")))
         self.refused(badges, lambda keys: keys.update(south=forged), "south is not signed by a certificate")
 
     def test_the_certificate_of_another_member(self, badges, signed):
         """The lead has one of this authority too."""
-        forged = Masks("south", signed("south", calling="lead@fco.local")).key(Message("key", SESSION)).head
+        forged = key_of(Masks("south", signed("south", calling="lead@fco.local")))
         self.refused(badges, lambda keys: keys.update(south=forged), "another's certificate")
 
     def test_a_key_of_an_earlier_session(self, badges):
-        old = Masks("south", badges["south"]).key(Message("key", {"session": "b" * 32})).head
+        old = key_of(Masks("south", badges["south"]), session="b" * 32)
         self.refused(badges, lambda keys: keys.update(south=old), "south is not signed")
 
     def test_garbage(self, badges):
         self.refused(badges, lambda keys: keys["south"].update(certificate="x"), "south is not signed")
-        self.refused(badges, lambda keys: keys["south"].update(signature="zz"), "south is not signed")
+        self.refused(badges, lambda keys: keys["south"].update(signature="00"), "south is not signed")
 
     def test_fewer_than_three(self, badges):
         self.refused(badges, lambda keys: keys.pop("south"), "at least 3")

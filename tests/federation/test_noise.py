@@ -12,8 +12,9 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
 from fco_cli.federation.clients import at_work
-from fco_cli.federation.message import BadMessage, Message
+from fco_cli.federation.message import BadMessage, Message, converted
 from fco_cli.federation.noise import EvaluationNoise, with_noise
+from fco_cli.federation.schema import Noise
 from fco_cli.federation.settings import Flare
 from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.convergence import judge
@@ -21,7 +22,7 @@ from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test
 from tests.federation.test_clients import run, task_of
 
-WITHOUT = {"most": 0.5, "deviation": 1e-12, "rows": 10.0}  # next to no noise: what is left is what was shortened
+WITHOUT = Noise(most=0.5, deviation=1e-12, rows=10.0)  # next to no noise: what is left is what was shortened
 
 
 def answer_of(value: float, *gradient: float, hits: float) -> dict[str, np.ndarray]:
@@ -56,17 +57,19 @@ def test_the_sum_has_the_noise_that_the_accountant_is_told():
     told = EvaluationNoise(norm=2.0, multiplier=3.0).told(weights, sizes)
     assert told["most"] == pytest.approx(2 * 0.7)
     zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
-    answers = [with_noise(zeros, told) for _ in sizes]
+    answers = [with_noise(zeros, converted(told, Noise)) for _ in sizes]
     for name, unit in (("value", 1), ("hits", sizes.sum())):
         total = sum(answer[name] for answer in answers) / unit
         assert total.std() == pytest.approx(3 * told["most"], rel=0.1)  # 4,000 numbers: 1 %
         assert abs(total.mean()) < 3 * told["most"] * 0.1
 
 
-@pytest.mark.parametrize("noise", [{}, {"most": 1.0}, WITHOUT | {"deviation": 0.0}, WITHOUT | {"most": math.inf}, 3.0])
-def test_noise_that_is_none_is_refused_by_the_site(noise):
-    with pytest.raises(BadMessage, match="noise must have most, deviation, rows"):
-        with_noise(answer_of(1.0, 1.0, hits=1), noise)
+@pytest.mark.parametrize(
+    "change", [{"most": None}, {"deviation": 0.0}, {"most": math.inf}, {"rows": "10"}, {"more": 1}]
+)
+def test_invalid_noise_is_refused_by_the_site(change):
+    with pytest.raises(BadMessage, match=next(iter(change))):
+        converted({"most": 0.5, "deviation": 1.0, "rows": 10.0} | change, Noise)
 
 
 def test_noise_spends_as_so_many_rounds_with_everybody_do():

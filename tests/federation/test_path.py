@@ -107,6 +107,32 @@ def test_other_losses(both, loss):
             np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-6, err_msg=name)
 
 
+def test_cox(both, at_sites, tmp_path):
+    """Sites send pairs of their own rows within a fold; the simulation's lines compare rows of all folds."""
+    here, apart = both("cox", "task.test=rows")
+    assert here.chosen == apart.chosen
+    np.testing.assert_array_equal(here.refitted.models, apart.refitted.models)
+    for ours, theirs in zip([*here.clients, here.tests["min"]], [*apart.clients, apart.tests["min"]], strict=True):
+        assert ours.keys() == theirs.keys()
+        assert ours["rows"] == theirs["rows"]
+        assert 0.5 < theirs["concordance"] <= 1
+    result = recorded_selection(at_sites("cox", f"output_dir={tmp_path}"), Stop())
+    assert result["status"] == "finished"
+
+
+def test_cox_through_masks(at_sites, signed):
+    badges = {name: signed(name) for name in NAMES}
+    words = ("federation.masks=true", "hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
+    masked = select_at(at_sites("cox", *words, badges=badges, mask_bits=40))
+    plain = select_at(at_sites("cox", *words[1:]))
+    for one, other in ((masked.clients[0], plain.clients[0]), (masked.tests["min"], plain.tests["min"])):
+        assert one == other
+
+
+def select_at(run: Run) -> Selection:
+    return select(run, run.path, lambda: None)
+
+
 def test_a_path_goes_on_where_it_was_when_a_site_comes_back(at_sites, tmp_path):
     """A lost site ends the connection; the folds that are done are kept, and the bits are those of no loss."""
     folders = []

@@ -108,13 +108,13 @@ def test_bytes_that_are_no_message(asked, content):
 
 
 def test_a_billion_numbers_that_are_declared_are_not_allocated(asked):
-    refused(Message.unpacked(asked().site.answer(BILLION)), "declares more numbers than it brings")
+    refused(Message.unpacked(asked().site.answer(BILLION)), "declares more numbers than it contains")
 
 
 @pytest.mark.parametrize("dtype", ["object", "<U5", "complex128", "float64]", None, 3])
 def test_arrays_of_other_types(asked, dtype):
     text = json.dumps({"kind": "describe", "head": {}, "arrays": {"w": [dtype, 1]}}).encode()
-    refused(Message.unpacked(asked().site.answer(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "no type")
+    refused(Message.unpacked(asked().site.answer(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "invalid type")
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,17 @@ def test_a_state_that_is_not_finite(asked, value):
     """Jobs that diverge leave the stack: nobody honest sends one."""
     ask = asked()
     at_work(ask)
-    refused(ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "train: the array z is not finite")
+    refused(ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
     assert ask.site.working.memory.rows == {}
 
 
-def test_a_message_that_comes_twice_or_too_late(asked):
+def test_a_replayed_message(asked):
     ask = asked()
     ask("describe")
     first = ask.last
     prepared(ask)
-    refused(Message.unpacked(ask.site.answer(first)), "came twice, or too late")
-    assert last_outcome(ask) == "refused: a message came twice, or too late"
+    refused(Message.unpacked(ask.site.answer(first)), "replayed or out-of-order")
+    assert last_outcome(ask) == "refused: replayed or out-of-order message"
 
 
 def test_another_coordinator(asked):
@@ -193,7 +193,7 @@ def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
         ),
         ({"mirror": {"name": "euclid"}}, "mirror.name"),
         ({"transform": {"name": "pickle"}}, "transform.name"),
-        ({"jobs": 0}, "numbers"),
+        ({"jobs": 0}, "jobs: expected int >= 1"),
         ({"jobs": 10**9}, "max_numbers"),
     ],
 )
@@ -205,8 +205,10 @@ def test_stacks_that_are_refused(asked, changes, reason):
 def test_a_token_is_no_path(asked, token, tmp_path):
     ask = asked()
     at_work(ask)
-    refused(ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "no token")
-    refused(ask("forget", {"tokens": [token]}), "no token")
+    refused(
+        ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "tokens[0]: expected str matching"
+    )
+    refused(ask("forget", {"tokens": [token]}), "tokens[0]: expected str matching")
 
 
 @pytest.mark.parametrize(
@@ -257,6 +259,38 @@ def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
         assert all(values.size <= 6 for values in answer.arrays.values())
 
 
+DROPPED = object()
+
+
+def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes]) -> Callable[[], Any]:
+    """The same connection, with answers changed from the first on."""
+
+    def connected() -> Any:
+        link = connect()
+        link.changed = changed
+        return link
+
+    return connected
+
+
+def test_groups_in_blocks_are_no_path(asked):
+    group = {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}
+    refused(at_work(asked(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
+
+
+@pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
+def test_numbers_of_jobs_are_checked_like_those_of_a_configuration(asked, number):
+    ask = asked()
+    at_work(ask)
+    head = {
+        "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
+        "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
+    }  # fmt: skip
+    ones, zeros = np.ones(2), np.zeros((2, 1))
+    numbers = {"client_lr": ones, "server_lr": ones, "psi": np.array([[1.0], [number]])}
+    refused(ask("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
+
+
 class TestWhatASiteSends:
     """The coordinator does not believe an answer because a site has sent it."""
 
@@ -294,14 +328,75 @@ class TestWhatASiteSends:
         session[0].link.changed = changed
         with pytest.raises(UserError) as told:
             self.trained(session)
-        assert str(told.value).startswith("north: sent what cannot be used: ")
+        assert str(told.value).startswith("site 'north': invalid response to 'train': ")
         assert reason in str(told.value)
 
     @pytest.mark.parametrize("answer", [b"", b"x" * 1000, Message("train", {"number": 1}).packed(), BILLION])
     def test_no_answer_to_this_question(self, session, answer):
         session[0].link.changed = lambda name, own: answer if name == "north" else own
-        with pytest.raises(UserError, match=r"^north: sent what cannot be used"):
+        with pytest.raises(UserError, match=r"^site 'north': invalid response to 'train': "):
             self.trained(session)
+
+    @pytest.mark.parametrize(
+        ("kind", "key", "value"),
+        [
+            ("describe", "version", 3), ("describe", "code", None), ("describe", "digest", "../x"),
+            ("describe", "names_digest", 5), ("describe", "split", "val"), ("describe", "features", -1),
+            ("describe", "names", ["a"]), ("describe", "classes", "yes"), ("describe", "digest", DROPPED),
+            ("prepare", "training", -3), ("prepare", "held_out", "7"), ("prepare", "test", 2**62),
+            ("prepare", "held_out", DROPPED), ("prepare", "outputs", 0), ("prepare", "outputs", 10**30),
+            ("prepare", "outputs", 2), ("prepare", "summary", None), ("prepare", "summary", {"rows": 3}),
+        ],
+    )  # fmt: skip
+    def test_an_invalid_head(self, hospitals, make_sites, kind, key, value):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == kind:
+                head = {**message.head, key: value} if value is not DROPPED else {**message.head}
+                if value is DROPPED:
+                    del head[key]
+                return Message(kind, head).packed()
+            return answer
+
+        folder = hospitals("logistic")
+        sites = make_sites(folder)
+        sites.connect = changing(sites.connect, changed)
+        with pytest.raises(UserError) as told:
+            CustomAtSites.of(task_of(folder, "logistic"), sites).data(0, "float64")
+        assert str(told.value).startswith(f"site 'north': invalid response to '{kind}': ")
+        assert key in str(told.value)
+        assert "\n" not in str(told.value)
+
+    @pytest.mark.parametrize(
+        ("array", "value"),
+        [
+            ("gradient", np.nan), ("gradient", np.inf), ("gradient", 1e308), ("value", -1.0), ("value", 1e308),
+            ("hits", 6e306), ("hits", 1000.0), ("hits", -1.0), ("hits", 0.5), ("hits", np.nan),
+        ],
+    )  # fmt: skip
+    def test_an_evaluation_out_of_range(self, session, array, value):
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            if name == "north" and message.kind == "evaluate":
+                arrays = message.arrays | {array: np.full_like(message.arrays[array], value)}
+                return Message("evaluate", message.head, arrays).packed()
+            return answer
+
+        session[0].link.changed = changed
+        with pytest.raises(UserError, match=rf"^site 'north': invalid response to 'evaluate': the array {array} "):
+            session[3].risk(np.zeros((1, 6)))
+
+    def test_a_loss_that_overflows_is_not_recorded_and_warned_of(self, session, caplog):
+        """An honest site answers so of a model that has diverged."""
+
+        def changed(name, answer):
+            message = Message.unpacked(answer)
+            arrays = message.arrays | {"value": np.full(1, np.inf)}
+            return Message(message.kind, message.head, arrays).packed() if name == "north" else answer
+
+        session[0].link.changed = changed
+        assert session[3].risk(np.zeros((1, 6))).value == np.inf
+        assert "site 'north': the loss of a model on its training rows is not finite" in caplog.text
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_not_finite_weighs_nothing(self, session, value):
