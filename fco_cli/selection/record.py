@@ -16,7 +16,6 @@ import csv
 import io
 import json
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 
 from fco_cli.config import Run
 from fco_cli.files import write_atomically
+from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.layout import Array
 from fco_cli.selection.select import Part, Selecting, Selection, few_threads
 from fco_cli.simulation.clients import again_after_losses
@@ -52,7 +52,7 @@ def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
 
 def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
     assert run.path is not None
-    started, settings = time.monotonic(), run.path
+    watch, settings = Stopwatch(), run.path
     selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)  # refuses before it writes
 
     def keep(name: str, make: Callable[[], Part]) -> Part:
@@ -67,7 +67,8 @@ def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
             return result
         made = again_after_losses(lambda: selecting.selection(keep), stop)
         record.save_config(run.yaml)
-        return again_after_losses(lambda: _write(run, made, time.monotonic() - started), stop)
+        seconds = watch.lap()
+        return again_after_losses(lambda: _write(run, made, seconds), stop)
 
 
 def _part(path: Path, make: Callable[[], Part]) -> Part:

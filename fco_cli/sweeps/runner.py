@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
+from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
@@ -200,17 +201,16 @@ def _simulate(
     simulation, jobs = _started(setup, runs, records, jobs)
     check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
-    before = saved = time.monotonic()
+    watch, saved = Stopwatch(), time.monotonic()
     while simulation.advance(PATIENCE):
-        now = time.monotonic()
+        seconds = watch.lap()
         for job in unfinished.values():
-            job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time
-        before = now
+            job.seconds += seconds / len(unfinished)  # a job's share of the stack's time
         for i in [i for i, job in unfinished.items() if job.ended]:
             outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
-        if unfinished and (stop.requested or now - saved > CHECKPOINT_SECONDS):
+        if unfinished and (stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
                 records[i].save_checkpoint(job)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import time
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
+from numba.core.compiler_lock import global_compiler_lock
 
 from fco_cli.config import Run, register
 from fco_cli.simulation import memory
@@ -77,3 +79,16 @@ def test_a_checkpoint_of_its_own_is_gone_on_from(tmp_path, caplog):
     assert "starts over" not in caplog.text
     assert "continued from round 3" in (run.folder / "run.log").read_text()
     assert metrics(run) == metrics(whole)
+
+
+def test_the_time_of_a_run_is_that_of_its_rounds_and_not_of_the_compiler(tmp_path, monkeypatch):
+    advance = Simulation.advance
+
+    def compile_first(simulation, seconds):
+        with global_compiler_lock:  # as Numba holds it while it compiles or loads a kernel
+            time.sleep(0.1)
+        return advance(simulation, seconds)
+
+    monkeypatch.setattr(Simulation, "advance", compile_first)
+    (outcome,) = execute([run_in(tmp_path)], Silent(), Stop())
+    assert outcome.result["seconds"] < 0.4  # of six rounds
