@@ -98,6 +98,11 @@ def record_of(run: Run) -> Record:
     return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
 
 
+def code_of(run: Run) -> str:
+    """Return the identity that a checkpoint must share with the run that continues from it."""
+    return run.run_id
+
+
 def _wait_for(record: Record, stop: Stop) -> None:
     """Until no other process holds the record; asking often, so that a signal is answered."""
     while True:
@@ -151,7 +156,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
 
 def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
     """Where the runs stand; a checkpoint that does not fit its run, whatever made it so, is moved aside."""
-    jobs = [record.checkpoint() for _, record in waiting]
+    jobs = [record.checkpoint(code_of(run)) for run, record in waiting]
     if any(jobs):
         fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
         for i, (_, record) in enumerate(waiting):
@@ -213,7 +218,7 @@ def _simulate(
         if unfinished and (stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
-                records[i].save_checkpoint(job)
+                records[i].save_checkpoint(job, code_of(runs[i]))
             simulation.saved()
             saved = time.monotonic()
             stop.check()

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.files import write_atomically
 from fco_cli.problem.compiled import set_threads
-from fco_cli.simulation.record import Record, write_atomically
+from fco_cli.results import TheoryResult, listed_files
+from fco_cli.simulation.record import Record
 from fco_cli.theory.figure import draw
 from fco_cli.theory.statements import Grid, check
 from fco_cli.theory.summary import cells_csv, summarize, summary_markdown, summary_rows
@@ -23,7 +25,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
     """The result, new or as found; `result.json` is written last, as in every record."""
     record = Record(folder)
     with record.lock(wait=True):  # a second command waits, then finds the result
-        if not force and (result := record.result()) and result.get("config") == config:
+        if not force and (result := record.result(TheoryResult)) and result["config"] == config:
             log.info("already done (force=true runs it again)")
             return result
         set_threads(1)  # a step here is microseconds: threads would only wait for each other
@@ -43,6 +45,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
             "table": [header, *body],
             "seconds": round(time.monotonic() - started, 1),
             "config": config,
+            "files": listed_files(folder),
         }
         write_atomically(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result

@@ -16,7 +16,7 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.problems import problem_of, varying_of
-from fco_cli.sweeps.runner import execute
+from fco_cli.sweeps.runner import code_of, execute
 
 register()
 SMALL = [
@@ -64,7 +64,7 @@ def test_memory_of_another_shape_starts_a_run_over(tmp_path, monkeypatch, caplog
         job.memory["row"] = job.memory["row"] * [2, 1, 1]
     else:
         job.memory["rows"] = np.repeat(job.memory["rows"], 2, axis=1)
-    record.save_checkpoint(job)
+    record.save_checkpoint(job, code_of(run))
     execute([run], Silent(), Stop())
     assert "remember arrays of another shape or precision; the stack starts over" in caplog.text
     assert metrics(run) == metrics(whole)
@@ -74,10 +74,21 @@ def test_a_checkpoint_of_its_own_is_gone_on_from(tmp_path, caplog):
     whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
     execute([whole], Silent(), Stop())
     record, job = interrupted(run)
-    record.save_checkpoint(job)
+    record.save_checkpoint(job, code_of(run))
     execute([run], Silent(), Stop())
     assert "starts over" not in caplog.text
     assert "continued from round 3" in (run.folder / "run.log").read_text()
+    assert metrics(run) == metrics(whole)
+
+
+def test_a_checkpoint_of_other_code_starts_a_run_over(tmp_path, caplog):
+    whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
+    execute([whole], Silent(), Stop())
+    record, job = interrupted(run)
+    job.state = {name: values + 1 for name, values in job.state.items()}  # as other code may have computed it
+    record.save_checkpoint(job, "other code")
+    execute([run], Silent(), Stop())
+    assert "checkpoint.npz is not used (written by other code): moved to checkpoint.npz.corrupt-" in caplog.text
     assert metrics(run) == metrics(whole)
 
 
