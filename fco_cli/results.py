@@ -35,7 +35,7 @@ class Result(msgspec.Struct, kw_only=True):
     """Keys that every result has."""
 
     status: Literal["finished", "diverged"]
-    files: dict[str, Count] | None = None  # the other files of the record, with their sizes in bytes
+    files: dict[str, Count | None] | None = None  # the other files, with their sizes in bytes; null: of any size
 
     required_files: ClassVar[tuple[str, ...]] = ()  # of a record without that list
 
@@ -206,15 +206,15 @@ def check_complete(folder: Path, schema: type[Result], result: dict[str, Any]) -
             raise BadRecord(one_printable_line(f"incomplete: {name} has {size} bytes of {expected}"))
 
 
-def listed_files(folder: Path, ignored: tuple[str, ...] = ()) -> dict[str, int]:
+def listed_files(folder: Path, ignored: tuple[str, ...] = ()) -> dict[str, int | None]:
     """Return the sizes of a record's files by name: all but hidden ones, run.log, and those whose name begins with one
-    of `ignored`."""
-    found = {}
+    of `ignored`. The size of config.yaml, which names folders of this machine, is left out: None."""
+    found: dict[str, int | None] = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts) or parts[0].startswith(
             ("run.log", "result.json", *ignored)
         )
         if path.is_file() and not hidden and ".corrupt-" not in path.name:
-            found["/".join(parts)] = path.stat().st_size
+            found["/".join(parts)] = None if parts == ("config.yaml",) else path.stat().st_size
     return found

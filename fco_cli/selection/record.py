@@ -6,7 +6,7 @@ path.npz           values [J], models [J, P], the folds' losses [F, J]; selectio
 clients.csv        out of fold: how the chosen models do on all rows and at every client
 calibration.csv    of a logistic loss: predictions in tenths, and what came true
 min, 1se           the chosen models, refitted on all training rows, as in the record of a run
-result.json        written last: its presence means that all is done
+result.json        written last, with a list of all files above: all is done if they are there
 part_*.npz         while it is not: what is done so far
 """
 

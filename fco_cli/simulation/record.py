@@ -8,7 +8,7 @@
     personal.csv   where clients have models of their own: how each does on its own rows
     personal.npz   and these models where clients remember them, up to 256 MiB
     run.log        what was said
-    result.json    written last: its presence means that the run is done
+    result.json    written last, with a list of all files above but run.log: the run is done if they are there
     checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
 
 Every file is written under another name, flushed to the disk and then renamed.

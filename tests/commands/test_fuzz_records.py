@@ -133,8 +133,9 @@ def read_again(config: Any, folder: Path, originals: dict[str, bytes], caplog: A
     for model in models:
         one_line(lambda model=model: predictions(model, DATA / "new.csv"))  # type: ignore[misc]
     one_line(lambda: api.load(folder.parents[2]))
-    complete = all((folder / name).is_file() and (folder / name).stat().st_size == len(content)
-                   for name, content in originals.items() if name != "result.json")  # fmt: skip
+    sizes = {name: len(content) for name, content in originals.items() if name not in ("result.json", "config.yaml")}
+    complete = all((folder / name).is_file() and (folder / name).stat().st_size == sizes[name] for name in sizes)
+    complete = complete and (folder / "config.yaml").is_file()
     caplog.clear()
     with caplog.at_level(logging.INFO):
         one_line(lambda: fco_run(config))
