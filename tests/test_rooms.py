@@ -14,8 +14,8 @@ PACKAGE = Path(fco_cli.__file__).parent
 # From the bottom up; rooms on one line may import each other's line only through what is below.
 FLOORS = [
     {"errors"},
-    {"files", "private_folder", "memory_limit", "progress", "help", "hydra_on_314", "client_rate"},
-    {"code_digest"},
+    {"files", "private_folder", "memory_limit", "progress", "help", "hydra_on_314", "client_rate", "typed_files"},
+    {"code_digest", "results"},
     {"problem"},
     {"federated_data"},
     {"tasks", "algorithms"},

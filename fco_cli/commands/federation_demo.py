@@ -6,7 +6,6 @@ The same is simulated, the bits are compared, and everything is cleaned up.
 from __future__ import annotations
 
 import csv
-import json
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.commands.loopback import Loopback
+from fco_cli.results import PathResult, read_result
 
 FEATURES = [
     "age",
@@ -85,7 +85,7 @@ def compare(sites: Path, here: Path) -> None:
     """Whether every model of the path and both that were chosen have the same bits, and what is chosen."""
     files = ["path.npz", "min/model.npz", "1se/model.npz"]
     same = all(_same(sites / name, here / name) for name in files)
-    for name, choice in json.loads((sites / "result.json").read_text())["chosen"].items():
+    for name, choice in read_result(sites, PathResult)["chosen"].items():
         print(f"{name}: strength {choice['strength']:.4f}, {choice['nonzeros']} features, KKT {choice['kkt']:.0e}")
     print(f"between the hospitals and in a simulation, to the bit: {'the same' if same else 'OTHERS'}")
     if not same:

@@ -27,10 +27,10 @@ def final_table(result: dict[str, Any]) -> Table:
 
 def best_table(folders: list[Path]) -> Table | None:
     """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
-    from fco_cli.reporting.gate import BadRecord
     from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
     from fco_cli.reporting.studies import SEARCH, studies_of
+    from fco_cli.typed_files import BadRecord
 
     records = []
     for folder in folders:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +42,15 @@ from fco_cli.simulation.hparams import ALL, AUTO, Hparams
 LOCAL_EPOCHS = 5  # of methods that take local steps, with all rows of a client in a batch
 
 
+def _as_python(value: Any) -> Any:
+    """Return NumPy scalars and arrays without axes as Python numbers, also those in a mapping."""
+    if isinstance(value, dict):
+        return {key: _as_python(one) for key, one in value.items()}
+    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+        return float(value) if value.dtype.kind == "f" else value.item()  # item() of a longdouble is a longdouble
+    return value
+
+
 @dataclass(eq=False, repr=False)
 class FederatedLinear(BaseEstimator):
     """What all of them share; subclasses say which loss and which psi. scikit-learn reads the fields as parameters."""
@@ -53,6 +63,11 @@ class FederatedLinear(BaseEstimator):
     max_rounds: int = 20_000
     random_state: int | None = None
 
+    @property
+    def _plain(self) -> Any:
+        """Parameters as attributes, with Python numbers in place of NumPy scalars."""
+        return SimpleNamespace(**_as_python(self.get_params(deep=False)))
+
     def _regularizer(self) -> Regularizer:
         raise NotImplementedError
 
@@ -62,14 +77,14 @@ class FederatedLinear(BaseEstimator):
 
     def _run(self, task: InMemory) -> Run:
         """All that a fit depends on, as a run has it."""
-        known = all_algorithms()
+        known, given = all_algorithms(), self._plain
         if self.algo not in known or not known[self.algo].federated:
             allowed = ", ".join(name for name, kind in known.items() if kind.federated)
             raise UserError(f"algo: got {self.algo!r}, must be one of {allowed}")
         rows = int(task.made.training.sizes.max())
         hparams = Hparams(
-            client_lr=self.client_lr, server_lr=1.0, rounds=AUTO, clients_per_round=ALL, batch_size=rows,
-            local_epochs=LOCAL_EPOCHS, weighting=self.weighting, tolerance=self.tol, most_rounds=self.max_rounds,
+            client_lr=given.client_lr, server_lr=1.0, rounds=AUTO, clients_per_round=ALL, batch_size=rows,
+            local_epochs=LOCAL_EPOCHS, weighting=self.weighting, tolerance=given.tol, most_rounds=given.max_rounds,
         )  # fmt: skip
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.random_state is not None else 0
         psi, mirror, algo = self._regularizer(), Euclidean(), known[self.algo]()  # type: ignore[call-arg]

@@ -58,7 +58,8 @@ class CrossValidated(FederatedLinear):
         if self.by == "rows" and folds > len(task.order):
             raise UserError(f"cv: got {folds} folds, must be at most n_samples={len(task.order)}")
         try:
-            settings = PathSettings(strengths=self.n_strengths, ratio=self.ratio, folds=folds, by=self.by)
+            strengths, ratio = self._plain.n_strengths, self._plain.ratio
+            settings = PathSettings(strengths=strengths, ratio=ratio, folds=folds, by=self.by)
             found = select(self._run(task), settings, lambda: None, deal)
         except UserError as problem:
             raise UserError(reduce(lambda text, names: text.replace(*names), IN_PYTHON, str(problem))) from problem
@@ -109,7 +110,7 @@ class FederatedElasticNetCV(RegressionCV):
     l2_strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
-        return ElasticNet(strength=1.0, l2_strength=self.l2_strength)
+        return ElasticNet(strength=1.0, l2_strength=self._plain.l2_strength)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

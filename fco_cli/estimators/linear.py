@@ -37,7 +37,7 @@ class FederatedRegressor(Regression):
     regularizer_options: dict[str, Any] | None = None
 
     def _regularizer(self) -> Regularizer:
-        return named_regularizer(self.regularizer, self.regularizer_options)
+        return named_regularizer(self.regularizer, self._plain.regularizer_options)
 
 
 @dataclass(eq=False, repr=False)
@@ -47,7 +47,7 @@ class FederatedLasso(Regression):
     strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
-        return L1(strength=self.strength)
+        return L1(strength=self._plain.strength)
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +58,7 @@ class FederatedElasticNet(Regression):
     l2_strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
-        return ElasticNet(strength=self.strength, l2_strength=self.l2_strength)
+        return ElasticNet(strength=self._plain.strength, l2_strength=self._plain.l2_strength)
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +69,7 @@ class FederatedLowRankRegression(Regression):
     shape: tuple[int, int] | None = None
 
     def _regularizer(self) -> Regularizer:
-        return Nuclear(strength=self.strength)
+        return Nuclear(strength=self._plain.strength)
 
     def _shape(self, features: int) -> tuple[int, int]:
         shape = (1, features) if self.shape is None else tuple(self.shape)
@@ -86,7 +86,7 @@ class FederatedClassifier(Classification):
     regularizer_options: dict[str, Any] | None = None
 
     def _regularizer(self) -> Regularizer:
-        return named_regularizer(self.regularizer, self.regularizer_options)
+        return named_regularizer(self.regularizer, self._plain.regularizer_options)
 
 
 @dataclass(eq=False, repr=False)
@@ -96,4 +96,4 @@ class FederatedLogisticRegression(Classification):
     strength: float = 0.01
 
     def _regularizer(self) -> Regularizer:
-        return L1(strength=self.strength)
+        return L1(strength=self._plain.strength)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from functools import reduce
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from fco_cli.errors import UserError, did_you_mean, require
@@ -22,6 +22,7 @@ from fco_cli.federated_data.moments import Moments
 from fco_cli.federated_data.source import Columns
 from fco_cli.federated_data.summary import Summary, checked
 from fco_cli.problem.layout import Array
+from fco_cli.typed_files import BadRecord, converted, parse_json
 
 VERSION = 1
 OTHER = "other"
@@ -117,22 +118,41 @@ class Preparation:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
-    def of_json(cls, text: str, source: str) -> Preparation:
+    def of_json(cls, text: str | bytes, source: str) -> Preparation:
+        """Return the preparation that `as_json` has written; raise UserError, which names the source, if it is none."""
         try:
-            plain: dict[str, Any] = json.loads(text)
-            version = plain.pop("version")
-            if version == VERSION:
-                categories = {column: Categories(**own) for column, own in plain.pop("categories").items()}
-                table: dict[str, Any] = {
-                    key: tuple(value) if isinstance(value, list) else value for key, value in plain.pop("table").items()
-                }
-                made = cls(categories=categories, table=Columns(**table), **plain)
-                if len(made.fill) != len(made.columns) or len(made.mean) not in (0, len(made.features)):
-                    raise ValueError("its lists are of different lengths")
-                return made
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise UserError(f"{source}: is not a preparation that can be read: {shown(problem)}") from problem
-        raise UserError(f"{source}: is of version {shown(version)}, must be {VERSION}: other software has written it")
+            plain = parse_json(text.encode() if isinstance(text, str) else text, "preparation.json")
+            version = converted(plain, _Versioned, "preparation.json").version
+            if version != VERSION:
+                raise BadRecord(f"preparation.json: version is {version}, must be {VERSION}: other software wrote it")
+            made = converted(plain, cls, "preparation.json")
+            if fault := made._inconsistency():
+                raise BadRecord(f"preparation.json: {fault}")
+            return made
+        except BadRecord as problem:
+            raise UserError(f"{source}: {problem}") from problem
+
+    def _inconsistency(self) -> str | None:
+        """Return which lists do not fit each other, if any."""
+        columns, features = set(self.columns), self.features
+        categories = self.categories.values()
+        if not len(columns) == len(self.columns) == len(self.fill):
+            return "columns must be distinct, with a number of fill for each"
+        if not columns >= self.categories.keys() | set(self.flagged):
+            return "categories and flagged must name columns"
+        if any(not len(set(own.names)) == len(own.names) == len(own.fill) for own in categories):
+            return "names of categories must be distinct, with a number of fill for each"
+        if len(set(features)) < len(features):
+            return "features must be distinct"
+        if len(self.mean) != len(self.scale) or len(self.mean) not in (0, len(features)):
+            return f"mean and scale must have {len(features)} numbers each, or none"
+        return None if all(scale > 0 for scale in self.scale) else "scale must be positive"
+
+
+class _Versioned(msgspec.Struct):
+    """The key that tells which schema a preparation has."""
+
+    version: int
 
 
 def _in_order(table: Features, columns: list[str]) -> Array:

@@ -15,9 +15,9 @@ import numpy as np
 
 from fco_cli.files import write_atomically
 from fco_cli.reporting.figures import entitle, new_figure, styled
-from fco_cli.reporting.gate import MEBIBYTE, BadRecord, read_bounded
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import as_csv, for_figure, printable
+from fco_cli.typed_files import MEBIBYTE, BadRecord, read_bounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

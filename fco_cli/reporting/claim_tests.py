@@ -13,10 +13,10 @@ import numpy as np
 from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.design import shipped_theory
 from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun, label, round_of_level
-from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.select import Cell, robust_pairs
 from fco_cli.reporting.style import metric_style
 from fco_cli.reporting.theorems import Theorems
+from fco_cli.typed_files import BadRecord
 
 STAYS = 0.95
 

@@ -5,17 +5,32 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fco_cli.reporting.gate import MEBIBYTE, BadRecord, read_arrays, read_bounded, read_json
 from fco_cli.reporting.text import printable
+from fco_cli.results import PathResult, read_result
+from fco_cli.typed_files import MEBIBYTE, BadRecord, one_printable_line, read_arrays, read_bounded
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CHOICES = ("min", "1se")
+
+
+class Columns(NamedTuple):
+    """Columns that a table must have, and those that may hold text; all others must hold numbers."""
+
+    required: tuple[str, ...]
+    text: tuple[str, ...] = ()
+
+
+PATH = Columns(("cv_loss", "cv_error", "nonzeros"))
+CLIENTS = Columns(("choice", "client", "rows", "loss"), ("choice", "client"))
+CALIBRATION = Columns(("choice", "rows", "predicted", "observed"), ("choice",))
+SLOPE = Columns((*CLIENTS.required, "calibration_slope", "calibration_intercept"), CLIENTS.text)
+MODEL = Columns(("feature", "weight"), ("feature", "class"))
 LARGEST = 256 * MEBIBYTE
 
 
@@ -35,27 +50,29 @@ class RecordedPath:
 
     @classmethod
     def read(cls, folder: Path) -> RecordedPath:
-        result = read_json(folder / "result.json")
-        try:
-            table, clients = _table(folder / "path.csv"), _table(folder / "clients.csv")
-            arrays = read_arrays(folder / "path.npz", LARGEST)
-            weights, names = _weights(result, arrays["models"], folder)
-            for choice in CHOICES:
-                place = result["chosen"][choice]["place"]
-                if not 0 <= place < len(table) == len(weights):
-                    raise BadRecord("result.json: its choice is none of the path's models")
-            known = {"cv_loss", "cv_error", "nonzeros", result["dial"]} <= set(table) and "loss" in clients
-            if not known or not np.isfinite(weights).all():
-                raise BadRecord("path.csv, clients.csv or path.npz: not the numbers of a path")
-            optional = [_table(path) if path.exists() else None for path in _others(folder)]
-            return cls(
-                folder, f"path_{printable(result['task'])}", result, table, weights, names, clients, optional[0],
-                {name: one for name, one in zip(CHOICES, optional[1:], strict=True) if one is not None},
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, IndexError) as problem:
-            if isinstance(problem, BadRecord):
-                raise
-            raise BadRecord(f"result.json: not that of a path: {printable(str(problem))}") from problem
+        result = read_result(folder, PathResult)
+        calibrated = (folder / "calibration.csv").exists()
+        calibration = _table(folder / "calibration.csv", CALIBRATION) if calibrated else None
+        table, clients = (
+            _table(folder / "path.csv", PATH),
+            _table(folder / "clients.csv", SLOPE if calibrated else CLIENTS),
+        )
+        if result["dial"] not in table:
+            raise BadRecord(f"path.csv: no column {result['dial']!r}")
+        if not set(CHOICES) <= set(clients["choice"]):
+            raise BadRecord("clients.csv: no rows of a chosen model")
+        weights, names = _weights(result, read_arrays(folder / "path.npz", LARGEST).get("models"), folder)
+        places = [result["chosen"][choice]["place"] for choice in CHOICES]
+        places += [result["stability"]["place"]] if result["stability"] is not None else []
+        if not max(places) < len(table) == len(weights):
+            raise BadRecord("result.json: chosen is not a model of the path")
+        if not np.isfinite(weights).all():
+            raise BadRecord("path.npz: models are not finite")
+        models = {choice: folder / choice / "model.csv" for choice in CHOICES}
+        return cls(
+            folder, f"path_{printable(result['task'])}", result, table, weights, names, clients, calibration,
+            {choice: _table(path, MODEL) for choice, path in models.items() if path.exists()},
+        )  # fmt: skip
 
     @property
     def dial(self) -> str:
@@ -79,33 +96,38 @@ class RecordedPath:
         return next((name for name in ("auc", "accuracy", "r2") if name in self.clients), "loss")
 
 
-def _others(folder: Path) -> list[Path]:
-    return [folder / "calibration.csv", *(folder / choice / "model.csv" for choice in CHOICES)]
-
-
-def _table(path: Path) -> pd.DataFrame:
+def _table(path: Path, columns: Columns) -> pd.DataFrame:
+    """Return a CSV file as a table; raise BadRecord if a column is missing or does not hold what it should."""
     import pandas as pd
 
     try:
-        return pd.read_csv(io.BytesIO(read_bounded(path, 64 * MEBIBYTE)))
-    except (ValueError, pd.errors.ParserError) as problem:
+        table = pd.read_csv(io.BytesIO(read_bounded(path, 64 * MEBIBYTE)), dtype=dict.fromkeys(columns.text, str))
+    except (ValueError, OverflowError, pd.errors.ParserError) as problem:
         if isinstance(problem, BadRecord):
             raise
-        raise BadRecord(f"{path.name}: not a table: {printable(str(problem))}") from problem
+        raise BadRecord(one_printable_line(f"{path.name}: not a table: {problem}")) from problem
+    if missing := [name for name in columns.required if name not in table]:
+        raise BadRecord(f"{path.name}: no column {missing[0]!r}")
+    for name in table.columns.difference(list(columns.text)):
+        if len(table) and table[name].dtype.kind not in "if":
+            raise BadRecord(one_printable_line(f"{path.name}: column {name!r} is not of numbers"))
+    return table
 
 
-def _weights(result: dict[str, Any], models: np.ndarray, folder: Path) -> tuple[np.ndarray, list[str]]:
+def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:
     """The weights of the path's models; the blocks' shapes are those of a chosen model."""
     blocks = read_arrays(folder / "min" / "model.npz", LARGEST)
     shapes = [(name, values.shape) for name, values in blocks.items() if not name.startswith("bias")]
     size = sum(int(np.prod(shape)) for _, shape in shapes)
-    if models.ndim != 2 or models.shape[1] < size:
+    if models is None or not shapes or models.ndim != 2 or not 0 < size <= models.shape[1]:
         raise BadRecord("path.npz: its models are not those of min/model.npz")
     weights = models[:, :size]  # regularized blocks come first in a linear model
     if str(result["regularizer"]).startswith("nuclear") and len(shapes[0][1]) == 2:
         singular = np.linalg.svd(weights.reshape(len(weights), *shapes[0][1]), compute_uv=False)
         return singular, [f"singular value {i + 1}" for i in range(singular.shape[1])]
     names = result["features"] or [f"weight {i + 1}" for i in range(size)]
+    if size % len(names):
+        raise BadRecord("result.json: features are not those of min/model.npz")
     if len(names) != size:  # several outputs
         names = [f"{name}, output {k + 1}" for k in range(size // len(names)) for name in names]
     return weights, [printable(name, longest=40) for name in names]

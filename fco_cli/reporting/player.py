@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting import brain, curse
-from fco_cli.reporting.gate import MEBIBYTE, BadRecord, is_number, read_arrays
+from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
+from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays
 
 LARGEST = 4 * MEBIBYTE
 MOST_FRAMES, MOST_WEIGHTS, SLICES = 24, 2048, 3

@@ -4,81 +4,84 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
 from fco_cli.reporting import gate
-from fco_cli.reporting.gate import BadRecord, Kind, check, list_of, mapping_of, one_of, or_empty, or_null
 from fco_cli.reporting.text import printable
+from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
+from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
 
 EXPLODED = 1e3  # times the training loss at the start
 
-LARGEST_TABLE = 64 * gate.MEBIBYTE
-LARGEST_MODEL = 1024 * gate.MEBIBYTE
+LARGEST_TABLE = 64 * MEBIBYTE
+LARGEST_MODEL = 1024 * MEBIBYTE
 MOST_ROWS, MOST_COLUMNS = 10**6, 200
+METRIC_NAME = re.compile(METRIC)
 
 Curves = dict[str, np.ndarray]  # metric -> value at every evaluated round; "round" is one of them
 
-RESULT = {
-    "status": one_of("finished", "diverged"),
-    "run_id": gate.IDENTITY,
-    "identity.family": gate.IDENTITY,
-    "identity.problem": gate.IDENTITY,
-    "identity.run": gate.IDENTITY,
-    "federated": gate.FLAG,
-    "uses": list_of(gate.NAME, 100),
-    "task": gate.NAME,
-    "algo": gate.NAME,
-    "seed": gate.SEED,
-    "rounds": gate.COUNT,
-    "diverged_round": or_null(gate.COUNT),
-    "seconds": or_null(gate.NOT_NEGATIVE),
-    "smoothness": or_null(gate.POSITIVE),
-    "main_metric": gate.METRIC,
-    "final": mapping_of(gate.METRIC, or_null(gate.NUMBER)),
-    "versions": mapping_of(gate.LINE, gate.LINE),
-    "python": gate.LINE,
-    "git_revision": or_null(gate.LINE),
-    "finished_at": gate.TIME,
-}
-CONFIG = {
-    "task": gate.GROUP,
-    "task.name": gate.NAME,
-    "algo": gate.GROUP,
-    "algo.name": gate.NAME,
-    "regularizer": gate.GROUP,
-    "regularizer.name": gate.NAME,
-    "mirror": gate.GROUP,
-    "transform": gate.GROUP,
-    "hparams": gate.GROUP,
-    "seed": gate.SEED,
-    "profile.name": gate.NAME,
-    "profile.scale": gate.POSITIVE,
-    "profile.note": gate.TEXT,
-}
-RATES = {
-    "client_lr": Kind("a finite number > 0, auto or a multiple of 1/L", lambda rate: _is_rate(rate)),
-    "server_lr": gate.POSITIVE,
-}
-EXPERIMENT = {
-    "experiment.name": gate.NAME,
-    "experiment.title": gate.TEXT,
-    "experiment.select.metric": gate.METRIC,
-    "experiment.select.mode": one_of("max", "min"),
-    "experiment.select.last": gate.POSITIVE_COUNT,
-    "experiment.select.second": gate.METRIC,
-    "experiment.panels": list_of(gate.METRIC, 12),
-    "experiment.paper": gate.TEXT,
-    "experiment.twin_of": or_empty(gate.NAME),
-}
+Text = Annotated[str, Meta(max_length=400)]
+Group = dict[str, Any]
+
+
+class Named(msgspec.Struct):
+    """A group of the configuration that has a name."""
+
+    name: Name
+
+
+class Select(msgspec.Struct):
+    """How an experiment chooses."""
+
+    metric: Metric
+    mode: Literal["max", "min"]
+    last: Annotated[int, Meta(ge=1, le=10**12)]
+    second: Metric
+
+
+class Experiment(msgspec.Struct):
+    """The experiment that a run is of."""
+
+    name: Name
+    title: Text
+    select: Select
+    panels: Annotated[list[Metric], Meta(max_length=12)]
+    paper: Text
+    twin_of: Annotated[str, Meta(pattern=r"\A(\w[\w.-]{0,79})?\Z")]
+
+
+class Profile(msgspec.Struct):
+    """The scale at which an experiment was run."""
+
+    name: Name
+    scale: Positive
+    note: Text
+
+
+class RunConfig(msgspec.Struct):
+    """Schema of config.yaml, as much of it as a report relies on."""
+
+    task: Named
+    algo: Named
+    regularizer: Named
+    mirror: Group
+    hparams: Group
+    seed: Seed
+    profile: Profile
+    transform: Group = {}
+    experiment: Experiment | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class RecordedRun:
     @cached_property
     def model(self) -> dict[str, np.ndarray]:
         """The final model, an array per block of parameters."""
-        return gate.read_arrays(self.folder / "model.npz", LARGEST_MODEL)
+        return read_arrays(self.folder / "model.npz", LARGEST_MODEL)
 
     @cached_property
     def megabytes(self) -> np.ndarray:
@@ -199,40 +202,40 @@ def read_record(folder: Path) -> RecordedRun:
     """A whole record, or BadRecord, which says what is wrong with it."""
     if not os.path.lexists(folder / "result.json"):
         raise BadRecord("unfinished: it has no result.json yet")
-    result = gate.read_json(folder / "result.json")
-    if "identity" not in result and "config_hash" in result:
-        raise BadRecord("made by an older version; run it again")
-    check("result.json", result, RESULT)
+    result = read_result(folder, RunResult)
     config = {"transform": {"name": "none"}} | gate.read_yaml(folder / "config.yaml")  # once there were none
-    check("config.yaml", config, CONFIG | (EXPERIMENT if config.get("experiment") is not None else {}))
+    converted(config, RunConfig, "config.yaml")
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
-    check("config.yaml", config, {f"hparams.{name}": RATES[name] for name in rates})
-    if "client_lr" in rates and relative(config["hparams"]["client_lr"]) is not None:
-        check("result.json", result, {"client_lr": gate.POSITIVE})
+    for name in rates:
+        _check_rate(name, config["hparams"].get(name))
+    taken = "client_lr" in rates and relative(config["hparams"]["client_lr"]) is not None
+    if taken and result.get("client_lr") is None:
+        raise BadRecord("result.json: client_lr: expected a number, got null")
     for name, value in {"task": config["task"]["name"], "algo": config["algo"]["name"], "seed": config["seed"]}.items():
         if result[name] != value:
             raise BadRecord(f"result.json is of {name} {result[name]}, config.yaml of {value}")
-    if result["run_id"] != result["identity"]["run"]:
-        raise BadRecord("result.json: run_id and identity.run differ")
     run = RecordedRun(folder, config, result, _read_curves(folder / "metrics.csv"))
     _check_together(run)
     return run
 
 
-def _is_rate(value: object) -> bool:
+def _check_rate(name: str, value: object) -> None:
+    """Raise BadRecord unless it is a learning rate; a client's may be relative to 1/L."""
     try:
-        return relative(value) is not None or gate.POSITIVE.holds(value)
+        if (name == "client_lr" and relative(value) is not None) or (gate.is_number(value) and value > 0):  # type: ignore[operator]
+            return
     except UserError:
-        return False
+        pass
+    raise BadRecord(f"config.yaml: hparams.{name} is {printable(value)}, must be a finite number > 0")
 
 
 def _read_curves(path: Path) -> Curves:
-    header, _, body = gate.read_bounded(path, LARGEST_TABLE).partition(b"\n")
+    header, _, body = read_bounded(path, LARGEST_TABLE).partition(b"\n")
     try:
         names = header.decode().split(",")
     except UnicodeDecodeError:
         raise BadRecord("metrics.csv: its first line is not text") from None
-    if len(names) > MOST_COLUMNS or len(set(names)) < len(names) or not all(map(gate.METRIC.holds, names)):
+    if len(names) > MOST_COLUMNS or len(set(names)) < len(names) or not all(map(METRIC_NAME.fullmatch, names)):
         raise BadRecord(f"metrics.csv: its first line is not at most {MOST_COLUMNS} names of metrics, all different")
     for name in ("round", "train_loss", "bytes_up", "bytes_down"):
         if name not in names:

@@ -24,13 +24,13 @@ from fco_cli.reporting import (
 from fco_cli.reporting.claims import Entry
 from fco_cli.reporting.curse import draw_curse, supports_of, supports_table
 from fco_cli.reporting.figure1 import draw_side_by_side, side_by_side
-from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.html import render
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.select import Choice, choose
 from fco_cli.reporting.studies import Results, Study
 from fco_cli.reporting.style import algorithm_style
 from fco_cli.reporting.text import as_csv
+from fco_cli.typed_files import BadRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

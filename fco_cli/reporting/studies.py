@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.many import each
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
@@ -17,6 +16,7 @@ from fco_cli.reporting.run_tables import rounds_table, runs_table
 from fco_cli.reporting.style import LEADERBOARD, OPTIMUM, SEARCH, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.reporting.theorems import Theorems
+from fco_cli.typed_files import BadRecord
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fco_cli.reporting.gate import LOADER, MEBIBYTE, BadRecord, read_bounded, read_json
+from fco_cli.reporting.gate import parse_yaml
 from fco_cli.reporting.text import printable
+from fco_cli.results import TheoryResult, read_result
+from fco_cli.typed_files import MEBIBYTE, read_bounded
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,11 @@ class Theorems:
 
     @classmethod
     def read(cls, folder: Path) -> Theorems:
-        result = read_json(folder / "result.json")
-        try:
-            table = [[printable(cell) for cell in row] for row in result["table"]]
-            _, *rows = table
-            statements = {row[0]: (int(row[1]), int(row[2]), row[3]) for row in rows}
-            return cls(folder, yaml.load(result["config"], Loader=LOADER), statements, table)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, yaml.YAMLError) as problem:
-            raise BadRecord(f"result.json: not the table of the theory experiment: {problem!r}") from problem
+        result = read_result(folder, TheoryResult)
+        table = [[printable(cell) for cell in row] for row in result["table"]]
+        statements = {row[0]: (int(row[1]), int(row[2]), row[3]) for row in table[1:]}
+        grid = parse_yaml("result.json: config", result["config"])
+        return cls(folder, grid, statements, table)
 
     def figure(self) -> bytes:
         """The picture that was drawn of them, as PNG."""

@@ -6,7 +6,7 @@ path.npz           values [J], models [J, P], the folds' losses [F, J]; selectio
 clients.csv        out of fold: how the chosen models do on all rows and at every client
 calibration.csv    of a logistic loss: predictions in tenths, and what came true
 min, 1se           the chosen models, refitted on all training rows, as in the record of a run
-result.json        written last: its presence means that all is done
+result.json        written last, with a list of all files above: all is done if they are there
 part_*.npz         while it is not: what is done so far
 """
 
@@ -16,7 +16,6 @@ import csv
 import io
 import json
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,13 +25,16 @@ import numpy as np
 
 from fco_cli.config import Run
 from fco_cli.files import write_atomically
+from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.layout import Array
+from fco_cli.results import PathResult, listed_files
 from fco_cli.selection.select import Part, Selecting, Selection, few_threads
 from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.provenance import software
-from fco_cli.simulation.record import Record
+from fco_cli.simulation.record import LARGEST_CHECKPOINT, Record, check_writer, writer_stamp
 from fco_cli.simulation.stop import Stop
 from fco_cli.tasks.metrics import rank
+from fco_cli.typed_files import BadRecord, Missing, read_npz
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ ZERO = 1e-10  # a singular value below is none, relative to the largest weight
 def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
     """The result of a path, new or as found; what was interrupted goes on, with the same bits."""
     record = Record(run.folder)
-    if not run.force and (result := record.result()):
+    if not run.force and (result := record.result(PathResult)):
         log.info("already done (force=true runs it again)")
         return result
     log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
@@ -52,35 +54,37 @@ def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
 
 def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
     assert run.path is not None
-    started, settings = time.monotonic(), run.path
+    watch, settings = Stopwatch(), run.path
     selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)  # refuses before it writes
 
     def keep(name: str, make: Callable[[], Part]) -> Part:
         stop.check()
-        return _part(run.folder / f"part_{name}.npz", make)
+        return _part(run.folder / f"part_{name}.npz", run.run_id, make)
 
     with record.lock(wait=True):  # a second command waits, then finds the result
         if run.force:
             (run.folder / "result.json").unlink(missing_ok=True)
             _drop_parts(run.folder)
-        elif result := record.result():
+        elif result := record.result(PathResult):
             return result
         made = again_after_losses(lambda: selecting.selection(keep), stop)
         record.save_config(run.yaml)
-        return again_after_losses(lambda: _write(run, made, time.monotonic() - started), stop)
+        seconds = watch.lap()
+        return again_after_losses(lambda: _write(run, made, seconds), stop)
 
 
-def _part(path: Path, make: Callable[[], Part]) -> Part:
-    """What is kept in a file, or else made now and kept; a damaged one is made anew."""
+def _part(path: Path, written_by: str, make: Callable[[], Part]) -> Part:
+    """Return the arrays of a file; make and store them if there is none, or if it is damaged or of other code."""
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-            return dict(arrays)
-    except FileNotFoundError:
+        arrays = read_npz(path, LARGEST_CHECKPOINT)
+        check_writer(arrays, written_by)
+        return arrays
+    except Missing:
         pass
-    except Exception:  # zip files fail in many ways
-        path.unlink()
+    except BadRecord as problem:
+        log.warning("%s is not used (%s): computed again", path, problem)
     made = make()
-    write_atomically(path, _as_npz(made))
+    write_atomically(path, _as_npz(made | writer_stamp(written_by)))
     return made
 
 
@@ -108,7 +112,8 @@ def _write(run: Run, made: Selection, seconds: float) -> dict[str, Any]:
     if made.stability is not None:
         arrays["frequency"] = made.stability.frequency
     write_atomically(folder / "path.npz", _as_npz(arrays))
-    text = json.dumps(_plain(_result(run, made, table, seconds)), indent=1, allow_nan=False) + "\n"
+    result = _result(run, made, table, seconds) | {"files": listed_files(folder, ("part_",))}
+    text = json.dumps(_plain(result), indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "result.json", text.encode())
     _drop_parts(folder)
     return json.loads(text)

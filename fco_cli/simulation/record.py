@@ -8,7 +8,7 @@
     personal.csv   where clients have models of their own: how each does on its own rows
     personal.npz   and these models where clients remember them, up to 256 MiB
     run.log        what was said
-    result.json    written last: its presence means that the run is done
+    result.json    written last, with a list of all files above but run.log: the run is done if they are there
     checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
 
 Every file is written under another name, flushed to the disk and then renamed.
@@ -33,13 +33,16 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.files import lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
+from fco_cli.results import Result, RunResult, check_complete, listed_files, read_result
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.history import History
 from fco_cli.simulation.memory import FILE
+from fco_cli.typed_files import BadRecord, Missing, Unreadable, read_npz
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT = ("checkpoint.npz", FILE)
+LARGEST_CHECKPOINT = 64 << 30  # bytes; a damaged file may declare any size
 LOCK = ".lock"
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
@@ -55,6 +58,17 @@ def _blocks(models: Array, layout: Layout) -> dict[str, Array]:
     return {block.name: layout.view(models, block.name) for block in layout.blocks}
 
 
+def writer_stamp(written_by: str) -> dict[str, Array]:
+    """Return the array by which a checkpoint names the code that has written it."""
+    return {"written_by": np.array(written_by)}
+
+
+def check_writer(arrays: dict[str, Array], written_by: str) -> None:
+    """Raise BadRecord unless the arrays of a checkpoint were written by the given code; drop the stamp."""
+    if str(arrays.pop("written_by", "")) != written_by:
+        raise BadRecord("written by other code")
+
+
 class Record:
     """The folder of one run."""
 
@@ -63,31 +77,33 @@ class Record:
 
     # Finding out what is there.
 
-    def result(self) -> dict[str, Any] | None:
-        """The result if the run is done; a damaged one is moved aside and the run starts over."""
-        path = self.folder / "result.json"
+    def result(self, schema: type[Result] = RunResult) -> dict[str, Any] | None:
+        """Return the result if the run is done and complete; a damaged one is moved aside and the run starts over."""
         try:
-            result = json.loads(path.read_bytes())
-            if result["status"] in ("finished", "diverged"):
-                return result
-            raise ValueError("no status")
-        except FileNotFoundError:
+            result = read_result(self.folder, schema)
+            check_complete(self.folder, schema, result)
+            return result
+        except Missing:
             return None
-        except OSError as problem:
-            raise UserError(f"output_dir: {self.folder} cannot be read: {problem.strerror}") from problem
-        except (ValueError, KeyError, TypeError) as problem:
-            self._move_aside(path, problem)
+        except Unreadable as problem:
+            raise UserError(f"output_dir: {self.folder} cannot be read: {problem}") from problem
+        except BadRecord as problem:
+            self._move_aside(self.folder / "result.json", problem)
             return None
 
-    def checkpoint(self) -> Job | None:
-        """Where an unfinished run stands; a damaged checkpoint is moved aside."""
+    def checkpoint(self, written_by: str) -> Job | None:
+        """Return the state of an unfinished run; a checkpoint that is damaged, or that other code has written, is
+        moved aside."""
         path = self.folder / "checkpoint.npz"
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-                return _job_from(dict(arrays))
-        except FileNotFoundError:
+            arrays = read_npz(path, LARGEST_CHECKPOINT)
+            check_writer(arrays, written_by)
+            return _job_from(arrays)
+        except Missing:
             return None
-        except Exception as problem:  # zip files fail in many ways: a changed bit may even ask for another compression
+        except Unreadable as problem:
+            raise UserError(f"output_dir: {self.folder} cannot be read: {problem}") from problem
+        except (ValueError, KeyError, TypeError, OverflowError) as problem:
             self._move_aside(path, problem)
             return None
 
@@ -97,8 +113,11 @@ class Record:
 
     def _move_aside(self, path: Path, problem: Exception) -> None:
         aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
-        path.rename(aside)
-        log.warning("%s cannot be read (%s): moved to %s, the run starts over", path, problem, aside.name)
+        try:
+            path.rename(aside)
+        except OSError as failure:
+            raise UserError(f"{path}: not used ({problem}), and cannot be moved aside: {failure.strerror}") from failure
+        log.warning("%s is not used (%s): moved to %s, the run starts over", path, problem, aside.name)
 
     # Writing.
 
@@ -140,12 +159,13 @@ class Record:
     def save_config(self, config: str) -> None:
         write_atomically(self.folder / "config.yaml", config.encode())
 
-    def save_checkpoint(self, job: Job) -> None:
+    def save_checkpoint(self, job: Job, written_by: str) -> None:
         arrays = {f"state/{name}": values for name, values in job.state.items()}
         arrays |= {f"memory/{name}": values for name, values in job.memory.items()}
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
         arrays |= {f"path/{done}": model for done, model in job.path.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
+        arrays |= writer_stamp(written_by)
         write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any], personal: Array | None = None) -> dict[str, Any]:
@@ -174,6 +194,7 @@ class Record:
             "final": finite({name: values[-1] for name, values in job.history.items() if name != "round"}),
             "summary": finite(_means_of_last_rounds(job)),
             **result,
+            "files": listed_files(self.folder, CHECKPOINT),
         }
         write_atomically(self.folder / "result.json", (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
         self.drop_checkpoint()
@@ -190,7 +211,10 @@ def _job_from(arrays: dict[str, Array]) -> Job:
 
     columns = under("history/")
     if any(values.ndim != 1 or values.dtype.kind not in "fi" for values in (*columns.values(), arrays["counters"])):
-        raise ValueError("its numbers are no columns of numbers")
+        raise ValueError("the metrics are not columns of numbers")
+    seconds = float(arrays["seconds"])
+    if not 0 <= seconds < np.inf:
+        raise ValueError("its seconds are not a finite number >= 0")
     history = History.of({name: values.tolist() for name, values in columns.items()})
     return Job(
         int(arrays["round"]),
@@ -198,7 +222,7 @@ def _job_from(arrays: dict[str, Array]) -> Job:
         under("memory/"),
         arrays["counters"],
         history,
-        float(arrays["seconds"]),
+        seconds,
         path={int(done): model for done, model in under("path/").items()},
     )
 

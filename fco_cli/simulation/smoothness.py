@@ -161,8 +161,10 @@ def larger_server_lr(server_lr: float, local_way: float, smoothness: float | Non
 
 def why_diverged(result: dict[str, Any]) -> str:
     """One line that explains a divergence."""
-    client_lr = result["client_lr"]
-    limit = 2 / result["smoothness"] if result["smoothness"] else None
+    client_lr, smoothness = result.get("client_lr"), result["smoothness"]
+    if client_lr is None:
+        return f"diverged in round {result['diverged_round']}"
+    limit = 2 / smoothness if smoothness else None
     line = f"diverged in round {result['diverged_round']} with client_lr {client_lr:g}"
     if limit is None:
         return f"{line}: take a smaller hparams.client_lr"

@@ -19,6 +19,7 @@ from fco_cli.algorithms.protocol import Federated
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.config.identity import check_code
+from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.compiled import set_threads
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
@@ -98,6 +99,11 @@ def record_of(run: Run) -> Record:
     return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
 
 
+def code_of(run: Run) -> str:
+    """Return the identity that a checkpoint must share with the run that continues from it."""
+    return run.run_id
+
+
 def _wait_for(record: Record, stop: Stop) -> None:
     """Until no other process holds the record; asking often, so that a signal is answered."""
     while True:
@@ -147,7 +153,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
 
 def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
     """Where the runs stand; a checkpoint that does not fit its run, whatever made it so, is moved aside."""
-    jobs = [record.checkpoint() for _, record in waiting]
+    jobs = [record.checkpoint(code_of(run)) for run, record in waiting]
     if any(jobs):
         fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
         for i, (_, record) in enumerate(waiting):
@@ -197,20 +203,19 @@ def _simulate(
     simulation, jobs = _started(setup, runs, records, jobs)
     check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
-    before = saved = time.monotonic()
+    watch, saved = Stopwatch(), time.monotonic()
     while simulation.advance(PATIENCE):
-        now = time.monotonic()
+        seconds = watch.lap()
         for job in unfinished.values():
-            job.seconds += (now - before) / len(unfinished)  # a job's share of the stack's time
-        before = now
+            job.seconds += seconds / len(unfinished)  # a job's share of the stack's time
         for i in [i for i, job in unfinished.items() if job.ended]:
             outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
-        if unfinished and (stop.requested or now - saved > CHECKPOINT_SECONDS):
+        if unfinished and (stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
-                records[i].save_checkpoint(job)
+                records[i].save_checkpoint(job, code_of(runs[i]))
             simulation.saved()
             saved = time.monotonic()
             stop.check()

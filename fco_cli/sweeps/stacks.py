@@ -147,7 +147,7 @@ class Reporter:
 
 def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
     """Execute a stack. Where it fails as a whole its runs are tried one by one, so that only those fail that must."""
-    ended = Ended()
+    ended, retried = Ended(), []
     with _collecting_warnings(ended):
         try:
             stop.check()
@@ -161,8 +161,9 @@ def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
             elif len(stack.runs) == 1:
                 ended.add(_failed(stack, problem, post))
             else:
-                for run in stack.runs:
-                    ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
+                retried = stack.runs
+    for run in retried:  # outside of the collector: each collects its own warnings
+        ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
     return ended
 
 

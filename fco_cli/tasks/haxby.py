@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from fco_cli.errors import UserError, one_line
@@ -25,6 +26,7 @@ from fco_cli.files import one_at_a_time
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
+from fco_cli.typed_files import Missing, read_json
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
@@ -53,6 +55,13 @@ class Session:
     run: int
     volumes: list[int]  # of the face and house scans
     y: list[float]
+
+
+class Description(msgspec.Struct):
+    """Schema of prepared.json: what x.npy holds."""
+
+    shape: list[int]
+    sessions: list[Session]
 
 
 @dataclass(frozen=True)
@@ -210,16 +219,15 @@ def _load(folder: Path) -> Prepared | None:
     if folder.exists():
         private(folder)
     try:
-        description = json.loads((folder / "prepared.json").read_text())
+        description = read_json(folder / "prepared.json", Description)
         # copy-on-write: the file never changes, and the kernels see the same kind of array as everywhere
         x = np.load(folder / "x.npy", mmap_mode="c", allow_pickle=False)
-        if list(x.shape) != description["shape"]:
+        if list(x.shape) != description.shape:
             raise ValueError(f"x.npy has shape {x.shape}")
-        sessions = [Session(**session) for session in description["sessions"]]
-        return Prepared(x, sessions, read_image(folder / "mask.nii.gz"))
-    except FileNotFoundError:
+        return Prepared(x, description.sessions, read_image(folder / "mask.nii.gz"))
+    except (FileNotFoundError, Missing):
         return None
-    except (OSError, ValueError, KeyError, TypeError, UserError) as problem:
+    except (OSError, ValueError, UserError) as problem:
         log.warning("%s cannot be read (%s): prepared again", folder, one_line(problem))
         return None
 

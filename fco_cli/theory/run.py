@@ -12,8 +12,10 @@ import numpy as np
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.code_digest import digest_of
+from fco_cli.files import write_atomically
 from fco_cli.problem.compiled import set_threads
-from fco_cli.simulation.record import Record, write_atomically
+from fco_cli.results import TheoryResult, listed_files
+from fco_cli.simulation.record import Record
 from fco_cli.theory.figure import draw
 from fco_cli.theory.statements import Grid, check
 from fco_cli.theory.summary import cells_csv, summarize, summary_markdown, summary_rows
@@ -26,7 +28,8 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
     record = Record(folder)
     code = digest_of((check, draw, summarize, *all_algorithms().values()))
     with record.lock(wait=True):  # a second command waits, then finds the result
-        if not force and (result := record.result()) and (result.get("config"), result.get("code")) == (config, code):
+        result = None if force else record.result(TheoryResult)
+        if result and (result["config"], result.get("code")) == (config, code):
             log.info("already done (force=true runs it again)")
             return result
         set_threads(1)  # a step here is microseconds: threads would only wait for each other
@@ -47,6 +50,7 @@ def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[s
             "seconds": round(time.monotonic() - started, 1),
             "config": config,
             "code": code,
+            "files": listed_files(folder),
         }
         write_atomically(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result

@@ -302,7 +302,7 @@ def test_a_corrupt_file_is_moved_aside_and_the_run_starts_over(tmp_path, name, h
     (record / "metrics.csv").unlink()
     (record / name).write_bytes(b"half a fi")
     done = here(*TINY, f"output_dir={tmp_path}")
-    assert f"{name} cannot be read" in done.err
+    assert f"{name} is not used" in done.err
     assert "Traceback" not in done.err
     assert (record / "metrics.csv").read_bytes() == metrics
     (aside,) = record.glob(f"{name}.corrupt-*")

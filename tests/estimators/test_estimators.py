@@ -195,3 +195,23 @@ def test_what_has_not_converged_says_so(hospitals):
         FederatedLasso(0.01, max_rounds=3).fit(x, y, groups=groups)
     with pytest.warns(ConvergenceWarning, match="not converged after 3 rounds"):
         FederatedLassoCV(n_strengths=2, cv=2, max_rounds=3).fit(x, y, groups=groups)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.longdouble, np.int64, np.array])
+def test_numbers_of_numpy_types_are_those_of_python(hospitals, number):
+    x, y, groups = hospitals
+    few = {"tol": np.float32(1e-4), "max_rounds": np.int64(500), "random_state": np.int64(1)}
+    options = {"strength": number(1), "factors": {"x0": number(0)}}
+    elastic = {"strength": number(1), "l2_strength": number(1)}
+    chosen = {"n_strengths": np.int32(4), "cv": np.int8(2), "ratio": np.float32(0.5)}
+    plain_options = {"strength": 1.0, "factors": {"x0": 0.0}}
+    for kind, given, plain in (
+        (FederatedLasso, {"strength": number(1)}, {"strength": 1.0}),
+        (FederatedElasticNet, elastic, {"strength": 1.0, "l2_strength": 1.0}),
+        (FederatedRegressor, {"regularizer_options": options}, {"regularizer_options": plain_options}),
+        (FederatedLassoCV, chosen, {"n_strengths": 4, "cv": 2, "ratio": 0.5}),
+    ):
+        named = {"regularizer": "l1"} if kind is FederatedRegressor else {}
+        expected = kind(tol=float(np.float32(1e-4)), max_rounds=500, random_state=1, **named, **plain)
+        actual = kind(**few, **named, **given)
+        np.testing.assert_array_equal(actual.fit(x, y, groups).coef_, expected.fit(x, y, groups).coef_)

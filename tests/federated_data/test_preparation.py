@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from fco_cli.errors import UserError
 from fco_cli.federated_data.format import Features, FederatedData, from_arrays
 from fco_cli.federated_data.medians import BINS, EXCHANGES, MedianSearch, counts_up_to
-from fco_cli.federated_data.preparation import Preparation, Recipe, agree, prepared
+from fco_cli.federated_data.preparation import Categories, Preparation, Recipe, agree, prepared
 from fco_cli.federated_data.summary import MAX_CATEGORIES, Summary, merged
 
 WARDS = ["blue", "green", "red", "violet"]
@@ -154,12 +154,17 @@ def test_what_is_stored_is_what_was_agreed():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{}", "here: is not a preparation that can be read: 'version'"),
-        ("[", "here: is not a preparation"),
-        ("[1]", "here: is not a preparation"),
-        ('{"version": 1}', "here: is not a preparation"),
-        (Preparation(["a"], [], {}, []).as_json(), "here: is not a preparation that can be read: its lists are of"),
-        ('{"version": 2}', "here: is of version 2, must be 1: other software has written it"),
+        ("{}", "here: preparation.json: object missing required field `version`"),
+        ("[", "here: preparation.json is not JSON"),
+        ("[" * 10**6, "here: preparation.json is not JSON: nested too deeply"),
+        ("[1]", "here: preparation.json: expected `object`, got `array`"),
+        ('{"version": 1}', "here: preparation.json: object missing required field `columns`"),
+        (Preparation(["a"], [], {}, []).as_json(), "here: preparation.json: columns must be distinct, with a number"),
+        (Preparation(["a"], [1], {}, ["b"]).as_json(), "here: preparation.json: categories and flagged must name col"),
+        (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "names of categories must be distinct"),
+        (Preparation(["a"], [1], {}, [], [1], []).as_json(), "here: preparation.json: mean and scale must have 1 numb"),
+        (Preparation(["a"], [1], {}, [], [1], [0]).as_json(), "here: preparation.json: scale must be positive"),
+        ('{"version": 2}', "here: preparation.json: version is 2, must be 1: other software wrote it"),
     ],
 )
 def test_other_files_are_refused(text, says):

@@ -91,7 +91,7 @@ class Records:
             "status": "finished" if diverged is None else "diverged",
             "diverged_round": diverged,
             "rounds": rounds[-1],
-            "final": {name: float(values[-1]) for name, values in columns.items() if np.isfinite(values[-1])},
+            "final": {name: float(v[-1]) if np.isfinite(v[-1]) else None for name, v in columns.items()},
             "seconds": 1.5,
             "run_id": run_id,
             "identity": {"family": family, "problem": digest(family, seed), "stack": digest(algo), "run": run_id},

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from fco_cli.reporting.brain import brain_maps, clusters, draw_slices, read_weights
-from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.studies import collect
+from fco_cli.typed_files import BadRecord
 
 mpl.use("Agg")
 

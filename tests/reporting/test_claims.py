@@ -284,6 +284,9 @@ def test_what_averaging_does_to_sparsity(records):
     assert verdict(records, kept).verdict == NOT_REPRODUCED
 
 
+THEORY = {"status": "finished", "cells": 4, "violated": {}, "identity_error": {}, "seconds": 1.0}
+
+
 def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
     from fco_cli.reporting.design import shipped_theory
 
@@ -295,7 +298,7 @@ def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
     assert (entry.verdict, entry.measured) == (NOT_RUN, "no records of theory")
     (folder / "theory.md").write_text("")
     for grid, said in ((shipped_theory(), "reproduced (1 of 1)"), ({"seeds": 2}, "not run")):
-        (folder / "result.json").write_text(json.dumps({"table": table, "config": yaml.safe_dump(grid)}))
+        (folder / "result.json").write_text(json.dumps({"table": table, "config": yaml.safe_dump(grid), **THEORY}))
         (entry,) = judged(records, holds)
         assert entry.said == said
     assert shipped_theory()["seeds"] == 16

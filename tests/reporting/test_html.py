@@ -67,13 +67,16 @@ def test_a_twins_curves_stand_beside_its_twins(records, tmp_path):
     assert "<figure" not in second
 
 
+THEORY = {"status": "finished", "cells": 4, "violated": {}, "identity_error": {}, "seconds": 1.0}
+
+
 @pytest.mark.usefixtures("quick_figures")
 def test_the_theorems_are_on_the_page_and_a_damaged_picture_is_named(records, tmp_path):
     records.add()
     folder = records.root / "theory"
     folder.mkdir()
     table = [["statement", "cells", "violated", "smallest slack"], ["theorem <1>", "4", "0", "27"]]
-    (folder / "result.json").write_text(json.dumps({"status": "finished", "table": table, "config": "rounds: [4]"}))
+    (folder / "result.json").write_text(json.dumps(THEORY | {"table": table, "config": "rounds: [4]"}))
     (folder / "theory.md").write_text("")
     Image.new("RGB", (40, 30)).save(folder / "theory.png")
     page = make_report(collect([records.root]), tmp_path / "report").page.read_text()

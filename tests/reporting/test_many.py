@@ -5,8 +5,9 @@ from math import sqrt
 import pytest
 import yaml
 
-from fco_cli.reporting.gate import BadRecord, read_yaml
+from fco_cli.reporting.gate import read_yaml
 from fco_cli.reporting.many import each
+from fco_cli.typed_files import BadRecord
 
 
 def test_groups_that_are_written_alike_are_read_once(tmp_path):

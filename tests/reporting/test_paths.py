@@ -7,14 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from fco_cli.reporting.gate import BadRecord
 from fco_cli.reporting.path_figures import caption_of, save_figures
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.report import make_report
 from fco_cli.reporting.studies import collect
+from fco_cli.typed_files import BadRecord
 
 VALUES = np.geomspace(1, 0.01, 8)
 FEATURES = ["age", "sex", "$chol$"]
+CHOICE = {"strength": 0.1, "cv_loss": 0.5, "cv_error": 0.1, "nonzeros": 2, "rounds": 30, "kkt": 1e-9, "test": None}
 
 
 def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=True):
@@ -48,7 +49,8 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
     result = {
         "status": "finished", "kind": "path", "task": "heart", "regularizer": psi, "loss": loss, "dial": dial,
         "rows": 30, "clients": 3, "folds": 3, "by": "rows", "features": None if psi == "nuclear" else FEATURES,
-        "chosen": {"min": {"place": 6}, "1se": {"place": 4}},
+        "chosen": {"min": {"place": 6} | CHOICE, "1se": {"place": 4} | CHOICE},
+        "at_the_end": False, "not_converged": 0,
         "stability": {"place": 5, "threshold": 0.75, "bound": 0.9, "stable": [0], "frequency": [1.0, 0.4, 0.0]}
         if stability else None,
     }  # fmt: skip
@@ -106,7 +108,9 @@ DAMAGES = {
     "other columns": lambda folder: (folder / "path.csv").write_text("a,b\n1,2\n"),
     "another length": lambda folder: np.savez(folder / "path.npz", models=np.ones((3, 4))),
     "no arrays": lambda folder: (folder / "path.npz").write_bytes(b"zip"),
-    "a choice beyond": lambda folder: _change(folder, chosen={"min": {"place": 99}, "1se": {"place": 0}}),
+    "a choice beyond": lambda folder: _change(
+        folder, chosen={"min": {"place": 99} | CHOICE, "1se": {"place": 0} | CHOICE}
+    ),
     "no choice": lambda folder: _change(folder, chosen={}),
     "no clients": lambda folder: (folder / "clients.csv").unlink(),
     "infinite weights": lambda folder: np.savez(folder / "path.npz", models=np.full((8, 4), np.inf)),

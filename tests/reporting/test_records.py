@@ -44,13 +44,15 @@ def _edit_result(**changes):
 DAMAGE = {
     "unfinished": lambda folder: (folder / "result.json").unlink(),
     "is not JSON": lambda folder: (folder / "result.json").write_text('{"status": "fin'),
-    "status is happy, must be finished or diverged": _edit_result(status="happy"),
+    "result.json: status: invalid enum value 'happy'": _edit_result(status="happy"),
     "cut off": _cut_off,
     "ends at round 2 of 3": _drop_a_round,
     "columns": _drop_a_value,
     "metrics.csv: No such file": lambda folder: (folder / "metrics.csv").unlink(),
     "config.yaml: No such file": lambda folder: (folder / "config.yaml").unlink(),
-    "no key 'task'": lambda folder: (folder / "config.yaml").write_text("seed: 0\n"),
+    "config.yaml: object missing required field `task`": lambda folder: (folder / "config.yaml").write_text(
+        "seed: 0\n"
+    ),
     "could not find expected": lambda folder: (folder / "config.yaml").write_text("task: {name\nx: [1"),
 }
 

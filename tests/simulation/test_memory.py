@@ -188,7 +188,7 @@ def test_resuming_is_exact(make_setup, simulate, psi_for, tmp_path, monkeypatch,
     folders = folders_in(tmp_path) if large else None
     whole = simulate(setup, RATES)
     simulate_to(setup, simulate, 5, folders, tmp_path)
-    halves = [Record(tmp_path / f"record{j}").checkpoint() for j in (0, 1, 3)]
+    halves = [Record(tmp_path / f"record{j}").checkpoint("code") for j in (0, 1, 3)]
     assert [job.round for job in halves] == [5, 5, 5]
     folders = [folders[j] for j in (0, 1, 3)] if large else None
     simulate(setup, [RATES[j] for j in (0, 1, 3)], halves, folders=folders)
@@ -213,7 +213,7 @@ def simulate_to(setup, simulate, rounds, folders, path):
         if not job.ended:
             record = Record(path / f"record{j}")
             record.create()
-            record.save_checkpoint(job)
+            record.save_checkpoint(job, "code")
     simulation.saved()
     for _ in range(4):
         simulation.advance()

@@ -36,8 +36,8 @@ def test_the_path_leads_from_the_start_to_the_final_model(make_setup, simulate, 
 
     record = Record(tmp_path / "run")
     record.create()
-    record.save_checkpoint(whole)
-    assert list(record.checkpoint().path) == list(whole.path)
+    record.save_checkpoint(whole, "code")
+    assert list(record.checkpoint("code").path) == list(whole.path)
     record.finish(whole, setup.problem.layout, {})
     with np.load(record.folder / "path.npz", allow_pickle=False) as path:
         assert path["round"].tolist() == list(whole.path)

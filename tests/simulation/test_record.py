@@ -15,6 +15,12 @@ from fco_cli.simulation.history import History
 from fco_cli.simulation.record import Record, replace_folder, write_atomically
 
 LAYOUT = Linear(3).layout
+CODE = "0123456789ab"
+DETAILS = {
+    "run_id": CODE, "identity": {"family": CODE, "problem": CODE, "run": CODE}, "task": "lasso", "algo": "zhj",
+    "federated": True, "uses": ["rounds"], "main_metric": "objective", "seed": 0, "smoothness": None, "versions": {},
+    "python": "3.11", "git_revision": None, "finished_at": "2026-03-01T12:00:00+01:00",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -37,8 +43,8 @@ def files(record):
 
 
 def test_checkpoint_reads_back_exactly(record, job):
-    record.save_checkpoint(job)
-    again = record.checkpoint()
+    record.save_checkpoint(job, CODE)
+    again = record.checkpoint(CODE)
     assert (again.round, again.seconds, again.history) == (2, 1.5, job.history)
     np.testing.assert_array_equal(again.counters, job.counters)
     assert again.state.keys() == job.state.keys()
@@ -50,11 +56,11 @@ def test_checkpoint_reads_back_exactly(record, job):
 
 
 def test_finish_writes_a_complete_record_and_drops_the_checkpoint(record, job):
-    record.save_checkpoint(job)
-    record.finish(job, LAYOUT, {"run_id": "x"})
+    record.save_checkpoint(job, CODE)
+    record.finish(job, LAYOUT, DETAILS)
     assert files(record) == ["metrics.csv", "model.npz", "result.json"]
     result = record.result()
-    assert (result["status"], result["rounds"], result["run_id"]) == ("finished", 2, "x")
+    assert (result["status"], result["rounds"], result["run_id"]) == ("finished", 2, CODE)
     assert result["final"] == {"objective": 1e-300, "vectors_up": 6}
     np.testing.assert_allclose(result["summary"]["vectors_up"], 4.5)  # of rounds 1 and 2: round 0 is the start
     rows = list(csv.DictReader((record.folder / "metrics.csv").read_text().splitlines()))
@@ -66,7 +72,7 @@ def test_finish_writes_a_complete_record_and_drops_the_checkpoint(record, job):
 
 def test_local_models_keep_their_client_axis(record, job):
     job.model = np.arange(8.0).reshape(2, 4)
-    record.finish(job, LAYOUT, {})
+    record.finish(job, LAYOUT, DETAILS)
     with np.load(record.folder / "model.npz") as model:
         assert (model["weights"].shape, model["bias"].shape) == ((2, 3), (2, 1))
 
@@ -75,7 +81,7 @@ def test_personal_models_and_how_each_does(record, job):
     """Of three clients the last has no rows apart; every digit reads back."""
     everyone, some = (np.arange(3), np.array([0.1, 0.2, 0.1 + 0.2])), (np.array([1, 0]), np.array([5.0, 1e-300]))
     job.own = {"own_train_loss": everyone, "own_validation_loss": some}
-    record.finish(job, LAYOUT, {}, personal=np.arange(12.0).reshape(3, 4))
+    record.finish(job, LAYOUT, DETAILS, personal=np.arange(12.0).reshape(3, 4))
     rows = list(csv.reader((record.folder / "personal.csv").read_text().splitlines()))
     assert rows == [
         ["client", "own_train_loss", "own_validation_loss"],
@@ -91,7 +97,7 @@ def test_personal_models_and_how_each_does(record, job):
 def test_numbers_that_are_not_finite_become_null(record, job):
     job.history = History.of({**job.history, "objective": [3.0, 0.3, np.inf]})
     job.diverged = 3
-    record.finish(job, LAYOUT, {})
+    record.finish(job, LAYOUT, DETAILS)
     result = json.loads((record.folder / "result.json").read_text())
     assert (result["status"], result["diverged_round"]) == ("diverged", 3)
     assert result["final"]["objective"] is None
@@ -101,16 +107,29 @@ def test_numbers_that_are_not_finite_become_null(record, job):
 def test_summary_is_the_mean_of_the_last_hundred_rounds(record, job):
     job.round = 250
     job.history = History.of({"round": range(251), "objective": [float(n) for n in range(251)]})
-    assert record.finish(job, LAYOUT, {})["summary"]["objective"] == np.mean(range(151, 251))
+    assert record.finish(job, LAYOUT, DETAILS)["summary"]["objective"] == np.mean(range(151, 251))
 
 
 def test_summary_of_a_run_that_diverged_long_after_its_last_evaluation(record, job):
     job.round, job.diverged, job.history = 149, 150, History.of({"round": [0], "objective": [7.0]})
-    assert record.finish(job, LAYOUT, {})["summary"]["objective"] == 7.0
+    assert record.finish(job, LAYOUT, DETAILS)["summary"]["objective"] == 7.0
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"[]", b"null", b"{}", b'{"status": "half"}', b"\xff\xfe", b'{"status": []}']
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"status": "half"}',
+        b"\xff\xfe",
+        b'{"status": []}',
+        b'{"status": "finished"}',
+        b"[" * 10**6,
+        b'{"status": NaN}',
+    ],
 )
 def test_a_damaged_result_is_moved_aside(record, caplog, damage):
     (record.folder / "result.json").write_bytes(damage)
@@ -118,12 +137,12 @@ def test_a_damaged_result_is_moved_aside(record, caplog, damage):
     (aside,) = files(record)
     assert aside.startswith("result.json.corrupt-")
     assert (record.folder / aside).read_bytes() == damage  # nothing is lost
-    assert "result.json cannot be read" in caplog.text
+    assert "result.json is not used" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
     """Cut short anywhere, or with any of its bytes changed: it reads back as it was or not at all."""
-    record.save_checkpoint(job)
+    record.save_checkpoint(job, CODE)
     path = record.folder / "checkpoint.npz"
     content = path.read_bytes()
     random = np.random.default_rng(0)
@@ -133,7 +152,7 @@ def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
     refused = 0
     for bytes_on_disk in damaged:
         path.write_bytes(bytes_on_disk)
-        again = record.checkpoint()
+        again = record.checkpoint(CODE)
         if again is None:
             refused += 1
             assert not path.exists()
@@ -146,14 +165,50 @@ def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
 
 def test_a_checkpoint_without_its_parts_is_damaged(record):
     np.savez(record.folder / "checkpoint.npz", round=np.array(3))
-    assert record.checkpoint() is None
+    assert record.checkpoint(CODE) is None
     (record.folder / "checkpoint.npz").write_bytes(b"not a checkpoint")
-    assert record.checkpoint() is None
+    assert record.checkpoint(CODE) is None
+
+
+def test_a_checkpoint_names_the_code_that_has_written_it(record, job, caplog):
+    record.save_checkpoint(job, "other code")
+    assert record.checkpoint(CODE) is None
+    assert [name for name in files(record) if name.startswith("checkpoint.npz.corrupt-")]
+    assert "written by other code" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "model.npz"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_record_that_lacks_a_file_is_not_done(record, job, caplog, name, listed):
+    """With the list of its files, and as earlier editions wrote it, without one."""
+    result = record.finish(job, LAYOUT, DETAILS)
+    assert result["files"] == {name: (record.folder / name).stat().st_size for name in ("metrics.csv", "model.npz")}
+    if not listed:
+        del result["files"]
+        (record.folder / "result.json").write_text(json.dumps(result))
+    assert record.result() == result
+    (record.folder / name).unlink()
+    assert record.result() is None
+    assert f"result.json is not used (incomplete: {name} is missing): moved to result.json.corrupt-" in caplog.text
+
+
+def test_a_record_with_a_file_that_was_cut_short_is_not_done(record, job, caplog):
+    record.finish(job, LAYOUT, DETAILS)
+    (record.folder / "metrics.csv").write_text("round")
+    assert record.result() is None
+    assert "incomplete: metrics.csv has 5 bytes of" in caplog.text
+
+
+def test_a_result_that_cannot_be_moved_aside_is_one_line(record, monkeypatch):
+    (record.folder / "result.json").write_text("{")
+    monkeypatch.setattr("pathlib.Path.rename", full_disk)
+    with pytest.raises(UserError, match=r"result\.json: not used .*, and cannot be moved aside: No space"):
+        record.result()
 
 
 def test_an_empty_folder_has_nothing(record):
     assert record.result() is None
-    assert record.checkpoint() is None
+    assert record.checkpoint(CODE) is None
 
 
 # A full disk.
@@ -176,7 +231,7 @@ def test_a_full_disk_leaves_no_half_written_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_a_full_disk_while_finishing_keeps_the_checkpoint(record, job, monkeypatch, failing):
     """Whichever file it hits: no result.json, and the checkpoint is there to go on from."""
-    record.save_checkpoint(job)
+    record.save_checkpoint(job, CODE)
     real, calls = os.fsync, []
 
     def fsync(number):
@@ -185,12 +240,12 @@ def test_a_full_disk_while_finishing_keeps_the_checkpoint(record, job, monkeypat
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(UserError, match="No space left"):
-        record.finish(job, LAYOUT, {})
+        record.finish(job, LAYOUT, DETAILS)
     assert "result.json" not in files(record)
-    assert record.checkpoint() is not None
+    assert record.checkpoint(CODE) is not None
     assert not [name for name in files(record) if name.startswith(".")]
     monkeypatch.undo()
-    record.finish(job, LAYOUT, {})
+    record.finish(job, LAYOUT, DETAILS)
     assert record.result()["status"] == "finished"
 
 

@@ -17,7 +17,7 @@ from fco_cli.simulation.smoothness import warning_of_large_steps
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import problems
 from fco_cli.sweeps.run import Sweep
-from fco_cli.sweeps.runner import execute
+from fco_cli.sweeps.runner import code_of, execute
 from fco_cli.sweeps.stacks import stacks_of
 
 register()
@@ -80,7 +80,7 @@ def test_a_run_that_goes_on_has_the_same_number(tmp_path, monkeypatch):
         patch.setattr(engine.Simulation, "advance", ask_to_stop)
         with pytest.raises(Interrupted):
             execute([run], Silent(), stop)
-    assert Record(run.folder).checkpoint().round == 4
+    assert Record(run.folder).checkpoint(code_of(run)).round == 4
     for cache in (problems._automatic_rate, problems._problem, problems._data):
         cache.cache_clear()  # as in another process
     (outcome,) = execute([run], Silent(), Stop())

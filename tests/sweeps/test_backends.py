@@ -1,5 +1,8 @@
 """Which runs a worker prepares for while the sweep is still being composed."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from hydra import compose, initialize_config_module
 
@@ -50,8 +53,7 @@ def test_none_where_a_worker_would_have_to_load_everything(run, prepared, monkey
 
 
 def test_none_for_what_is_done(run, prepared):
-    run.folder.mkdir(parents=True)
-    (run.folder / "result.json").write_text('{"status": "finished"}')
+    shutil.copytree(Path(__file__).parents[1] / "old_records" / "run", run.folder)
     expect(run, options())
     assert not prepared
     run.force = True

@@ -175,6 +175,20 @@ def test_one_failing_run_fails_alone(tmp_path, monkeypatch):
     assert Record(runs[2].folder).result() is None
 
 
+def test_a_warning_of_a_run_that_is_tried_again_alone_is_counted_once(tmp_path, monkeypatch):
+    runs = make_runs(tmp_path, *TINY["lasso"], rates=RATES[:3])
+
+    def warn_or_fail(stack, *rest):
+        if len(stack) > 1:
+            raise MemoryError("too many")
+        logging.getLogger("fco_cli.tasks").warning("few rows")
+        return []
+
+    monkeypatch.setattr(stacks_module, "execute", warn_or_fail)
+    ended = run_stack(Stack(0, runs), 512, Stop(), lambda event: None)
+    assert list(ended.warnings.values()) == [("few rows", 3)]
+
+
 def test_results_are_added_up():
     ended = Ended({"a": {}}, {"b": "no"})
     ended.add(Ended({"c": {}}, {"d": "neither"}))

@@ -1,0 +1,39 @@
+"""Records of the edition before this one, which listed no files, are read as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fco_cli import api
+from fco_cli.commands.predict import predictions
+from fco_cli.reporting.paths import RecordedPath
+from fco_cli.reporting.records import read_record
+from fco_cli.results import PathResult, RunResult
+from fco_cli.simulation.record import Record
+
+OLD = Path(__file__).parent / "old_records"
+
+
+def test_a_finished_run_is_done():
+    result = Record(OLD / "run").result(RunResult)
+    assert result["final"]["objective"] == 0.6735359136196197
+    assert "files" not in result
+
+
+def test_a_finished_path_is_done():
+    assert Record(OLD / "path").result(PathResult)["chosen"]["1se"]["place"] == 0
+
+
+def test_a_report_reads_them():
+    assert read_record(OLD / "run").final["nonzeros"] == 4
+    path = RecordedPath.read(OLD / "path")
+    assert path.weights.shape == (4, 6)
+    assert path.names == ["x0", "x1", "x2", "color=other", "color=blue", "color=red"]
+    assert list(api.load(OLD)["run_id"]) == ["f490c779aab0"]
+
+
+@pytest.mark.parametrize("folder", ["run", "path/min", "path/1se"])
+def test_their_models_predict(folder):
+    assert predictions(OLD / folder, OLD / "new.csv").startswith("row,prediction,probability of 1\n0,0,0.4")
