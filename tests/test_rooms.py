@@ -14,7 +14,7 @@ PACKAGE = Path(fco_cli.__file__).parent
 # From the bottom up; rooms on one line may import each other's line only through what is below.
 FLOORS = [
     {"errors"},
-    {"files", "private_folder", "memory_limit", "progress", "help", "hydra_on_314", "client_rate"},
+    {"files", "private_folder", "memory_limit", "progress", "help", "hydra_on_314", "client_rate", "csv_writer"},
     {"problem"},
     {"federated_data"},
     {"tasks", "algorithms"},

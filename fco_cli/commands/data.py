@@ -128,7 +128,7 @@ def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.federated_data.describe import Description
-    from fco_cli.federated_data.profile import as_csv, of_data, of_tables
+    from fco_cli.federated_data.profile import of_data, of_tables, profile_csv
     from fco_cli.federated_data.readers import read_raw
     from fco_cli.files import write_atomically
 
@@ -139,7 +139,7 @@ def _describe(options: argparse.Namespace) -> None:
     if profile:
         _print(_of_columns(profile))  # before anything is refused
     if options.table:
-        write_atomically(options.table, as_csv(profile))
+        write_atomically(options.table, profile_csv(profile))
         print(f"table: {options.table}")
     description = Description(_read(options), profile)
     table = Table(show_header=False, box=None, pad_edge=False)

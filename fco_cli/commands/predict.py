@@ -41,28 +41,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def predictions(record: Path, table: Path) -> str:
-    """As CSV: a row per row of the table; a probability for every class, or the predicted number."""
+    """Return CSV: a row per row of the table; a probability for every class, or the predicted number."""
     import numpy as np
 
+    from fco_cli.csv_writer import as_csv
     from fco_cli.federated_data.fitted import FittedModel
 
     model = FittedModel.read(record)
     columns = model.columns(model.scores(model.rows(table)))
-    lines = [",".join(["row", *(_quoted(name) for name in columns)])]
     rows: np.ndarray = np.column_stack(list(columns.values()))
-    lines += [",".join([str(k), *(_shown(value) for value in row)]) for k, row in enumerate(rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(value: object) -> str:
-    return f"{float(value):.10g}" if isinstance(value, float) else _quoted(str(value))
-
-
-def _quoted(name: str) -> str:
-    from fco_cli.federated_data.export import as_text
-
-    text = as_text(name)
-    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\n\r') else text
+    return as_csv(["row", *columns], ([k, *row] for k, row in enumerate(rows)), ".10g")
 
 
 if __name__ == "__main__":
