@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, end
-from fco_cli.errors import UserError, one_line
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
-    if answered():
-        return
-    parser = argparse.ArgumentParser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
+    with one_line_endings("fco-predict"):
+        if not answered():
+            predict(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("record", type=Path, help="the folder that fco-run printed")
     parser.add_argument(
@@ -26,18 +30,19 @@ def main(arguments: list[str] | None = None) -> None:
         help="CSV or Parquet, with the columns that the model has learnt from; .npz or .svm, if it was that",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the predictions (default: here)")
-    options = parser.parse_args(arguments)
-    try:
-        content = predictions(options.record, options.table)
-        if options.output is None:
-            print(content, end="")
-        else:
-            from fco_cli.files import write_atomically
+    return parser
 
-            write_atomically(options.output, content.encode())
-            print(f"{options.output}: {content.count(chr(10)) - 1} predictions")
-    except UserError as problem:
-        end("fco-predict", 2, one_line(problem))
+
+def predict(options: argparse.Namespace) -> None:
+    """Print the predictions, or write them to a file."""
+    content = predictions(options.record, options.table)
+    if options.output is None:
+        print(content, end="")
+    else:
+        from fco_cli.files import write_atomically
+
+        write_atomically(options.output, content.encode())
+        say(f"{options.output}: {content.count(chr(10)) - 1} predictions")
 
 
 def predictions(record: Path, table: Path) -> str:

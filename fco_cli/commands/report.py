@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, end
-from fco_cli.errors import UserError, one_line
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say, table_console
+from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
 from fco_cli.reporting.text import printable
@@ -23,7 +24,7 @@ NAMED = 10  # unreadable records on the terminal; the page lists all
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="fco-report",
         description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
     )
@@ -43,13 +44,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command; a wrong input is one line and exit code 2."""
-    if answered():
-        return
-    options = parser().parse_args(arguments)
-    try:
-        report(options)
-    except UserError as problem:
-        end("fco-report", 2, one_line(problem))
+    with one_line_endings("fco-report"):
+        if not answered():
+            report(parser().parse_args(arguments))
 
 
 def report(options: argparse.Namespace) -> None:
@@ -104,7 +101,6 @@ def _was_run(entry: Entry, results: Results) -> bool:
 
 
 def _print_ledger(ledger: list[Entry]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -112,7 +108,7 @@ def _print_ledger(ledger: list[Entry]) -> None:
         table.add_column(heading)
     for entry in ledger:
         table.add_row(entry.claim.id, entry.experiment, entry.said, entry.claimed or "-", entry.measured)
-    console = Console(markup=False)
+    console = table_console()
     if not console.is_terminal:
         console.width = 200  # a file or a pipe has no width of its own
     console.print(table)
@@ -128,22 +124,22 @@ def _print_end(results: Results, made: Report) -> None:
 
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
-        print(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
+        say(f"{study.slug}: {kinds} from {len(study.runs)} runs, profile {study.profile}")
     for study in results.leaderboard:
-        print(f"{study.slug}: leaderboard from {len(study.runs)} runs, profile {study.profile}")
+        say(f"{study.slug}: leaderboard from {len(study.runs)} runs, profile {study.profile}")
     for path, drawn in made.paths:
-        print(f"{path.slug}: {', '.join(drawn)}")
+        say(f"{path.slug}: {', '.join(drawn)}")
     if results.paths and not (results.studies or results.search or results.leaderboard):
-        print(f"figures: {made.page.parent / 'figures'}")
-        print(f"report: {made.page}")
+        say(f"figures: {made.page.parent / 'figures'}")
+        say(f"report: {made.page}")
         return  # what the paper says is not what this is about
     missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
     if missing:
-        print(f"not run: {', '.join(missing)}")
-        print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
-    print(f"claims: {summary(made.ledger)}")
-    print(f"figures: {made.page.parent / 'figures'}")
-    print(f"report: {made.page}")
+        say(f"not run: {', '.join(missing)}")
+        say(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
+    say(f"claims: {summary(made.ledger)}")
+    say(f"figures: {made.page.parent / 'figures'}")
+    say(f"report: {made.page}")
 
 
 if __name__ == "__main__":
