@@ -1,5 +1,6 @@
 """Files: YAML that OmegaConf reads back as it was, locks between processes, the cache's place, and no Unix needed."""
 
+import ast
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+import fco_cli
 from fco_cli.errors import UserError
 from fco_cli.files import as_yaml, cache_folder, lock, one_at_a_time, write_atomically
 
@@ -213,3 +215,19 @@ def test_what_is_no_name_of_a_file_is_refused(tmp_path, monkeypatch, name):
     with pytest.raises(UserError, match="must be the name of a file"):
         write_atomically(Path(name), b"text")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_every_text_file_is_read_and_written_as_utf_8():
+    """Not as the locale says: under LC_ALL=C that is ASCII."""
+    package = Path(fco_cli.__file__).parent
+    lacking = []
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and "encoding" not in {keyword.arg for keyword in node.keywords}:
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                given = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+                as_text = name == "open" and {"r", "w", "a", "x"} & set(given)
+                bare = (name == "read_text" and not node.args) or (name == "write_text" and len(node.args) == 1)
+                if as_text or bare:
+                    lacking.append(f"{path.relative_to(package)}:{node.lineno}")
+    assert lacking == []

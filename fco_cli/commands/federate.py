@@ -35,7 +35,7 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     if not founded.exists():
         say(f"making the certificate authority in {home / 'ca'}: whoever holds its key can admit sites; keep it safe")
         enrol.found(arguments.address, home)
-    about = json.loads(founded.read_text())
+    about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
     require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
     require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")

@@ -65,7 +65,7 @@ def simulated_hospitals(folder: Path) -> dict[str, Path]:
         y = random.random(rows) < 1 / (1 + np.exp(-(x @ TRUTH)))
         paths[name] = folder / "pooled" / f"{name}.csv"
         table = ([*map(float, row), int(label)] for row, label in zip(x, y, strict=True))
-        paths[name].write_text(as_csv([*FEATURES, "diagnosis"], table))
+        paths[name].write_text(as_csv([*FEATURES, "diagnosis"], table), encoding="utf-8")
     return paths
 
 
@@ -83,7 +83,7 @@ def compare(sites: Path, here: Path) -> None:
     """Whether every model of the path and both that were chosen have the same bits, and what is chosen."""
     files = ["path.npz", "min/model.npz", "1se/model.npz"]
     same = all(_same(sites / name, here / name) for name in files)
-    for name, choice in json.loads((sites / "result.json").read_text())["chosen"].items():
+    for name, choice in json.loads((sites / "result.json").read_text(encoding="utf-8"))["chosen"].items():
         print(f"{name}: strength {choice['strength']:.4f}, {choice['nonzeros']} features, KKT {choice['kkt']:.0e}")
     print(f"between the hospitals and in a simulation, to the bit: {'the same' if same else 'OTHERS'}")
     if not same:

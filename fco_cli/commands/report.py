@@ -51,8 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The story of one report."""
+    from fco_cli.files import file_status
     from fco_cli.reporting.studies import collect
 
+    if options.csv:
+        file_status(options.csv)  # a wrong name is refused before the work
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)

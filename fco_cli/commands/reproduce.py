@@ -126,7 +126,9 @@ def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
     words = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
     line = ""
     with (
-        subprocess.Popen([*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            [*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        ) as process,
         _passing_on_signals_to(process),
     ):
         assert process.stderr is not None

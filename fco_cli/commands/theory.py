@@ -53,7 +53,7 @@ Keys, and what they are:
 
 
 def _help() -> str:
-    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
+    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
     _, own = text.rstrip().split("\ntheory:\n")
     return HELP.format(about=__doc__, keys=re.sub("^  ", "  theory.", own, flags=re.MULTILINE))
 

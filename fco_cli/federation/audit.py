@@ -23,7 +23,7 @@ def write_down(path: Path, kind: str, outcome: str, content: bytes = b"") -> Non
         "sha256": hashlib.sha256(content).hexdigest(),
         "outcome": outcome,
     }
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(entry) + "\n")
 
 
@@ -39,9 +39,9 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        text = path.read_text(errors="replace") if path.exists() else ""
+        text = path.read_text(errors="replace", encoding="utf-8") if path.exists() else ""
         if text and not text.endswith("\n"):  # a kill or a power failure can tear the last line
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
         entries = audited(text)
         self.answered = Counter(entry["kind"] for entry in entries if entry["outcome"] == "answered")

@@ -163,4 +163,4 @@ class FlareLink:
         }
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(json.dumps(content))
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")

@@ -132,7 +132,7 @@ class Record:
         """Add a line to run.log."""
         path = self.folder / "run.log"
         try:
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
         except OSError as problem:
             raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem

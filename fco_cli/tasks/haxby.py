@@ -194,7 +194,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         x.flush()
         shutil.copyfile(files[0].mask, work / "mask.nii.gz")
         description = _contents(files) | {"shape": shape, "sessions": [asdict(session) for session in sessions]}
-        (work / "prepared.json").write_text(json.dumps(description, indent=1))
+        (work / "prepared.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         if folder.exists():  # damaged
             folder.rename(work / "replaced")
         work.rename(folder)
@@ -210,7 +210,7 @@ def _load(folder: Path) -> Prepared | None:
     if folder.exists():
         private(folder)
     try:
-        description = json.loads((folder / "prepared.json").read_text())
+        description = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
         # copy-on-write: the file never changes, and the kernels see the same kind of array as everywhere
         x = np.load(folder / "x.npy", mmap_mode="c", allow_pickle=False)
         if list(x.shape) != description["shape"]:
