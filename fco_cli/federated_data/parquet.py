@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, install_extra
 from fco_cli.federated_data.cells import NO_DATES, Cells
 from fco_cli.federated_data.format import as_names, shown
 from fco_cli.federated_data.places import Places, places
@@ -64,7 +64,7 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[Any, list[str], Places
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow: pip install 'fco-cli[parquet]'") from None
+        raise UserError(f"{path}: Parquet files need pyarrow: {install_extra('parquet')}") from None
     with ParquetFile(path) as file:
         schema = file.schema_arrow
     header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, install_extra
 from fco_cli.federated_data.format import Arrays, as_names, shown
 from fco_cli.federated_data.source import Format, Wanted, in_order
 
@@ -57,7 +57,7 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
     try:
         import h5py
     except ImportError:
-        raise UserError(f"{path}: HDF5 files need h5py: pip install 'fco-cli[femnist]'") from None
+        raise UserError(f"{path}: HDF5 files need h5py: {install_extra('femnist')}") from None
     with h5py.File(path, "r") as file:
         examples = _inside(path, file, "examples", h5py.Group)
         if odd := [name for name in examples if isinstance(name, bytes)]:

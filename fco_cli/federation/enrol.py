@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from fco_cli.errors import UserError, require
+from fco_cli.errors import UserError, install_extra, require
 from fco_cli.federated_data.source import Columns
 from fco_cli.federation.audit import FILE
 from fco_cli.federation.flare_handshakes import VERBOSITY
@@ -39,7 +39,7 @@ def nvflare(*words: object) -> dict[str, Any]:
     try:
         from nvflare.cli import run
     except ImportError:
-        raise UserError("fco-federate: needs pip install 'fco-cli[federation]'") from None
+        raise UserError(f"fco-federate: needs NVIDIA FLARE: {install_extra('federation')}") from None
     said, before = io.StringIO(), sys.argv
     sys.argv = ["nvflare", "--format", "json", *map(str, words)]
     code: Any = 0
