@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from fco_cli.errors import UserError, install_extra
 from fco_cli.federated_data.cells import NO_DATES, Cells
 from fco_cli.federated_data.format import as_names, shown
 from fco_cli.federated_data.places import Places, places
-from fco_cli.federated_data.source import Wanted
+from fco_cli.federated_data.source import Wanted, understood
 from fco_cli.federated_data.tables import RawTable, Table, label_column, owners
 from fco_cli.problem.layout import Array
 
@@ -23,6 +23,13 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # pandas' own column for an in
 
 class Parquet(Table):
     name, ending = "a Parquet file", ".parquet"
+
+    def understood(self, path: Path) -> AbstractContextManager[None]:
+        try:
+            from pyarrow import ArrowException
+        except ImportError:
+            return super().understood(path)
+        return understood(path, self.name, (ArrowException,))
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         with _opened(path, wanted) as (file, header, found):

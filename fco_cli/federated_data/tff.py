@@ -19,6 +19,7 @@ class Tff(Format):
     """A file, or a folder with ..._train.h5 and ..._test.h5; only the clients that are wanted are read."""
 
     name, ending, whole, chooses = "one of TensorFlow Federated's files", ".h5", False, True
+    parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # HDF5's, as h5py translates them
 
     def files(self, folder: Path) -> list[Path]:
         """The training files first: they decide which clients are chosen."""

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import shutil
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,8 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
     """The subject's sessions in the order of time, and the run of every volume."""
     import pandas as pd
 
-    with understood(subject.labels, "a table with the columns 'labels' and 'chunks', separated by a blank,"):
+    what = "a table with the columns 'labels' and 'chunks', separated by a blank,"
+    with understood(subject.labels, what, (ValueError, KeyError)):
         check_file(subject.labels)
         table = pd.read_csv(subject.labels, sep=" ")
         names, runs = table["labels"], table["chunks"].to_numpy(dtype=np.int64)
@@ -147,10 +149,11 @@ def read_image(path: Path) -> Nifti1Image:
     """The whole image, read into memory so that damage shows here."""
     import nibabel
 
-    with understood(path, "a NIfTI image"):
+    with understood(path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)):
         check_file(path)
         image = nibabel.load(path)
-        assert isinstance(image, nibabel.Nifti1Image)
+        if not isinstance(image, nibabel.Nifti1Image):
+            raise UserError(f"{path}: is not a NIfTI image")
         require_memory(f"{path}: reading it", 8 * math.prod(image.shape))  # whole numbers with a scale become floats
         return nibabel.Nifti1Image(np.asanyarray(image.dataobj), image.affine, image.header)
 
