@@ -197,6 +197,7 @@ def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()
 
     Any other exception is a bug of ours and passes.
     """
+    damaged: tuple[type[Exception], ...] = (OSError, UnicodeDecodeError, *expected)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
@@ -204,7 +205,7 @@ def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()
         raise
     except MemoryError as problem:
         raise UserError(f"{shown(path)}: there is not enough memory to read it") from problem
-    except (OSError, UnicodeDecodeError, *expected) as problem:
+    except damaged as problem:
         if isinstance(problem, OSError) and problem.strerror:  # the system's word, not a parser's
             raise UserError(f"{shown(path)}: cannot be read: {problem.strerror}") from problem
         if isinstance(problem, UnicodeDecodeError):

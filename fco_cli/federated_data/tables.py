@@ -80,9 +80,9 @@ class RawTable:
             if kind == "date":
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
                 self.fail(int(rows[first]), name, texts[first], NO_DATES)
-            if (first := _first_decimal_comma(texts)) is not None:
+            if (comma := _first_decimal_comma(texts)) is not None:
                 advice = f"{NO_COMMAS}, or name the column as categorical if its texts are names"
-                self.fail(int(rows[first]), name, texts[first], advice)
+                self.fail(int(rows[comma]), name, texts[comma], advice)
             if kind == "mixed":
                 share = f"{np.count_nonzero(~np.isnan(self.numbers[:, feature]))} of {len(self.lines)} rows"
                 wanted = f"{share} have a number there; {NO_WORDS}"
