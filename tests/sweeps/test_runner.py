@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -77,3 +79,23 @@ def test_a_checkpoint_of_its_own_is_gone_on_from(tmp_path, caplog):
     assert "starts over" not in caplog.text
     assert "continued from round 3" in (run.folder / "run.log").read_text()
     assert metrics(run) == metrics(whole)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system that can be made read-only, where we may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_finished_run_on_a_read_only_disk_is_done(disk):
+    run = run_in(disk)
+    execute([run], Silent(), Stop())
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    (outcome,) = execute([run], Silent(), Stop())
+    assert outcome.was_done
