@@ -118,6 +118,6 @@ def _divergence(problem: Problem, w: Array, start: Array) -> float:
 
 def paper_grid() -> list[float]:
     """The client learning rates of the paper's grid, from its one home in the configuration."""
-    text = files("fco_cli.conf").joinpath("hparams/grid/paper.yaml").read_text()
+    text = files("fco_cli.conf").joinpath("hparams/grid/paper.yaml").read_text(encoding="utf-8")
     params = OmegaConf.create(text).hydra.sweeper.params
     return [float(rate) for rate in str(params["hparams.client_lr"]).split(",")]

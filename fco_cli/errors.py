@@ -59,6 +59,11 @@ def require(condition: bool, key: str, given: object, allowed: str) -> None:
         raise UserError(f"{key}: got {given!r}, must be {allowed}{did_you_mean(str(given), names)}")
 
 
+def install_extra(extra: str) -> str:
+    """Return how to install an optional dependency; on PyPI the name fco-cli is not this project's."""
+    return f"run pip install '.[{extra}]' in the checkout of this project"
+
+
 def no_such_key(key: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
     """The wording for a key that no schema knows; `elsewhere` are whole keys of other groups."""
     allowed = list(allowed)

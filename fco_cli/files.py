@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
+import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -20,13 +22,40 @@ PART = ".part-"  # in the name of a file that is being written; one that a kille
 
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
-    """Write the whole file or nothing.
+    """Replace a regular file as a whole or not at all; write through any other kind of file.
 
     The content reaches the disk before the name does, and the name before we return: a file that refers to another
     (result.json to all others, a checkpoint to the clients' memory) is written after it and so never outlives it.
     Without `flush` a power failure may leave an unreadable file (a process that dies cannot): enough for checkpoints,
     whose damage is detected, and which are written often.
+
+    A link stays, and the file that it refers to is replaced. Devices, pipes and the files that standard output and
+    error have open (/dev/stdout) are written in place: a rename would turn them into regular files.
     """
+    status = file_status(path)
+    if status is None or (stat.S_ISREG(status.st_mode) and _standard_stream(status) is None):
+        _replace(Path(os.path.realpath(path)) if path.is_symlink() else path, content, flush)
+    else:
+        _write_in_place(path, status, content)
+
+
+def file_status(path: Path) -> os.stat_result | None:
+    """Return the status of a file to be written, None if there is none yet; raise UserError if it cannot be one."""
+    if not path.name or "\0" in str(path):
+        raise UserError(f"{str(path)!r}: must be the name of a file")
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"{path}: is a folder, must be the name of a file")
+    return status
+
+
+def _replace(path: Path, content: bytes, flush: bool) -> None:
+    """Write a new file beside the old one and rename it."""
     temporary = path.with_name(f".{path.name}{PART}{os.getpid()}")
     try:
         with temporary.open("wb", buffering=0) as file:
@@ -39,6 +68,33 @@ def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
     except OSError as problem:
         with suppress(OSError):  # a disk that has become read-only does not let us tidy up either
             temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+def _standard_stream(status: os.stat_result) -> int | None:
+    """Return the descriptor of standard output or error if it has this file open."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            if os.path.samestat(os.fstat(descriptor), status):
+                return descriptor
+    return None
+
+
+def _write_in_place(path: Path, status: os.stat_result, content: bytes) -> None:
+    """Write to a device or a pipe, or after what a standard stream has written."""
+    descriptor = _standard_stream(status)
+    try:
+        if descriptor is None:
+            with path.open("wb", buffering=0) as file:
+                write_all(file, content)
+        else:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            with io.FileIO(descriptor, "wb", closefd=False) as file:
+                write_all(file, content)
+    except BrokenPipeError:  # the reader has left, as `head` does
+        raise
+    except OSError as problem:
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 

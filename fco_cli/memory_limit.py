@@ -57,7 +57,7 @@ def _address_space() -> Iterator[int]:
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
     """The limits of the process's cgroup and of all above it, in version 2 (first line) and 1 of Linux' scheme."""
     try:
-        groups = [line.split(":", 2) for line in own.read_text().splitlines()]
+        groups = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:  # not Linux
         return
     for _, controllers, path in groups:
@@ -67,7 +67,7 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
         group = PurePosixPath(path)
         for place in (group, *group.parents):
             try:
-                limit = (top / str(place).lstrip("/") / file).read_text().strip()
+                limit = (top / str(place).lstrip("/") / file).read_text(encoding="utf-8").strip()
             except OSError:  # the root has none, and a container may see less than its path says
                 continue
             if limit.isdecimal():  # "max": none

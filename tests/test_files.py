@@ -1,14 +1,19 @@
 """Files: YAML that OmegaConf reads back as it was, locks between processes, the cache's place, and no Unix needed."""
 
+import ast
+import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+import fco_cli
 from fco_cli.errors import UserError
-from fco_cli.files import as_yaml, cache_folder, lock, one_at_a_time
+from fco_cli.files import as_yaml, cache_folder, lock, one_at_a_time, write_atomically
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1_000", "007", ".5", "nan", "yes", "null", "", "${seed}", "a: b", "é", "~"])
@@ -109,3 +114,120 @@ def test_every_module_can_be_imported_on_windows():
     assert done.returncode == 0, done.stderr
     modules = list((Path(__file__).parents[1] / "fco_cli").rglob("*.py"))
     assert int(done.stdout) == len(modules) - 1  # all but the package itself
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    target, link = tmp_path / "folder" / "target.csv", tmp_path / "link.csv"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for content in (b"made", b"replaced"):  # the link dangles at first
+        write_atomically(link, content)
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert [path.name for path in target.parent.iterdir()] == ["target.csv"]
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_atomically(tmp_path / "a", b"text")
+    assert (tmp_path / "a").is_symlink()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_is_written_through(tmp_path, linked):
+    pipe, content = tmp_path / "pipe", b"text" * 100_000  # more than a pipe holds
+    os.mkfifo(pipe)
+    given = tmp_path / "link" if linked else pipe
+    if linked:
+        given.symlink_to(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_atomically(given, content)
+    reader.join(10)
+    assert received == [content]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert given.is_symlink() == linked
+
+
+@pytest.mark.parametrize(("minor", "fault"), [(3, None), (7, "No space left")])
+def test_a_device_is_written_through(tmp_path, minor, fault):
+    """Private copies of /dev/null and /dev/full: the machine's own are not touched."""
+    device = tmp_path / "device"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, minor))
+        device.open("wb").close()
+    except OSError as problem:
+        pytest.skip(f"devices cannot be made here: {problem.strerror}")
+    if fault is None:
+        write_atomically(device, b"text")
+    else:
+        with pytest.raises(UserError, match=fault):
+            write_atomically(device, b"text")
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["device"]
+
+
+@pytest.fixture
+def stdout_link(tmp_path):
+    """A private copy of /dev/stdout: code that renames over it must not reach the machine's own."""
+    link = tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")
+    if not link.exists():
+        pytest.skip("there is no /proc/self/fd here")
+    return link
+
+
+TO_OUTPUT = """
+import sys
+from pathlib import Path
+from fco_cli.files import write_atomically
+print("before")
+write_atomically(Path(sys.argv[1]), b"content\\n")
+print("after")
+"""
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("name", ["stdout", "out.txt"])
+def test_standard_output_is_continued_where_it_stands(tmp_path, stdout_link, mode, name):
+    """Also where it is a regular file: a rename would part the name from what is written there later."""
+    path = tmp_path / "out.txt"
+    path.write_text("first\n")
+    with path.open(mode) as file:
+        words = [sys.executable, "-c", TO_OUTPUT, tmp_path / name]
+        subprocess.run(words, stdout=file, check=True)
+    assert path.read_text() == "first\n" * (mode == "a") + "before\ncontent\nafter\n"
+
+
+def test_a_pipe_as_standard_output_is_written(stdout_link):
+    words = [sys.executable, "-c", TO_OUTPUT, stdout_link]
+    assert subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout == b"before\ncontent\nafter\n"
+    assert stdout_link.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "folder", "a\0b"])
+def test_what_is_no_name_of_a_file_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="must be the name of a file"):
+        write_atomically(Path(name), b"text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_every_text_file_is_read_and_written_as_utf_8():
+    """Not as the locale says: under LC_ALL=C that is ASCII."""
+    package = Path(fco_cli.__file__).parent
+    lacking = []
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and "encoding" not in {keyword.arg for keyword in node.keywords}:
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                given = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+                as_text = name == "open" and {"r", "w", "a", "x"} & set(given)
+                bare = (name == "read_text" and not node.args) or (name == "write_text" and len(node.args) == 1)
+                if as_text or bare:
+                    lacking.append(f"{path.relative_to(package)}:{node.lineno}")
+    assert lacking == []

@@ -15,7 +15,7 @@ PACKAGE = Path(fco_cli.__file__).parent
 FLOORS = [
     {"errors"},
     {"files", "private_folder", "memory_limit", "progress", "help", "hydra_on_314", "client_rate", "typed_files"},
-    {"code_digest", "results"},
+    {"code_digest", "csv_writer", "results"},
     {"problem"},
     {"federated_data"},
     {"tasks", "algorithms"},

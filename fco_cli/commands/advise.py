@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.commands.shell import answered, one_line_endings, run_hydra
+from fco_cli.commands.streams import table_console
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -21,13 +22,12 @@ HELP = f"""\
 
 
 def main() -> None:
-    if not answered(lambda: HELP):
-        run_hydra("fco-advise", advise)
+    with one_line_endings("fco-advise"):
+        if not answered(lambda: HELP):
+            run_hydra("fco-advise", advise)
 
 
 def advise(config: DictConfig) -> None:
-    from rich.console import Console
-
     from fco_cli.advice import estimate_constants, paper_grid
     from fco_cli.commands.tables import advice_tables
     from fco_cli.config import Run
@@ -39,7 +39,7 @@ def advise(config: DictConfig) -> None:
     one = Run.of(config)
     log.info(one.describe())
     constants = estimate_constants(one, checked_problem_of(one))
-    output = Console()
+    output = table_console()
     for table in advice_tables(constants, paper_grid(), client_lr_of(one)):
         output.print(table, "")
 

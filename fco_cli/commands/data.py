@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import answered, end
-from fco_cli.errors import UserError, one_line, require
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say, table_console
+from fco_cli.errors import UserError, require
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,17 +20,14 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
-    if answered():
-        return
-    options = _parser().parse_args(arguments)
-    try:
-        options.do(options)
-    except UserError as problem:
-        end("fco-data", 2, one_line(problem))
+    with one_line_endings("fco-data"):
+        if not answered():
+            options = _parser().parse_args(arguments)
+            options.do(options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
+    parser = Parser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -107,7 +105,7 @@ def _convert(options: argparse.Namespace) -> None:
 
     data = _read(options)
     save(data, options.target)
-    print(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
+    say(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -121,14 +119,14 @@ def _check(options: argparse.Namespace) -> None:
         losses = all_losses()
         require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
         check_labels(data, losses[options.loss]())
-    print(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
+    say(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
 
 
 def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.federated_data.describe import Description
-    from fco_cli.federated_data.profile import as_csv, of_data, of_tables
+    from fco_cli.federated_data.profile import of_data, of_tables, profile_csv
     from fco_cli.federated_data.readers import read_raw
     from fco_cli.files import write_atomically
 
@@ -139,8 +137,8 @@ def _describe(options: argparse.Namespace) -> None:
     if profile:
         _print(_of_columns(profile))  # before anything is refused
     if options.table:
-        write_atomically(options.table, as_csv(profile))
-        print(f"table: {options.table}")
+        write_atomically(options.table, profile_csv(profile))
+        say(f"table: {options.table}")
     description = Description(_read(options), profile)
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in description.rows():
@@ -148,7 +146,7 @@ def _describe(options: argparse.Namespace) -> None:
     _print(table)
     if options.picture:
         description.draw(options.picture)
-        print(f"picture: {options.picture}")
+        say(f"picture: {options.picture}")
 
 
 def _of_columns(profile: Profile) -> Table:
@@ -177,11 +175,10 @@ def _of_columns(profile: Profile) -> Table:
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
-
-    # A pipe has no width: lines are then as long as they need to be. A name in brackets is a name, no colour.
-    width = None if Console().is_terminal else 300
-    Console(width=width, markup=False, emoji=False).print(table)
+    console = table_console()
+    if not console.is_terminal:
+        console.width = 300  # a pipe has no width: lines are as long as they need to be
+    console.print(table)
 
 
 if __name__ == "__main__":

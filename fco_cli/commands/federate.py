@@ -8,15 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import answered, one_line_endings
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say
 from fco_cli.errors import UserError, require
 
 
 def main() -> None:
-    if answered():
-        return
-    arguments = _parser().parse_args()
     with one_line_endings("fco-federate"):
+        if answered():
+            return
+        arguments = _parser().parse_args()
         from fco_cli.federation.settings import home_of
 
         try:
@@ -32,15 +33,15 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
 
     founded = home / "founded.json"
     if not founded.exists():
-        _say(f"making the certificate authority in {home / 'ca'}: whoever holds its key can admit sites; keep it safe")
+        say(f"making the certificate authority in {home / 'ca'}: whoever holds its key can admit sites; keep it safe")
         enrol.found(arguments.address, home)
-    about = json.loads(founded.read_text())
+    about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
     require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
     require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")
     enrol.restrict(enrol.kit_of(home, host), True, home, {})
-    _say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
-    _say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
+    say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
+    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
     enrol.start(enrol.kit_of(home, host), "server", f"org={enrol.ORGANIZATION}")
 
 
@@ -51,18 +52,18 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
         raise UserError(f"{home}: there is no certificate authority yet: fco-federate serve HOST:PORT makes one")
     signed, fingerprint = enrol.approve(arguments.request, home)
     name = signed.name.removesuffix(".signed.zip")
-    _say(f"signed: {signed}")
-    _say(f"next: send it back, and tell them by another channel, the telephone for one: {fingerprint}")
-    _say(f"there: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
+    say(f"signed: {signed}")
+    say(f"next: send it back, and tell them by another channel, the telephone for one: {fingerprint}")
+    say(f"there: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare_link import state_of
 
     sites, jobs = state_of(home)
-    _say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
+    say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
     if sites:
-        _say(f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]")
+        say(f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]")
 
 
 def request(arguments: argparse.Namespace, home: Path) -> None:
@@ -71,8 +72,8 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
     right = enrol.NAME.fullmatch(arguments.name) is not None
     require(right, "the name", arguments.name, "of small letters, digits and -, the first a letter")
     made = enrol.request(arguments.name, home)
-    _say(f"request: {made} (the key stays in this folder)")
-    _say("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
+    say(f"request: {made} (the key stays in this folder)")
+    say("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
@@ -95,17 +96,13 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         enrol.package(signed, name, home, arguments.fingerprint)
     enrol.restrict(kit, False, home, own)
     rows, features = site.file.data.x.shape
-    _say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.FILE}")
-    _say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
+    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.FILE}")
+    say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrol.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fco-federate", description=__doc__)
+    parser = Parser(prog="fco-federate", description=__doc__)
     parser.add_argument("--home", type=Path, help="this party's folder; default: fco/federation of the user's data")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     one = commands.add_parser("serve", help="coordinator: run the server; the first time, found the federation")

@@ -5,7 +5,6 @@ The same is simulated, the bits are compared, and everything is cleaned up.
 
 from __future__ import annotations
 
-import csv
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.commands.loopback import Loopback
+from fco_cli.csv_writer import as_csv
 from fco_cli.results import PathResult, read_result
 
 FEATURES = [
@@ -64,10 +64,8 @@ def simulated_hospitals(folder: Path) -> dict[str, Path]:
         x = random.normal(random.normal(0, 0.5, len(FEATURES)), 1, (rows, len(FEATURES)))
         y = random.random(rows) < 1 / (1 + np.exp(-(x @ TRUTH)))
         paths[name] = folder / "pooled" / f"{name}.csv"
-        with paths[name].open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow([*FEATURES, "diagnosis"])
-            table.writerows([*map(float, row), int(label)] for row, label in zip(x, y, strict=True))
+        table = ([*map(float, row), int(label)] for row, label in zip(x, y, strict=True))
+        paths[name].write_text(as_csv([*FEATURES, "diagnosis"], table), encoding="utf-8")
     return paths
 
 

@@ -68,7 +68,7 @@ class Loopback:
 
     def log(self, party: str) -> str:
         path = self.folder / f"{party}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_text(errors="replace", encoding="utf-8") if path.exists() else ""
 
     def call(self, party: str, *words: str) -> str:
         done = subprocess.run(self._command(party, words), capture_output=True, text=True, stdin=subprocess.DEVNULL)

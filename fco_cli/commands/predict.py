@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, end
-from fco_cli.errors import UserError, one_line
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
-    if answered():
-        return
-    parser = argparse.ArgumentParser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
+    with one_line_endings("fco-predict"):
+        if not answered():
+            predict(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("record", type=Path, help="the folder that fco-run printed")
     parser.add_argument(
@@ -26,43 +30,32 @@ def main(arguments: list[str] | None = None) -> None:
         help="CSV or Parquet, with the columns that the model has learnt from; .npz or .svm, if it was that",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the predictions (default: here)")
-    options = parser.parse_args(arguments)
-    try:
-        content = predictions(options.record, options.table)
-        if options.output is None:
-            print(content, end="")
-        else:
-            from fco_cli.files import write_atomically
+    return parser
 
-            write_atomically(options.output, content.encode())
-            print(f"{options.output}: {content.count(chr(10)) - 1} predictions")
-    except UserError as problem:
-        end("fco-predict", 2, one_line(problem))
+
+def predict(options: argparse.Namespace) -> None:
+    """Print the predictions, or write them to a file."""
+    content = predictions(options.record, options.table)
+    if options.output is None:
+        print(content, end="")
+    else:
+        from fco_cli.files import write_atomically
+
+        write_atomically(options.output, content.encode())
+        say(f"{options.output}: {content.count(chr(10)) - 1} predictions")
 
 
 def predictions(record: Path, table: Path) -> str:
-    """As CSV: a row per row of the table; a probability for every class, or the predicted number."""
+    """Return CSV: a row per row of the table; a probability for every class, or the predicted number."""
     import numpy as np
 
+    from fco_cli.csv_writer import as_csv
     from fco_cli.federated_data.fitted import FittedModel
 
     model = FittedModel.read(record)
     columns = model.columns(model.scores(model.rows(table)))
-    lines = [",".join(["row", *(_quoted(name) for name in columns)])]
     rows: np.ndarray = np.column_stack(list(columns.values()))
-    lines += [",".join([str(k), *(_shown(value) for value in row)]) for k, row in enumerate(rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(value: object) -> str:
-    return f"{float(value):.10g}" if isinstance(value, float) else _quoted(str(value))
-
-
-def _quoted(name: str) -> str:
-    from fco_cli.federated_data.export import as_text
-
-    text = as_text(name)
-    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\n\r') else text
+    return as_csv(["row", *columns], ([k, *row] for k, row in enumerate(rows)), ".10g")
 
 
 if __name__ == "__main__":

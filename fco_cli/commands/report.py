@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, end
-from fco_cli.errors import UserError, one_line
+from fco_cli.commands.shell import Parser, answered, one_line_endings
+from fco_cli.commands.streams import say, table_console
+from fco_cli.csv_writer import escape_unprintable
+from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
-from fco_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from fco_cli.reporting.claims import Entry
@@ -23,7 +24,7 @@ NAMED = 10  # unreadable records on the terminal; the page lists all
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="fco-report",
         description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
     )
@@ -47,19 +48,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command; a wrong input is one line and exit code 2."""
-    if answered():
-        return
-    options = parser().parse_args(arguments)
-    try:
-        report(options)
-    except UserError as problem:
-        end("fco-report", 2, one_line(problem))
+    with one_line_endings("fco-report"):
+        if not answered():
+            report(parser().parse_args(arguments))
 
 
 def report(options: argparse.Namespace) -> None:
     """The story of one report."""
+    from fco_cli.files import file_status
     from fco_cli.reporting.studies import collect
 
+    if options.csv:
+        file_status(options.csv)  # a wrong name is refused before the work
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _name_left_out(results.left_out)
@@ -88,14 +88,9 @@ def _folder_of(source: str) -> Path | None:
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
 
 
-def _shown(path: Path) -> str:
-    """Return a path without control characters."""
-    return printable(str(path), longest=4096)
-
-
 def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
     for path, reason in left_out[:NAMED]:
-        print(f"fco-report: left out {_shown(path)}: {reason}", file=sys.stderr)
+        print(f"fco-report: left out {escape_unprintable(str(path))}: {reason}", file=sys.stderr)
     if len(left_out) > NAMED:
         print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
 
@@ -108,7 +103,6 @@ def _write_csv(results: Results, path: Path) -> None:
 
 
 def _print_ledger(ledger: list[Entry]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -116,7 +110,7 @@ def _print_ledger(ledger: list[Entry]) -> None:
         table.add_column(heading)
     for entry in ledger:
         table.add_row(entry.claim.id, entry.experiment, entry.said, entry.claimed or "-", entry.measured)
-    console = Console(markup=False)
+    console = table_console()
     if not console.is_terminal:
         console.width = 200  # a file or a pipe has no width of its own
     console.print(table)
@@ -130,15 +124,15 @@ def _print_end(results: Results, made: Report) -> None:
     """Print what was drawn from which records, then the verdict on the paper's claims if there is one."""
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
-        print(f"{study.slug}: {kinds} from {_runs(study)}")
+        say(f"{study.slug}: {kinds} from {_runs(study)}")
     for study in results.leaderboard:
-        print(f"{study.slug}: leaderboard from {_runs(study)}")
+        say(f"{study.slug}: leaderboard from {_runs(study)}")
     for path, drawn in made.paths:
-        print(f"{path.slug}: {', '.join(drawn)}")
+        say(f"{path.slug}: {', '.join(drawn)}")
     if made.ledger:
         _print_claims(results, made.ledger)
-    print(f"figures: {_shown(made.page.parent / 'figures')}")
-    print(f"report: {_shown(made.page)}")
+    say(f"figures: {made.page.parent / 'figures'}")
+    say(f"report: {made.page}")
 
 
 def _runs(study: Study) -> str:
@@ -154,9 +148,9 @@ def _print_claims(results: Results, ledger: list[Entry]) -> None:
 
     missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
     if missing:
-        print(f"not run: {', '.join(missing)}")
-        print(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
-    print(f"claims: {headline(ledger)}")
+        say(f"not run: {', '.join(missing)}")
+        say(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
+    say(f"claims: {headline(ledger)}")
 
 
 if __name__ == "__main__":

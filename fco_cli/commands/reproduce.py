@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fco_cli.commands.shell import answered, end, one_line_endings
+from fco_cli.commands.shell import Parser, answered, end, one_line_endings
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
@@ -29,14 +29,14 @@ ON_DEMAND = (SEARCH, LEADERBOARD, "path")  # those that begin so take as long as
 
 def main(arguments: list[str] | None = None) -> None:
     """The command; a place that cannot be written to is one line and exit code 2."""
-    if answered():
-        return
-    options = _options(arguments)
     with one_line_endings("fco-reproduce"):
+        if answered():
+            return
+        options = _options(arguments)
         try:
             reproduce(options)
         except OSError as problem:
-            if problem.strerror is None:  # Hydra's, for a configuration that it does not find
+            if problem.filename is None:  # of standard output, or Hydra's, for a configuration that it does not find
                 raise
             raise UserError(f"{problem.filename}: cannot be read or written: {problem.strerror}") from problem
 
@@ -78,7 +78,7 @@ def reproduce(options: argparse.Namespace) -> None:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     known = options_of("experiment")
-    parser = argparse.ArgumentParser(prog="fco-reproduce", description=__doc__)
+    parser = Parser(prog="fco-reproduce", description=__doc__)
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument(
         "experiments", nargs="*", metavar="EXPERIMENT",
@@ -126,7 +126,9 @@ def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
     words = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
     line = ""
     with (
-        subprocess.Popen([*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            [*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        ) as process,
         _passing_on_signals_to(process),
     ):
         assert process.stderr is not None

@@ -8,7 +8,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import answered, leave, run_hydra
+from fco_cli.commands.shell import answered, leave, one_line_endings, run_hydra
+from fco_cli.commands.streams import say, table_console
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
@@ -22,14 +23,15 @@ log = logging.getLogger("fco")
 
 
 def program() -> None:
-    """What the shell calls."""
-    if {"-m", "--multirun"} & set(sys.argv[1:]):
-        from fco_cli.sweeps.starting import loading_early
+    """Run the command and end the process."""
+    with one_line_endings("fco-run"):
+        if {"-m", "--multirun"} & set(sys.argv[1:]):
+            from fco_cli.sweeps.starting import loading_early
 
-        with loading_early():
+            with loading_early():
+                main()
+        else:
             main()
-    else:
-        main()
     leave("fco-run")
 
 
@@ -73,10 +75,9 @@ def run(config: DictConfig) -> float:
         log.warning(why_diverged(outcome.result))
     if verdict := outcome.result.get("convergence"):
         log.info(verdict["line"])
-    output = Console()
-    output.print(final_table(outcome.result))
-    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
-    output.print(f"next: fco-report {one.output_dir / one.task.name}", soft_wrap=True, highlight=False, markup=False)
+    table_console().print(final_table(outcome.result))
+    say(f"record: {one.folder}")
+    say(f"next: fco-report {one.output_dir / one.task.name}")
     return outcome.result["final"]["objective"]
 
 
@@ -98,14 +99,13 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
         return [_tell(all_runs)] * len(jobs)
     progress = SweepProgress(Console(stderr=True))
     all_runs.run(progress)
-    output = Console(width=160)
     if table := best_table(all_runs.finished_folders):
-        output.print(table)
+        table_console(160).print(table)
         if diverged := all_runs.diverged:
-            output.print(f"{diverged} of {len(all_runs.unique)} runs diverged", highlight=False)
+            say(f"{diverged} of {len(all_runs.unique)} runs diverged")
         if lagging := all_runs.not_converged:
-            output.print(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)", highlight=False)
-        output.print(f"next: fco-report {all_runs.runs[0].output_dir}", soft_wrap=True, highlight=False)
+            say(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)")
+        say(f"next: fco-report {all_runs.runs[0].output_dir}")
     return all_runs.values()
 
 
@@ -162,8 +162,6 @@ def _theory(config: DictConfig) -> float:
 
 def _path(config: DictConfig) -> float:
     """experiment=path: many models, and two that are chosen."""
-    from rich.console import Console
-
     from fco_cli.commands.tables import path_lines, path_table
     from fco_cli.config import Run
     from fco_cli.selection.record import recorded_selection
@@ -176,16 +174,15 @@ def _path(config: DictConfig) -> float:
     one = Run.of(config)
     with Stop() as stop:
         result = recorded_selection(one, stop)
-    output = Console(width=160)
-    output.print(path_table(result))
+    table_console(160).print(path_table(result))
     for line in path_lines(result):
-        output.print(line, highlight=False, markup=False)
-    output.print(f"record: {one.folder}", soft_wrap=True, highlight=False, markup=False)
+        say(line)
+    say(f"record: {one.folder}")
     steps = [f"fco-report {one.output_dir}"]
     if (one.folder / "1se" / "linear_model.json").exists():
         steps.append(f"fco-predict {one.folder / '1se'} NEW.csv")
     for step in steps:
-        output.print(f"next: {step}", soft_wrap=True, highlight=False, markup=False)
+        say(f"next: {step}")
     return result["chosen"]["min"]["cv_loss"]
 
 

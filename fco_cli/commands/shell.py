@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import io
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fco_cli import VERSION
+from fco_cli.commands.streams import OutputError, discard_output, flush_streams, prepare_streams
 from fco_cli.errors import Interrupted, SweepFailed, UserError, is_foreseen, one_line
 from fco_cli.help import GROUPS, options_of
 
@@ -22,6 +25,15 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Job = Callable[["DictConfig"], Any]
+LONGEST_BUG = 400  # characters of an internal error's line
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell reports a program that writes to a closed pipe
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of options that refuses wrong ones in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help lists the options")
 
 
 def answered(help_text: Callable[[], str] | None = None) -> bool:
@@ -96,29 +108,65 @@ def _compose_once() -> None:
 
 @contextmanager
 def one_line_endings(command: str) -> Iterator[None]:
-    """Every foreseen way to fail has its exit code and says itself in one line."""
+    """Give every way to fail its exit code and one line; a bug also leaves its traceback in a log file."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C has its line, too
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no Greek gets a number, no traceback
+    prepare_streams()
     try:
-        yield
+        _check_environment()
+        try:
+            yield
+        except SystemExit:
+            flush_streams()
+            raise
+        flush_streams()
     except Interrupted as problem:
         end(command, problem.exit_code, "stopped; the same command continues from what is saved")
     except KeyboardInterrupt:  # before there was anything to save, or a second one
         end(command, 130, "stopped at once")
-    except BrokenPipeError:  # who reads has left, as `head` does: nobody is there to be told
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except BrokenPipeError:  # the reader has left, as `head` does: nobody is there to be told
+        discard_output()
+        sys.exit(PIPE_CLOSED)
+    except OutputError as problem:
+        discard_output()
+        end(command, 2, f"standard output: cannot be written: {problem.strerror}")
     except SweepFailed as problem:
         end(command, 1, str(problem))
     except MemoryError as problem:
         end(command, 2, f"task: not enough memory: {one_line(problem)}")
     except Exception as problem:
         if not is_foreseen(problem):
-            raise
+            _end_with_bug(command, problem)
         end(command, 2, one_line(problem) + _meant_by(getattr(problem, "override", None)))
+
+
+def _check_environment() -> None:
+    """Raise UserError for what Numba would answer with a traceback when it is imported."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "")
+    if threads.strip().lstrip("+-").isdecimal() and int(threads) < 1:
+        raise UserError(f"NUMBA_NUM_THREADS: got {threads!r}, must be a whole number of at least 1")
+
+
+def _end_with_bug(command: str, problem: Exception) -> NoReturn:
+    """Say that it is our fault, and where the traceback is."""
+    path = error_log()
+    trace = "".join(traceback.format_exception(problem))
+    what = f"internal error: {type(problem).__name__}: {one_line(problem)}"[:LONGEST_BUG]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{datetime.now().isoformat(timespec='seconds')} {VERSION}: {sys.argv}\n{trace}\n")
+    except OSError:
+        print(trace, file=sys.stderr, end="")
+        end(command, 1, f"{what}; please report it with the traceback above", problem)
+    end(command, 1, f"{what}; please report it with the traceback in {path}", problem)
+
+
+def error_log() -> Path:
+    """Return the file that keeps the tracebacks of internal errors: ~/.local/state/fco/log/errors.log on Linux."""
+    from platformdirs import user_log_path
+
+    return user_log_path("fco", appauthor=False) / "errors.log"
 
 
 def _meant_by(word: str | None) -> str:
@@ -131,11 +179,11 @@ def _meant_by(word: str | None) -> str:
     return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
-def end(command: str, exit_code: int, message: str) -> None:
+def end(command: str, exit_code: int, message: str, cause: BaseException | None = None) -> NoReturn:
     """Say why in one line (a failed sweep: a line for each run), and end the process."""
     shown = "".join(c if c.isprintable() or (c == "\n" and exit_code == 1) else repr(c)[1:-1] for c in message)
     print(f"{command}: {shown}", file=sys.stderr)
-    sys.exit(exit_code)
+    raise SystemExit(exit_code) from cause
 
 
 def leave(command: str) -> None:
@@ -146,6 +194,5 @@ def leave(command: str) -> None:
     if threading.active_count() == 1:
         with one_line_endings(command):
             atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush_streams()
             os._exit(0)

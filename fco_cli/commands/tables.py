@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from fco_cli.advice import Constants
+from fco_cli.csv_writer import escape_unprintable
 from fco_cli.memory_limit import in_units
 
 
@@ -53,7 +53,7 @@ def best_table(folders: list[Path]) -> Table | None:
                     if any(name in words for words in choice.on_edge):
                         rates[i], edge = f"{rates[i]} †", True
                 score = str(best.final(study.rule.metric, study.rule.last))
-                table.add_row(task, choice.algo, score, *rates, escape(str(best.runs[0].folder)))
+                table.add_row(task, choice.algo, score, *rates, escape_unprintable(str(best.runs[0].folder)))
     if edge:
         table.caption, table.caption_justify = (
             "† the smallest or largest that was tried: a better one may lie beyond",

@@ -8,7 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fco_cli.commands.shell import answered, run_hydra
+from fco_cli.commands.shell import answered, one_line_endings, run_hydra
+from fco_cli.commands.streams import say, table_console
 from fco_cli.errors import require
 
 if TYPE_CHECKING:
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    if not answered(_help):
-        sys.argv.insert(1, "experiment=theory")
-        run_hydra("fco-theory", check)
+    with one_line_endings("fco-theory"):
+        if not answered(_help):
+            sys.argv.insert(1, "experiment=theory")
+            run_hydra("fco-theory", check)
 
 
 def check(config: DictConfig) -> None:
     """Many small runs, and the paper's bounds beside them."""
     from omegaconf import OmegaConf
-    from rich.console import Console
 
     from fco_cli.commands.tables import theory_table
     from fco_cli.config.run import check_profile
@@ -35,9 +36,8 @@ def check(config: DictConfig) -> None:
     require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null: experiment=theory brings it")
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
-    output = Console(width=160)
-    output.print(theory_table(result))
-    output.print(f"figure: {folder / 'theory.png'}", soft_wrap=True, highlight=False, markup=False)
+    table_console(160).print(theory_table(result))
+    say(f"figure: {folder / 'theory.png'}")
 
 
 HELP = """\
@@ -53,7 +53,7 @@ Keys, and what they are:
 
 
 def _help() -> str:
-    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
+    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
     _, own = text.rstrip().split("\ntheory:\n")
     return HELP.format(about=__doc__, keys=re.sub("^  ", "  theory.", own, flags=re.MULTILINE))
 

@@ -49,6 +49,8 @@ def _check(override: Override, word: str, switches: frozenset[str]) -> None:
             _check_choice(key, value)
     elif group in ("experiment", "profile") and override.is_add():
         raise UserError(f"{key}: no such key; {group}=... chooses among {', '.join(options_of(group))}")
+    elif key == "theory" and {} in _values(override):
+        raise UserError("theory: got {}, which changes nothing; must be keys with values, such as theory.seeds=4")
     elif key in switches:
         for value in _values(override):
             if isinstance(value, int) and value not in (0, 1):  # Booleans are integers

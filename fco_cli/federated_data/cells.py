@@ -14,7 +14,9 @@ from fco_cli.federated_data.format import listed, shown
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")  # and what a user names
 TRUTH = {"true": 1.0, "false": 0.0}
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
+NO_COMMAS = "it is a number with a decimal comma: write numbers with a point (1.6)"
+NO_WORDS = "a column holds numbers or categories: name the word as missing, or the column as categorical"
 NO_DATES = "dates are no numbers: give the days since one of them, or leave the column out (drop)"
 
 
@@ -89,10 +91,3 @@ class Cells:
             if column in header:
                 own = numbers[:, list(header).index(column)]
                 own[np.isin(own, list(values))] = np.nan
-
-
-def why_no_number(text: str) -> str:
-    """What to do about a text among numbers."""
-    if DECIMAL_COMMA.fullmatch(text):
-        return "numbers are written with a point: 1.5"
-    return "a column holds numbers or categories: name the word as missing, or the column as categorical"

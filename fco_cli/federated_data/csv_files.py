@@ -43,6 +43,7 @@ Row = tuple[int, list[str]]  # the line at which it ends, counted from 1, and it
 
 class Csv(Table):
     name, ending = "a CSV file", ".csv"
+    parser_errors = (csv.Error,)
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         with _opened(path, wanted):  # it has a header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import tarfile
@@ -9,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fco_cli.errors import UserError
 from fco_cli.federated_data.private_cache import private, private_cache
@@ -70,11 +70,10 @@ def fetch(archive: Archive) -> Path:
     home = private_cache("data")
     if archive.folder.exists():
         return private(home / archive.folder.name)
-    pooch = _pooch(archive)
     with one_at_a_time(home):
         if archive.folder.exists():  # another process was faster
             return private(home / archive.folder.name)
-        return unpack(_retrieve(archive, home, pooch), home / archive.folder.name)
+        return unpack(_retrieve(archive, home), home / archive.folder.name)
 
 
 def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
@@ -86,47 +85,27 @@ def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
         private(folder)
         for file in files:
             if not (folder / file.name).exists():
-                _retrieve(file, folder, _pooch(file))
+                _retrieve(file, folder)
     return folder
 
 
-def _pooch(file: RemoteFile | Archive) -> Any:
-    try:
-        import pooch
-    except ImportError:
-        hint = f"pip install 'fco-cli[femnist]', or {file.by_hand}"
-        raise UserError(f"task.data_dir: not given, and a download needs pooch: {hint}") from None
-    pooch.get_logger().setLevel("WARNING")
-    return pooch
-
-
-def _retrieve(file: RemoteFile | Archive, folder: Path, pooch: Any) -> Path:
-    """The file in the folder, whole and verified."""
-    place = folder / file.name
+def _retrieve(file: RemoteFile | Archive, folder: Path) -> Path:
+    """Return the file in the folder, complete and verified; a download that broke off is resumed."""
+    place, part = folder / file.name, folder / f"{file.name}.part"
     if place.exists():
         verify(place, file.sha256)
+        return place
     log.info("downloading %s to %s", file.url, place)
-    return Path(pooch.retrieve(file.url, f"sha256:{file.sha256}", file.name, folder, downloader=Resumable(file)))
-
-
-@dataclass(frozen=True)
-class Resumable:
-    """A downloader for pooch that keeps what it has: the next attempt asks for the rest."""
-
-    file: RemoteFile | Archive
-
-    def __call__(self, url: str, output_file: str, _pooch: Any) -> None:
-        part = Path(output_file).parent / f"{self.file.name}.part"
-        try:
-            _download(url, part)
-        except OSError as problem:  # requests' errors are kinds of OSError
-            kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
-            raise UserError(
-                f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
-                f"try again, or {self.file.by_hand}"
-            ) from problem
-        verify(part, self.file.sha256)
-        part.replace(output_file)
+    try:
+        _download(file.url, part)
+    except OSError as problem:  # requests' errors are kinds of OSError
+        kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
+        raise UserError(
+            f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
+            f"try again, or {file.by_hand}"
+        ) from problem
+    verify(part, file.sha256)
+    return part.replace(place)
 
 
 def _download(url: str, part: Path) -> None:
@@ -152,9 +131,8 @@ def _download(url: str, part: Path) -> None:
 
 def verify(path: Path, sha256: str) -> None:
     """Refuse a file that is not the one we know; it is kept aside for whoever wants to look."""
-    import pooch
-
-    found = pooch.file_hash(str(path), "sha256")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
         aside = path.with_name(f"{path.name}.wrong-{time.time_ns()}")
         path.rename(aside)

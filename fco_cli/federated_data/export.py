@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fco_cli.csv_writer import as_csv
 from fco_cli.federated_data.preparation import Preparation
 from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array
@@ -46,9 +46,8 @@ class LinearModel:
         coef = weights / scale
         intercept = bias - (coef * mean).sum(axis=1)
         if own is not None and shares is not None:
-            named = zip(self.clients, intercept[0] + own, strict=True)
-            lines = [f"{_cell(name)},{value:.17g}" for name, value in named]
-            write_atomically(folder / "site_intercepts.csv", "\n".join(["client,intercept", *lines, ""]).encode())
+            rows = zip(self.clients, intercept[0] + own, strict=True)
+            write_atomically(folder / "site_intercepts.csv", as_csv(["client", "intercept"], rows, ".17g").encode())
             intercept = intercept + shares @ own
         write_atomically(folder / "model.csv", self._table(names, weights, coef))
         arrays = io.BytesIO()
@@ -60,25 +59,12 @@ class LinearModel:
             write_atomically(folder / "preparation.json", preparation.as_json().encode())
 
     def _table(self, names: Sequence[str] | None, weights: Array, coef: Array) -> bytes:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         one = len(weights) == 1
-        writer.writerow(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"])
+        rows = []
         flat = np.abs(weights).ravel()
         for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
             label, feature = np.unravel_index(place, weights.shape)
-            name = [] if one else [label if self.classes is None else as_text(self.classes[label])]
-            column = f"x{feature}" if names is None else as_text(names[feature])
-            writer.writerow([column, *name, weights[label, feature], coef[label, feature]])
-        return text.getvalue().encode()
-
-
-def as_text(name: str) -> str:
-    """A spreadsheet would compute a name that begins like a formula; after an apostrophe it is text."""
-    return f"'{name}" if name.lstrip().startswith(("=", "+", "-", "@")) else name
-
-
-def _cell(name: str) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([as_text(name)])
-    return text.getvalue()
+            name = [] if one else [label if self.classes is None else self.classes[label]]
+            column = f"x{feature}" if names is None else names[feature]
+            rows.append([column, *name, weights[label, feature], coef[label, feature]])
+        return as_csv(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"], rows).encode()

@@ -125,6 +125,7 @@ class FederatedData:
             x, y, weights = x[order], y[order], None if weights is None else weights[order]
         weights = None if weights is None else self._cast(weights, dtype)
         rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
+        self._check_squares(x.data if is_sparse(x) else x, dtype)
         return ClientData(rows, self._cast(y, dtype), start, weights)
 
     def owners(self, training: Array, held_out: Array) -> Array:
@@ -132,6 +133,16 @@ class FederatedData:
         names, apart = np.unique(self.client[training]), np.unique(self.client[held_out])
         places = np.searchsorted(names, apart).clip(max=len(names) - 1)
         return np.where(names[places] == apart, places, -1)
+
+    def _check_squares(self, values: Array, dtype: str) -> None:
+        """Raise UserError for features so large that the square of a row overflows, and with it every step size."""
+        largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+        limit = float(np.sqrt(np.finfo(dtype).max / max(1, self.x.shape[1])))
+        if largest > limit:
+            raise UserError(
+                f"{self.source}: a feature's value of size {largest:.3g} is too large: at most {limit:.2g} in {dtype}; "
+                "standardize the features, give the column another unit, or leave it out (drop)"
+            )
 
     def _cast(self, values: Array, dtype: str) -> Array:
         """In the precision of a run, which must have room for them."""
@@ -180,6 +191,8 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
     for name in ("x", "y", "weights"):
         if name in arrays and arrays[name].dtype.kind not in "biuf":
             raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
+    arrays |= {name: _in_double_precision(arrays[name]) for name in ("x", "y", "weights") if name in arrays}
+    x = arrays["x"]
     texts = {name: _names(source, name, arrays[name]) for name in NAMES if name in arrays}
     for name in ("features", "classes"):
         if name in texts:
@@ -193,6 +206,14 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
         data = data.take(sizes[member] >= min_samples)
     _check_clients(data, min_clients)
     return data
+
+
+def _in_double_precision(values: Rows) -> Rows:
+    """Return extended precision in double precision, which kernels have; what overflows is infinite."""
+    if values.dtype.kind != "f" or values.dtype.itemsize <= 8:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(float)
 
 
 def _shape(source: str, name: str, array: Array, right: bool, wanted: str) -> None:

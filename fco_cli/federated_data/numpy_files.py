@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO
 
@@ -15,12 +17,17 @@ from fco_cli.federated_data.source import Format, Wanted
 from fco_cli.memory_limit import in_units
 
 ENCRYPTED = 1  # a member's flag
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,  # of the archive
+    ValueError, SyntaxError, tokenize.TokenError,  # of NumPy, whose headers are Python literals
+)  # fmt: skip
 MAX_HEADER = 10_000  # characters of a .npy header: NumPy's own limit
 
 
 class Npz(Format):
     name, ending = "an .npz file", ".npz"
     not_in_folder = "is a folder; name the .npz file in it"
+    parser_errors = DAMAGED
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         with zipfile.ZipFile(path) as archive:
@@ -47,6 +54,7 @@ class Npy(Format):
 
     name, ending, whole = "an .npy file", ".npy", False
     not_alone = "is one array; name the folder with x.npy, y.npy and client.npy"
+    parser_errors = DAMAGED
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         with path.open("rb") as file:

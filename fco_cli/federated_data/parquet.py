@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, install_extra
 from fco_cli.federated_data.cells import NO_DATES, Cells
 from fco_cli.federated_data.format import as_names, shown
 from fco_cli.federated_data.places import Places, places
-from fco_cli.federated_data.source import Wanted
+from fco_cli.federated_data.source import Wanted, understood
 from fco_cli.federated_data.tables import RawTable, Table, label_column, owners
 from fco_cli.problem.layout import Array
 
@@ -23,6 +23,13 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # pandas' own column for an in
 
 class Parquet(Table):
     name, ending = "a Parquet file", ".parquet"
+
+    def understood(self, path: Path) -> AbstractContextManager[None]:
+        try:
+            from pyarrow import ArrowException
+        except ImportError:
+            return super().understood(path)
+        return understood(path, self.name, (ArrowException,))
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         with _opened(path, wanted) as (file, header, found):
@@ -64,7 +71,7 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[Any, list[str], Places
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow: pip install 'fco-cli[parquet]'") from None
+        raise UserError(f"{path}: Parquet files need pyarrow: {install_extra('parquet')}") from None
     with ParquetFile(path) as file:
         schema = file.schema_arrow
     header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]

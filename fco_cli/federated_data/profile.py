@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fco_cli.csv_writer import as_csv
 from fco_cli.federated_data.cells import category
-from fco_cli.federated_data.export import as_text
 from fco_cli.federated_data.format import FederatedData, listed
 from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.federated_data.tables import RawTable
@@ -99,26 +97,14 @@ def overall(profile: Profile) -> list[Column]:
     return list(total.values())
 
 
-def as_csv(profile: Profile) -> bytes:
-    """A line for every client and column."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", "column", "type", "rows", "missing", "low", "high", "categories"])
+def profile_csv(profile: Profile) -> bytes:
+    """Return a table with a line for every client and column."""
+    rows = []
     for client, columns in profile.items():
         for column in columns:
             ends = [column.low, column.high] if column.low <= column.high else ["", ""]
-            writer.writerow(
-                [
-                    as_text(client),
-                    as_text(column.name),
-                    column.kind,
-                    column.rows,
-                    column.missing,
-                    *ends,
-                    as_text(column.texts),
-                ]
-            )
-    return text.getvalue().encode()
+            rows.append([client, column.name, column.kind, column.rows, column.missing, *ends, column.texts])
+    return as_csv(["client", "column", "type", "rows", "missing", "low", "high", "categories"], rows).encode()
 
 
 def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:

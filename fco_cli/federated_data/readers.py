@@ -15,7 +15,7 @@ from fco_cli.federated_data.format import Features, FederatedData, from_arrays
 from fco_cli.federated_data.leaf import Leaf
 from fco_cli.federated_data.numpy_files import Npy, Npz
 from fco_cli.federated_data.parquet import Parquet
-from fco_cli.federated_data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays, understood
+from fco_cli.federated_data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays
 from fco_cli.federated_data.sparse import is_sparse, with_rows
 from fco_cli.federated_data.svmlight import Libsvm, Svmlight
 from fco_cli.federated_data.tables import RawTable, Table
@@ -90,7 +90,7 @@ def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | Non
     admit(source, wanted)
     tables = []
     for file in source.files:
-        with understood(file, source.format.name):
+        with source.format.understood(file):
             tables.append(source.format.raw(file, wanted))
     return tables
 
@@ -105,7 +105,7 @@ def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = eve
 
 def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
     """The fingerprint of files that have been looked at."""
-    with understood(source.path, source.format.name):
+    with source.format.understood(source.path):
         stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
     return _fingerprint(source, stamps, columns, choose)
 
@@ -116,7 +116,7 @@ def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: C
     admit(source, _wanted(source, columns, choose))
     total = hashlib.sha256(source.format.name.encode())
     for path in source.files:
-        with understood(path, source.format.name), path.open("rb") as file:
+        with source.format.understood(path), path.open("rb") as file:
             name = path.relative_to(source.path).as_posix() if source.in_folder else ""
             total.update(hashlib.sha256(name.encode()).digest() + hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()

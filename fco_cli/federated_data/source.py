@@ -1,8 +1,9 @@
 """The gate for data files: no reader sees a file that has not been looked at here.
 
 In this order: regular files of one known kind that lie where they seem to lie; what they declare fits into memory and
-is in proportion to their size; only then are they read, or hashed. Whatever a parser says of a damaged file becomes
-one line that names the file. A format says what is its own (`Format`), and cannot go round the rest.
+is in proportion to their size; only then are they read, or hashed. What a parser is known to say of a damaged file
+becomes one line that names the file; any other exception is a bug of ours. A format says what is its own (`Format`),
+and cannot go round the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import stat
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -62,6 +63,13 @@ class Format(ABC):
     chooses: ClassVar[bool] = False  # the rows of clients who are not wanted are not read
     not_alone: ClassVar[str] = ""  # why a single file is not enough, if so
     not_in_folder: ClassVar[str] = ""  # why a folder will not do, if so
+    parser_errors: ClassVar[
+        tuple[type[Exception], ...]
+    ] = ()  # of a damaged file, beside OSError and UnicodeDecodeError
+
+    def understood(self, path: Path) -> AbstractContextManager[None]:
+        """Refuse a file of this kind in one line if its parser does; the parser's errors and no others."""
+        return understood(path, self.name, self.parser_errors)
 
     def files(self, folder: Path) -> list[Path]:
         """Those of a folder that are read."""
@@ -157,7 +165,7 @@ def admit(source: Source, wanted: Wanted) -> None:
     """Refuse what would take too much memory, by what the files declare of themselves."""
     needed = 0
     for file in source.files:
-        with understood(file, source.format.name):
+        with source.format.understood(file):
             if source.format.whole:
                 require_memory(f"{file}: reading it", file.stat().st_size)
             needed += source.format.needs(file, wanted)
@@ -177,16 +185,19 @@ def read_arrays(source: Source, wanted: Wanted) -> Arrays:
     if any(splits) and not all(splits):
         raise UserError(f"{source.path}: some files stand for `train` or `test`, others do not")
     for file, split in zip(source.files, splits, strict=True):
-        with understood(file, source.format.name):
+        with source.format.understood(file):
             arrays = source.format.read(file, wanted)
             parts.append((file, arrays | {"split": np.full(len(arrays["x"]), split)} if split else arrays))
-    with understood(source.path, source.format.name):
-        return source.format.join(parts)
+    return source.format.join(parts)
 
 
 @contextmanager
-def understood(path: Path, what: str) -> Iterator[None]:
-    """Say in one line whatever goes wrong with a file that somebody else has written, be it in a parser's depths."""
+def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise UserError for what the system and a parser say of a damaged file; `expected` are the parser's errors.
+
+    Any other exception is a bug of ours and passes.
+    """
+    damaged: tuple[type[Exception], ...] = (OSError, UnicodeDecodeError, *expected)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
@@ -194,7 +205,7 @@ def understood(path: Path, what: str) -> Iterator[None]:
         raise
     except MemoryError as problem:
         raise UserError(f"{shown(path)}: there is not enough memory to read it") from problem
-    except Exception as problem:
+    except damaged as problem:
         if isinstance(problem, OSError) and problem.strerror:  # the system's word, not a parser's
             raise UserError(f"{shown(path)}: cannot be read: {problem.strerror}") from problem
         if isinstance(problem, UnicodeDecodeError):

@@ -25,6 +25,7 @@ class Svmlight(Format):
     """
 
     name, ending, whole = "an svmlight file", ".svm", False
+    parser_errors = (ValueError, OverflowError)  # scikit-learn's
 
     def needs(self, path: Path, wanted: Wanted) -> int:
         count = 0

@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data.cells import DATE, NO_DATES, Cells, category, why_no_number
+from fco_cli.federated_data.cells import DATE, DECIMAL_COMMA, NO_COMMAS, NO_DATES, NO_WORDS, Cells, category
 from fco_cli.federated_data.format import NOBODY, Arrays, as_names, listed, shown
 from fco_cli.federated_data.label import Label
 from fco_cli.federated_data.source import Columns, Format, Wanted
@@ -80,9 +80,12 @@ class RawTable:
             if kind == "date":
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
                 self.fail(int(rows[first]), name, texts[first], NO_DATES)
+            if (comma := _first_decimal_comma(texts)) is not None:
+                advice = f"{NO_COMMAS}, or name the column as categorical if its texts are names"
+                self.fail(int(rows[comma]), name, texts[comma], advice)
             if kind == "mixed":
                 share = f"{np.count_nonzero(~np.isnan(self.numbers[:, feature]))} of {len(self.lines)} rows"
-                wanted = f"{share} have a number there; {why_no_number(str(texts[0]))}"
+                wanted = f"{share} have a number there; {NO_WORDS}"
                 self.fail(int(rows[0]), name, texts[0], wanted)
         return sorted({*self.texts, *declared})
 
@@ -104,6 +107,8 @@ class RawTable:
         missing = label == "" if label.dtype.kind == "U" else np.isnan(label)
         if missing.any():
             self.fail(int(np.argmax(missing)), self.meaning.column, "", "it must be given in every row")
+        if label.dtype.kind == "U" and (first := _first_decimal_comma(label)) is not None:
+            self.fail(first, self.meaning.column, label[first], NO_COMMAS)
         made = {
             "y": self.meaning.apply(label) if self.event_meaning is None else self._times(label, self.event_meaning)
         }
@@ -207,6 +212,11 @@ def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path,
         return joined, {}
     owner = np.concatenate([np.full(len(names), feature) for feature, names in sorted(levels.items())])
     return joined, {"categories": np.concatenate([levels[k] for k in sorted(levels)]), "category_of": owner}
+
+
+def _first_decimal_comma(texts: Array) -> int | None:
+    """Return the place of the first text such as 1,6; a table of them would make categories of measurements."""
+    return next((i for i, text in enumerate(texts.tolist()) if DECIMAL_COMMA.fullmatch(text)), None)
 
 
 def label_column(path: Path, cells: Cells, texts: Sequence[str]) -> Array:

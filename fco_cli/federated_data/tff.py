@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, install_extra
 from fco_cli.federated_data.format import Arrays, as_names, shown
 from fco_cli.federated_data.source import Format, Wanted, in_order
 
@@ -19,6 +19,7 @@ class Tff(Format):
     """A file, or a folder with ..._train.h5 and ..._test.h5; only the clients that are wanted are read."""
 
     name, ending, whole, chooses = "one of TensorFlow Federated's files", ".h5", False, True
+    parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # HDF5's, as h5py translates them
 
     def files(self, folder: Path) -> list[Path]:
         """The training files first: they decide which clients are chosen."""
@@ -57,7 +58,7 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
     try:
         import h5py
     except ImportError:
-        raise UserError(f"{path}: HDF5 files need h5py: pip install 'fco-cli[femnist]'") from None
+        raise UserError(f"{path}: HDF5 files need h5py: {install_extra('femnist')}") from None
     with h5py.File(path, "r") as file:
         examples = _inside(path, file, "examples", h5py.Group)
         if odd := [name for name in examples if isinstance(name, bytes)]:

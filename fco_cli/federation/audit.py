@@ -44,9 +44,9 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        text = path.read_text(errors="replace") if path.exists() else ""
+        text = path.read_text(errors="replace", encoding="utf-8") if path.exists() else ""
         if text and not text.endswith("\n"):  # a kill or a power failure can tear the last line
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
         self.answered = Counter(entry.kind for entry in audited(text) if entry.outcome == "answered")
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from fco_cli.errors import UserError, require
+from fco_cli.errors import UserError, install_extra, require
 from fco_cli.federated_data.source import Columns
 from fco_cli.federation.audit import FILE
 from fco_cli.federation.flare_handshakes import VERBOSITY
@@ -39,7 +39,7 @@ def nvflare(*words: object) -> dict[str, Any]:
     try:
         from nvflare.cli import run
     except ImportError:
-        raise UserError("fco-federate: needs pip install 'fco-cli[federation]'") from None
+        raise UserError(f"fco-federate: needs NVIDIA FLARE: {install_extra('federation')}") from None
     said, before = io.StringIO(), sys.argv
     sys.argv = ["nvflare", "--format", "json", *map(str, words)]
     code: Any = 0
@@ -66,7 +66,7 @@ def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
     definition = folder / f"{name}.yaml"
     organization = ORGANIZATION if kind != "client" else name.replace("-", "_")
     participant = {"name": name, "type": kind, "org": organization, **more}
-    definition.write_text(yaml.safe_dump({"name": PROJECT, "participants": [participant]}))
+    definition.write_text(yaml.safe_dump({"name": PROJECT, "participants": [participant]}), encoding="utf-8")
     nvflare("cert", "request", "--participant", definition, "--out", folder / name)
     return folder / name / f"{name}.request.zip"
 
@@ -89,12 +89,12 @@ def found(address: str, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     server = {"host": host, "fed_learn_port": int(port), "admin_port": int(port)}
     profile = {"name": PROJECT, "scheme": "grpc", "connection_security": "mtls", "server": server}
-    (home / "profile.yaml").write_text(yaml.safe_dump(profile))
+    (home / "profile.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
     nvflare("cert", "init", "--profile", home / "profile.yaml", "-o", home / "ca")
     for name, kind, more in ((host, "server", {}), (LEAD, "admin", {"role": "lead"})):
         signed, fingerprint = approve(request(name, home, kind, **more), home)
         package(signed, name, home, fingerprint)
-    (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}))
+    (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
 
 
 def is_free(address: str) -> bool:
@@ -118,7 +118,7 @@ def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
 def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
     """What this party decides, whatever a kit brings: one class, nobody's code, no shell, no logs sent away."""
     local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text())
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources["class_allow_list"] = [SERVER_CLASS if server else SITE_CLASS]
     components = [one for one in resources["components"] if one["id"] != "site_log_streamer"]
     if server:
@@ -132,7 +132,7 @@ def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
     rights = {role: RIGHTS | (LEADS if role == "lead" else {}) for role in ROLES}
     policy = {"format_version": "1.0", "permissions": rights}
     for name, content in (("resources", resources), ("authorization", policy), ("fco", own)):
-        (local / f"{name}.json").write_text(json.dumps(content, indent=1))
+        (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     os.chmod(kit, 0o700)
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, install_extra
 from fco_cli.federation.enrol import LEAD, kit_of
 from fco_cli.federation.rights import SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
@@ -99,7 +99,7 @@ class FlareLink:
             from nvflare.fuel.hci.client import api
             from nvflare.fuel.utils.config_service import ConfigService
         except ImportError:
-            raise UserError("federation=flare: needs pip install 'fco-cli[federation]'") from None
+            raise UserError(f"federation=flare: needs NVIDIA FLARE: {install_extra('federation')}") from None
         # Or FLARE looks for its settings in all that is below the working directory, once for every ending.
         ConfigService.initialize({}, [str(kit / "startup")])
         if not isinstance(api.Authenticator, functools.partial):
@@ -163,4 +163,4 @@ class FlareLink:
         }
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(json.dumps(content))
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")

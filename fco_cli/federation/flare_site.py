@@ -39,7 +39,7 @@ class SiteExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.ABOUT_TO_START_RUN:
             workspace, cell = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT), fl_ctx.get_engine().get_cell().core_cell
-            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text())
+            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text(encoding="utf-8"))
             SiteGuard(str(Path(own["home"]) / FILE)).handle_event(event_type, fl_ctx)
             cell.register_request_cb(CHANNEL, READY, lambda request: make_reply(ReturnCode.OK, body=b"here"))
             startup = Path(workspace.get_startup_kit_dir())

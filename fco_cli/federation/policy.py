@@ -43,9 +43,12 @@ class Policy:
     def read(cls, path: Path) -> Policy:
         """The site's file; one that is not there is written, so that there is something to edit."""
         if not path.exists():
-            path.write_text("# What this site answers (docs/federation.md); null: no limit.\n" + as_yaml(vars(cls())))
+            path.write_text(
+                "# What this site answers (docs/federation.md); null: no limit.\n" + as_yaml(vars(cls())),
+                encoding="utf-8",
+            )
         try:
-            return typed(cls, yaml.safe_load(path.read_text()) or {}, str(path))
+            return typed(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
             raise UserError(f"{path}: cannot be read: {type(problem).__name__}") from problem
 

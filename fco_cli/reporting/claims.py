@@ -81,7 +81,7 @@ def verdict_of(held: int, seeds: int) -> str:
 
 def read_claims(text: str | None = None) -> list[Claim]:
     """The claims of a YAML text; of the shipped ledger if none is given."""
-    entries = yaml.load(text or files(__package__).joinpath("claims.yaml").read_text(), Loader=LOADER)
+    entries = yaml.load(text or files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8"), Loader=LOADER)
     claims = []
     for entry in entries:
         try:

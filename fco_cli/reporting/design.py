@@ -112,7 +112,7 @@ def _client_rate(run: RecordedRun) -> Rate:
 @cache
 def shipped_theory() -> dict[str, Any]:
     """The grid of experiment=theory at the paper's scale."""
-    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text()
+    text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(re.sub(r"\$\{at_scale:(\d+)\}", r"\1", text))["theory"]
 
 

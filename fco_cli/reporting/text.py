@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fco_cli import csv_writer
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -23,7 +25,7 @@ def printable(value: Any, longest: int = LONGEST) -> str:
     """One line without control characters."""
     text = value if isinstance(value, str) else repr(value)
     text = text if len(text) <= longest else text[: longest - 1] + "…"
-    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
+    return csv_writer.escape_unprintable(text)
 
 
 def for_latex(text: str) -> str:
@@ -41,12 +43,8 @@ def for_figure(text: str) -> str:
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """A table in which no text is a formula: spreadsheets take a leading apostrophe for "this is text"."""
-    return table.map(_for_csv).rename(columns=_for_csv).to_csv(index=False)
-
-
-def _for_csv(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    value = printable(value, longest=len(value))
-    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    """Return a table as CSV without its index; missing values are empty."""
+    missing = table.isna().to_numpy()
+    rows = table.astype(object).to_numpy()
+    rows[missing] = ""
+    return csv_writer.as_csv(table.columns, rows)

@@ -12,7 +12,6 @@ part_*.npz         while it is not: what is done so far
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import logging
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.config import Run
+from fco_cli.csv_writer import as_csv
 from fco_cli.files import write_atomically
 from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.layout import Array
@@ -186,11 +186,7 @@ def _as_npz(arrays: dict[str, Array]) -> bytes:
 def _as_csv(lines: list[dict[str, Any]]) -> bytes:
     """Lines may lack some columns."""
     names = list(dict.fromkeys(name for line in lines for name in line))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue().encode()
+    return as_csv(names, ([line.get(name, "") for name in names] for line in lines)).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,6 @@ Every file is written under another name, flushed to the disk and then renamed.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import logging
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.csv_writer import as_csv
 from fco_cli.errors import UserError
 from fco_cli.files import lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
@@ -151,7 +151,7 @@ class Record:
         """Add a line to run.log."""
         path = self.folder / "run.log"
         try:
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
         except OSError as problem:
             raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
@@ -229,11 +229,7 @@ def _job_from(arrays: dict[str, Array]) -> Job:
 
 def _table(job: Job) -> bytes:
     """A number is written with as many digits as tell it from its neighbours: it reads back exactly."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(job.history)
-    writer.writerows(job.history.rows)
-    return text.getvalue().encode()
+    return as_csv(job.history, job.history.rows).encode()
 
 
 def _own_table(job: Job) -> bytes:
@@ -241,12 +237,9 @@ def _own_table(job: Job) -> bytes:
     columns = {
         name: dict(zip(clients.tolist(), values.tolist(), strict=True)) for name, (clients, values) in job.own.items()
     }
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", *columns])
-    for client in sorted(set().union(*columns.values())):
-        writer.writerow([client, *(column.get(client, "") for column in columns.values())])
-    return text.getvalue().encode()
+    clients = sorted(set().union(*columns.values()))
+    rows = ([client, *(column.get(client, "") for column in columns.values())] for client in clients)
+    return as_csv(["client", *columns], rows).encode()
 
 
 def _means_of_last_rounds(job: Job) -> dict[str, float]:

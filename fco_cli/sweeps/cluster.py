@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fco_cli.config import Run
-from fco_cli.errors import SweepFailed, UserError, one_line
+from fco_cli.errors import SweepFailed, UserError, install_extra, one_line
 from fco_cli.files import write_atomically
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import CHECKPOINT, replace_folder
@@ -54,9 +54,7 @@ def _connected(address: str) -> Iterator[Client]:
     try:
         from distributed import Client
     except ImportError:
-        raise UserError(
-            "hydra.launcher.backend: dask needs the extra fco-cli[dask]: pip install 'fco-cli[dask]'"
-        ) from None
+        raise UserError(f"hydra.launcher.backend: dask needs distributed: {install_extra('dask')}") from None
     try:
         place = urlsplit(address)
         if place.scheme not in ("tcp", "tls") or not place.hostname or not place.port:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -71,7 +71,8 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
         for run in {run.run_id: run for run in runs}.values():
             record = record_of(run)
             if not run.force and (result := record.result()):
-                record.drop_checkpoint()  # who wrote the result may have been killed right after it
+                with suppress(OSError):  # a finished record may lie on a read-only disk
+                    record.drop_checkpoint()  # who wrote the result may have been killed right after it
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             elif not held.enter_context(record.lock(wait=False)):
                 busy.append(run)

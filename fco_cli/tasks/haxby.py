@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import shutil
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,8 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
     """The subject's sessions in the order of time, and the run of every volume."""
     import pandas as pd
 
-    with understood(subject.labels, "a table with the columns 'labels' and 'chunks', separated by a blank,"):
+    what = "a table with the columns 'labels' and 'chunks', separated by a blank,"
+    with understood(subject.labels, what, (ValueError, KeyError)):
         check_file(subject.labels)
         table = pd.read_csv(subject.labels, sep=" ")
         names, runs = table["labels"], table["chunks"].to_numpy(dtype=np.int64)
@@ -156,10 +158,11 @@ def read_image(path: Path) -> Nifti1Image:
     """The whole image, read into memory so that damage shows here."""
     import nibabel
 
-    with understood(path, "a NIfTI image"):
+    with understood(path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)):
         check_file(path)
         image = nibabel.load(path)
-        assert isinstance(image, nibabel.Nifti1Image)
+        if not isinstance(image, nibabel.Nifti1Image):
+            raise UserError(f"{path}: is not a NIfTI image")
         require_memory(f"{path}: reading it", 8 * math.prod(image.shape))  # whole numbers with a scale become floats
         return nibabel.Nifti1Image(np.asanyarray(image.dataobj), image.affine, image.header)
 
@@ -203,7 +206,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         x.flush()
         shutil.copyfile(files[0].mask, work / "mask.nii.gz")
         description = _contents(files) | {"shape": shape, "sessions": [asdict(session) for session in sessions]}
-        (work / "prepared.json").write_text(json.dumps(description, indent=1))
+        (work / "prepared.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         if folder.exists():  # damaged
             folder.rename(work / "replaced")
         work.rename(folder)

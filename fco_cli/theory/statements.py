@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.errors import require
+from fco_cli.errors import UserError, require
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers.boxes import LinfBall
 from fco_cli.problem.regularizers.penalties import L1
@@ -21,6 +21,8 @@ from fco_cli.theory.measure import Watched, small_client_lr, watch
 THEOREM_0, THEOREM_0_FEDMID = "theorem 0", "theorem 0, fedmid"
 PERTURBED, THEOREM_1, THEOREM_2 = "perturbed iterates", "theorem 1", "theorem 2"
 STABILITY_1, STABILITY_2 = "stability, bounded gradients", "stability, quadratic"
+MOST_ROUNDS, MOST_STEPS, MOST_DIMENSIONS = 100_000, 10_000, 10_000
+MOST_UPDATES = 10**11  # of a weight: hours; the default grid has 3e8
 STATEMENTS = (THEOREM_0, THEOREM_0_FEDMID, PERTURBED, THEOREM_1, STABILITY_1, THEOREM_2, STABILITY_2)
 
 
@@ -52,7 +54,17 @@ class Grid:
         require(self.seeds >= 1, "theory.seeds", self.seeds, "a whole number >= 1; two at least are run")
         require(self.dimension >= 2, "theory.dimension", self.dimension, "a whole number >= 2")
         for key in ("noise", "spread", "strength", "radius"):
-            require(getattr(self, key) > 0, f"theory.{key}", getattr(self, key), "a number > 0")
+            value = getattr(self, key)
+            require(0 < value < np.inf, f"theory.{key}", value, "a finite number > 0")
+        for key, most in (("rounds", MOST_ROUNDS), ("steps", MOST_STEPS)):
+            require(getattr(self, key)[-1] <= most, f"theory.{key}", list(getattr(self, key)), f"at most {most}")
+        require(self.dimension <= MOST_DIMENSIONS, "theory.dimension", self.dimension, f"at most {MOST_DIMENSIONS}")
+        steps = sum(self.rounds) * sum(self.steps) * sum(self.clients) * len(self.rates) * self.seeds
+        if steps * self.dimension > MOST_UPDATES:
+            raise UserError(
+                f"theory: theory.seeds={self.seeds} with these lists and dimension is {steps * self.dimension:.2g} "
+                f"updates of a weight, must be at most {MOST_UPDATES:.0e}: fewer seeds, or shorter lists"
+            )
 
     @property
     def base(self) -> tuple[int, int, int, float]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from fco_cli.csv_writer import as_csv
 from fco_cli.theory.statements import STATEMENTS, Cell, Grid
 
 AXES = {"rounds": "R", "steps": "K", "clients": "M", "rate": "eta"}
@@ -57,12 +56,9 @@ def _slopes(line: list[Cell], axis: str) -> tuple[float, float]:
 
 
 def cells_csv(cells: list[Cell]) -> str:
-    """Every cell, a line each."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*asdict(cells[0]), "slack", "holds"])
-    writer.writerows([*asdict(cell).values(), cell.slack, cell.holds] for cell in cells)
-    return text.getvalue()
+    """Return a table with a line for every cell."""
+    header = [*asdict(cells[0]), "slack", "holds"]
+    return as_csv(header, ([*asdict(cell).values(), cell.slack, cell.holds] for cell in cells))
 
 
 def summary_rows(rows: list[Row]) -> tuple[list[str], list[list[str]]]:

@@ -116,3 +116,11 @@ def test_help_names_the_command(call, command):
     code, out, _ = call(command, "--help")
     assert code == 0
     assert out.startswith(command.__doc__)
+
+
+@pytest.mark.parametrize("word", ["theory={}", "theory.seeds=99999999999", "theory.rounds=[99999999999]"])
+def test_theory_refuses_what_would_run_for_ever(call, word):
+    code, out, err = call(theory, word)
+    assert (code, out) == (2, "")
+    assert err.startswith("fco-theory: theory")
+    assert err.count("\n") == 1

@@ -1,6 +1,7 @@
 """What all installed commands have in common: a version, help, and a quick answer to both."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,12 +23,14 @@ def test_every_command_tells_the_version_of_the_distribution(command):
 
 
 def test_no_hint_names_the_other_package():
-    """pip install 'fco[...]' would fetch a file copier."""
+    """pip install 'fco[...]' would fetch a file copier, and fco-cli on PyPI is not ours either."""
     root = Path(__file__).parents[2]
     texts = [path for folder in ("fco_cli", "docs", "conf") for path in (root / folder).rglob("*.[mpy]*")]
     for path in [*texts, *root.glob("*.md"), root / "pyproject.toml"]:
         if path.suffix in (".py", ".md", ".yaml", ".toml"):
-            assert "fco[" not in path.read_text(), path
+            text = path.read_text()
+            assert "fco[" not in text, path
+            assert not re.search(r"pip install '?fco-cli", text), path
 
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))

@@ -95,6 +95,14 @@ def test_every_job_has_its_record_and_hydra_output(tmp_path, here):
         assert (folder / "config.yaml").exists()
 
 
+@pytest.mark.parametrize("name", ["x[/y]", "[red]x", "[/]"])
+def test_a_folder_in_brackets_is_a_folder(tmp_path, here, name):
+    """And no markup that the table at the end could stumble over."""
+    done = here("-m", *TINY, "hparams.rounds=1", "hparams.client_lr=0.01", f"output_dir='{name}'", cwd=tmp_path)
+    assert f"next: fco-report {name} --claims" in done.out
+    assert f"{name}/lasso/feddualavg/" in done.out
+
+
 def test_the_table_at_the_end_chooses_as_the_report_does(tmp_path, here):
     """Over the experiment's window of rounds: here the last 10 of 30."""
     rates = ["hparams.client_lr=0.0005,0.002,0.01", "hparams.server_lr=0.1,1"]

@@ -24,7 +24,7 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace(",4,", ",1_000,"), "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column holds"),
         (
             CSV.replace(",4,", ',"4,5",'),
-            "column 'weight' is '4,5'; 3 of 4 rows have a number there; numbers are written",
+            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a point",
         ),
         (CSV.replace("client,height,weight,y\n", ""), "has no column 'y'; its columns are a, 1, 2, 0"),
         ("1,2,3\n4,5,6\n", "its first line holds numbers: name the columns of a table without header (names)"),

@@ -10,8 +10,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("pooch")
-
 from fco_cli.errors import UserError
 from fco_cli.federated_data import download
 from fco_cli.federated_data.download import Archive, RemoteFile, fetch, fetch_files

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.federated_data import read, save
+from fco_cli.federated_data import FederatedData, read, save
 from fco_cli.federated_data.format import check_labels, from_arrays
 from fco_cli.problem.losses import Softmax, Squared, all_losses
 
@@ -180,3 +180,27 @@ def test_labels_tell_how_many_scores_a_model_needs():
     data = from_arrays("here", good())
     assert check_labels(data, Squared()) == 1
     assert check_labels(data, Softmax()) == 3
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="there is no extended precision here")
+def test_extended_precision_is_read_as_double(tmp_path):
+    x, y, client = np.arange(8.0).reshape(4, 2) / 3, np.array([0, 1, 0, 1]), np.array(list("aabb"))
+    wide = {"x": x.astype(np.longdouble), "y": y.astype(np.longdouble), "weights": np.ones(4, np.longdouble)}
+    np.savez(tmp_path / "t.npz", client=client, **wide)
+    data = read(tmp_path / "t.npz")
+    assert {array.dtype for array in (data.x, data.y, data.weights)} == {np.dtype(float)}
+    assert (data.x == x).all()
+    wide["x"][0, 0] = np.longdouble("1e4000")
+    np.savez(tmp_path / "t.npz", client=client, **wide)
+    with pytest.raises(UserError, match="must be finite"):
+        read(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e300), ("float64", -1e154), ("float32", 2e19)])
+def test_values_whose_squares_overflow_are_refused(dtype, size):
+    x = np.array([[1.0, size], [2.0, 0], [3.0, 1], [1.0, 2]])
+    data = FederatedData("here", x, np.array([0, 1, 0, 1]), np.array(list("aabb")))
+    with pytest.raises(UserError, match=r"^here: a feature's value of size .* is too large: at most .*; standardize"):
+        data.as_clients(dtype)
+    data.x[0, 1] = 1e18
+    assert data.as_clients(dtype).clients == 2

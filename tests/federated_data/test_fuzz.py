@@ -21,7 +21,7 @@ from fco_cli.federated_data.describe import Description
 from fco_cli.federated_data.format import NEEDED, OPTIONAL
 from fco_cli.federated_data.numpy_files import Npz
 from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
-from fco_cli.federated_data.profile import as_csv, of_tables
+from fco_cli.federated_data.profile import of_tables, profile_csv
 from fco_cli.federated_data.readers import FORMATS, fingerprint, read, read_raw
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file
@@ -127,7 +127,7 @@ def read_or_refuse(path: Path) -> None:
     try:
         fingerprint(path)
         if tables := read_raw(path):
-            as_csv(of_tables(tables))
+            profile_csv(of_tables(tables))
         data = read(path)
         Description(data).rows()
         if issparse(data.x):

@@ -95,3 +95,12 @@ def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     csv(tmp_path / "deep" / "deeper")
     assert "holds nothing that is known" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
+def test_a_bug_of_ours_is_no_fault_of_the_file(kind, tmp_path):
+    """Only what a format's parser is known to raise becomes a line about the file."""
+    with pytest.raises(AttributeError), kind.understood(tmp_path / "t"):
+        None.rows  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(UserError, match="cannot be read: No such file"), kind.understood(tmp_path / "t"):
+        (tmp_path / "t").read_bytes()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fco_cli.errors import UserError
 from fco_cli.federated_data.readers import read, read_features, read_raw
 from fco_cli.federated_data.source import Columns
 
@@ -224,3 +226,25 @@ def test_a_table_of_a_million_columns(tmp_path, refusal):
         for row in range(2):
             file.write(f"a,{row},{','.join(['1.5'] * 10**6)}\n")
     assert "has 1 client; at least 2 are needed" in refusal(path)
+
+
+@pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, ending):
+    """They would be categories, and laboratory values would be lost without a word."""
+    path = tmp_path / f"t{ending}"
+    columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
+    if ending == ".csv":
+        pd.DataFrame(columns).to_csv(path, sep=";", index=False)
+    else:
+        pytest.importorskip("pyarrow")
+        pd.DataFrame(columns).to_parquet(path)
+    with pytest.raises(UserError, match=rf"column 'crp' is '{text}'; it is a number with a decimal comma: write"):
+        read(path)
+    assert read(path, Columns(categorical=("crp",))).levels == {0: sorted({"<1", text, "2,25"})}
+
+
+def test_labels_with_a_decimal_comma_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("client;x;y\na;1;0,5\na;2;1,5\nb;3;2,5\nb;4;3,5\n")
+    with pytest.raises(UserError, match=r"line 2: column 'y' is '0,5'; it is a number with a decimal comma"):
+        read(tmp_path / "t.csv")

@@ -186,3 +186,21 @@ def test_reporting_reads_records_and_never_loads_the_simulation():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_no_file_is_refused_before_the_report_is_made(records, report):
+    records.add()
+    for name in ("", ".", "outputs"):
+        code, _, err = report("--csv", name)
+        assert code == 2
+        assert "must be the name of a file" in err
+        assert err.count("\n") == 1
+    assert not (records.root / "report").exists()
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_control_characters_of_a_folder_are_shown_and_not_obeyed(records, report):
+    records.add()
+    code, out, _ = report("--output", "red\x1b[31m")
+    assert code == 0
+    assert "report: red\\x1b[31m/index.html" in out

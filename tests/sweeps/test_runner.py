@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import subprocess
 import time
 
 import numpy as np
@@ -103,3 +105,23 @@ def test_the_time_of_a_run_is_that_of_its_rounds_and_not_of_the_compiler(tmp_pat
     monkeypatch.setattr(Simulation, "advance", compile_first)
     (outcome,) = execute([run_in(tmp_path)], Silent(), Stop())
     assert outcome.result["seconds"] < 0.4  # of six rounds
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system that can be made read-only, where we may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_finished_run_on_a_read_only_disk_is_done(disk):
+    run = run_in(disk)
+    execute([run], Silent(), Stop())
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    (outcome,) = execute([run], Silent(), Stop())
+    assert outcome.was_done

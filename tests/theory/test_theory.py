@@ -196,6 +196,11 @@ def test_figure_and_tables_are_made(findings):
         ({"clients": [3]}, "theory.clients"),
         ({"rates": [0.3]}, "theory.rates"),
         ({"noise": 0.0}, "theory.noise"),
+        ({"noise": np.inf}, "theory.noise"),
+        ({"seeds": 99999999999}, "theory.seeds=99999999999"),
+        ({"rounds": [10**12]}, "theory.rounds"),
+        ({"steps": [10**12]}, "theory.steps"),
+        ({"dimension": 10**9}, "theory.dimension"),
         ({"dimension": 1}, "theory.dimension"),
     ],
 )

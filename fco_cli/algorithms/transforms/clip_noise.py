@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.algorithms.transforms.base import Evaluated, Transform
-from fco_cli.errors import UserError, require
+from fco_cli.errors import UserError, install_extra, require
 from fco_cli.problem.compiled import kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
@@ -57,7 +57,7 @@ class ClipNoise(Transform):
         require(not algorithm.keeps_sum, "transform", self.name, allowed)
         require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise hides one among equals")
         if self.noise_multiplier > 0 and find_spec("dp_accounting") is None:
-            raise UserError("transform: clip_noise needs dp-accounting: pip install 'fco-cli[privacy]'")
+            raise UserError(f"transform: clip_noise needs dp-accounting: {install_extra('privacy')}")
 
     @staticmethod
     @kernel
