@@ -21,8 +21,9 @@ class Curve:
     def of(cls, losses: Array, weights: Array) -> Curve:
         """From the folds' losses [F, J] and what they count, [F]: their rows or clients that were held out."""
         share = (weights / weights.sum())[:, None]
-        mean = (share * losses).sum(axis=0)
-        spread = (share * (losses - mean) ** 2).sum(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):  # a model whose loss has overflowed is not chosen
+            mean = (share * losses).sum(axis=0)
+            spread = (share * (losses - mean) ** 2).sum(axis=0)
         return cls(mean, np.sqrt(spread / (len(losses) - 1)))
 
     @property

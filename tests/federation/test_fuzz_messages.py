@@ -266,7 +266,8 @@ def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
             for metric, value in one.items():
                 check_numbers(metric, [value], noise, warned)
         elif isinstance(one, Selection):
-            check_numbers("cv_loss", one.curve.mean, noise)
+            check_numbers("cv_loss", one.curve.mean, noise, warned)
+            check_numbers("cv_loss", one.curve.mean[list(one.chosen.values())], noise)
             assert np.isfinite(one.refitted.models).all()
             for line in [*one.clients, *one.tests.values()]:
                 for metric, value in line.items():
@@ -278,7 +279,7 @@ def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
 
 def check_numbers(metric: str, values: Any, noise: bool, warned: bool = False) -> None:
     values = np.asarray(values, float)
-    if warned and metric.startswith(("validation_", "test_", "own_", "loss", "rmse", "r2", "d2", "auc", "con")):
+    if warned and metric.startswith(("cv_", "validation_", "test_", "own_", "loss", "rmse", "r2", "d2", "auc", "con")):
         values = values[np.isfinite(values)]
     assert np.isfinite(values).all(), (metric, values)
     if not noise and metric.endswith(("accuracy", "auc", "concordance")):

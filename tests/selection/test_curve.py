@@ -30,3 +30,8 @@ def test_models_without_a_finite_loss_are_never_chosen():
     assert Curve(np.array([2.0, np.inf, np.nan]), np.zeros(3)).best == 0
     with pytest.raises(UserError, match=r"^path: no model has a finite loss"):
         _ = Curve(np.full(3, np.nan), np.zeros(3)).best
+
+
+def test_a_loss_that_has_overflowed_in_one_fold_only():
+    curve = Curve.of(np.array([[1.0, np.inf, 3.0], [1.0, 1.0, 1.0]]), np.ones(2))
+    assert curve.chosen == {"min": 0, "1se": 0}
