@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -72,6 +73,17 @@ def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.node.get_closest_marker("machine_code"):
         monkeypatch.setattr("numba.config.DISABLE_JIT", 0)
         monkeypatch.delenv("NUMBA_DISABLE_JIT")
+
+
+@pytest.fixture(autouse=True)
+def no_internal_error(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No command that a test calls, here or in a process of its own, may end in an internal error."""
+    folder = tmp_path_factory.getbasetemp() / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    yield
+    if traces := [path.read_text(encoding="utf-8") for path in folder.rglob("errors.log")]:
+        shutil.rmtree(folder)
+        pytest.fail("a command ended in an internal error:\n" + "\n".join(traces))
 
 
 @pytest.fixture(scope="module")

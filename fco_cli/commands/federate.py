@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -79,13 +80,13 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 def join(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation import enrol
 
-    signed = arguments.signed.resolve()
+    signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
     name = signed.name.removesuffix(".signed.zip")
     own = {
         "name": name,
         "home": str(home),
-        "data": str(arguments.data.resolve()),
+        "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
     site = enrol.site_of(own)  # here, where somebody can mend what is wrong with the file

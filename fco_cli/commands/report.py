@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def report(options: argparse.Namespace) -> None:
 def _folder_of(source: str) -> Path | None:
     """The folder that a word of the command line means; None for a shipped experiment that has not been run."""
     for folder in (Path(source), OUTPUTS / source):
-        if folder.is_dir():
+        if os.path.isdir(folder):  # False for names that no file can have, where Path.is_dir raises
             return folder
     if source in options_of("experiment"):
         return None

@@ -125,7 +125,6 @@ class FederatedData:
             x, y, weights = x[order], y[order], None if weights is None else weights[order]
         weights = None if weights is None else self._cast(weights, dtype)
         rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
-        self._check_squares(x.data if is_sparse(x) else x, dtype)
         return ClientData(rows, self._cast(y, dtype), start, weights)
 
     def owners(self, training: Array, held_out: Array) -> Array:
@@ -134,8 +133,10 @@ class FederatedData:
         places = np.searchsorted(names, apart).clip(max=len(names) - 1)
         return np.where(names[places] == apart, places, -1)
 
-    def _check_squares(self, values: Array, dtype: str) -> None:
-        """Raise UserError for features so large that the square of a row overflows, and with it every step size."""
+    def model_clients(self, dtype: str) -> ClientData:
+        """Return the rows of the clients for a model; raise UserError if the square of a row overflows."""
+        made = self.as_clients(dtype)
+        values: Array = self.x.data if is_sparse(self.x) else self.x
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
         limit = float(np.sqrt(np.finfo(dtype).max / max(1, self.x.shape[1])))
         if largest > limit:
@@ -143,6 +144,7 @@ class FederatedData:
                 f"{self.source}: a feature's value of size {largest:.3g} is too large: at most {limit:.2g} in {dtype}; "
                 "standardize the features, give the column another unit, or leave it out (drop)"
             )
+        return made
 
     def _cast(self, values: Array, dtype: str) -> Array:
         """In the precision of a run, which must have room for them."""

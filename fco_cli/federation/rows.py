@@ -68,7 +68,7 @@ class Split:
     def _prepared(self, rows: Array, preparation: Preparation, dtype: str) -> ClientData | None:
         if not rows.any():
             return None
-        return replace(self.data.take(rows), x=preparation.apply(self._raw(rows))).as_clients(dtype)
+        return replace(self.data.take(rows), x=preparation.apply(self._raw(rows))).model_clients(dtype)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +142,7 @@ def home_of(given: Path | None) -> Path:
     """A party's folder: the one that was given, or the user's own."""
     from platformdirs import user_data_path
 
-    return (given or user_data_path("fco", appauthor=False) / "federation").expanduser().resolve()
+    return Path(os.path.realpath((given or user_data_path("fco", appauthor=False) / "federation").expanduser()))
 
 
 def all_federations() -> dict[str, type[Federation]]:

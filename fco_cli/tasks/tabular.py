@@ -218,5 +218,5 @@ def _rows(
         return None
     part = data.take(rows)
     x = part.x if preparation is None else preparation.apply(part.raw)
-    made = replace(part, x=x).as_clients(dtype)
+    made = replace(part, x=x).model_clients(dtype)
     return made if rows is training else replace(made, trained_as=data.owners(training, rows))

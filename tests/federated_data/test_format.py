@@ -201,6 +201,6 @@ def test_values_whose_squares_overflow_are_refused(dtype, size):
     x = np.array([[1.0, size], [2.0, 0], [3.0, 1], [1.0, 2]])
     data = FederatedData("here", x, np.array([0, 1, 0, 1]), np.array(list("aabb")))
     with pytest.raises(UserError, match=r"^here: a feature's value of size .* is too large: at most .*; standardize"):
-        data.as_clients(dtype)
+        data.model_clients(dtype)
     data.x[0, 1] = 1e18
-    assert data.as_clients(dtype).clients == 2
+    assert data.model_clients(dtype).clients == 2
