@@ -102,11 +102,13 @@ class FederatedLinear(BaseEstimator):
         return self._checked(solve(run, task.made, [run.regularizer], self.tol))
 
     def _checked(self, solved: Solved) -> Solved:
-        if solved.residuals[0] > self.tol:
+        if not solved.converged[0]:
+            residual = solved.residuals[0]
+            why = f"KKT residual {residual:.1e}, above tol; raise max_rounds or tol"
+            if residual <= self.tol:
+                why = "the objective may be far from its minimum; scale features and labels, or raise max_rounds"
             warnings.warn(
-                f"not converged after {solved.rounds[0]} rounds: KKT residual {solved.residuals[0]:.1e}, above tol; "
-                "raise max_rounds or tol",
-                ConvergenceWarning, stacklevel=4,
+                f"not converged after {solved.rounds[0]} rounds: {why}", ConvergenceWarning, stacklevel=4
             )  # fmt: skip
         return solved
 

@@ -68,8 +68,7 @@ class CrossValidated(FederatedLinear):
         )  # fmt: skip
         self.path_ = Path(found.values, coefs, found.curve.mean, found.curve.error)
         self.strength_ = float(found.values[found.chosen[self.choice]])
-        place = found.refitted_place(self.choice)
-        return self._checked(Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values())))
+        return self._checked(found.refitted.take([found.refitted_place(self.choice)]))
 
     @staticmethod
     def _given(pairs: Any, task: InMemory) -> tuple[Deal, int]:

@@ -247,7 +247,9 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
     tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
-    return judge(simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster)
+    return judge(
+        simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, job.certified
+    )
 
 
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
