@@ -24,7 +24,7 @@ from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.groups import GroupLasso, L2Norm
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.penalties import L1, ElasticNet, L2Squared, Weighted
+from fco_cli.problem.regularizers.penalties import L1, ElasticNet, Weighted
 from fco_cli.problem.regularizers.variation import FusedLasso
 from fco_cli.problem.risk import QuadraticRisk, scores_of
 
@@ -92,18 +92,14 @@ def _proximal_step(
 
 def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack: float) -> Array:
     """Return R [P] for a slack of half of `slack`; 0 for weights whose distance psi does not bound."""
-    psi, added = problem.regularizer, np.zeros(problem.layout.size)
-    regularized = problem.layout.regularized
-    factors = psi.each(problem.layout, problem.features) if isinstance(psi, Weighted) else np.ones(len(added))
-    if isinstance(psi, L2Squared):
-        added = numbers["strength"][0] * factors
-    if isinstance(psi, ElasticNet):
-        added = numbers["l2_strength"][0] * factors
+    psi = problem.regularizer
+    each = psi.each(problem.layout, problem.features)
+    added, factors = psi.curvature(numbers, each), each if isinstance(psi, Weighted) else np.ones(len(each))
     if isinstance(psi, NORMS):
         added = added + slack * (numbers["strength"][0] * factors / (2 * objective)) ** 2
     if isinstance(psi, BALLS):
         added = added + slack / (2 * numbers["radius"][0]) ** 2
-    return np.where(regularized, added, 0.0)
+    return np.where(problem.layout.regularized, added, 0.0)
 
 
 def _decrement(subgradient: Array, matrix: Array | None, diagonal: Array, added: Array) -> float:
