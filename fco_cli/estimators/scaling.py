@@ -122,7 +122,7 @@ class Units:
         kind = SCALED.get(type(psi))
         if kind is None or (self.scales == 1).all():
             return replace(psi, **changes)
-        return kind(**{**vars(psi), **changes, "scales": self.scales})  # type: ignore[arg-type]
+        return kind(**{**vars(psi), **changes, "scales": self.scales})
 
     def original(self, models: Array) -> Array:
         """Return models [J, P] in the units of the data as given."""

@@ -147,7 +147,8 @@ def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | 
     if not known or not problem.regularizer.convex or len(model) > (LARGEST_MATRIX if exact else LARGEST_DIFFERENCED):
         return None, None
     matrix = hessian(problem, model)
-    assert matrix is not None
+    if matrix is None:
+        return None, None
     moving = (model != 0) | ~problem.layout.regularized
     estimate = _condition(matrix[np.ix_(moving, moving)])
     bound = _condition(matrix) if exact else None

@@ -247,8 +247,9 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
     tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
+    certified = job.certified or run.algo.one_shot
     return judge(
-        simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, job.certified
+        simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, certified
     )
 
 
