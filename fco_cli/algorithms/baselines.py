@@ -151,7 +151,7 @@ class Optimum(Pooled):
     """
 
     name: str = "optimum"
-    tolerance: float = 1e-10  # on the KKT residual, relative to the gradient at the start
+    tolerance: float = 1e-10  # on the KKT residual, relative to the gradient at the start; ten times that on the gap
     max_iterations: int = 100_000
     one_shot = True
     uses = frozenset(("weighting", "dtype"))
@@ -202,12 +202,12 @@ class Optimum(Pooled):
             following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             query = w + (momentum - 1) / following * (w - previous)
             previous, momentum = w, following
-        reached = f"KKT residual {residual:.2e}, needed {enough:.2e}"
+        after = f"after {self.max_iterations} iterations"
+        reached = f"KKT residual {residual:.2e} {after}, needed {enough:.2e}"
         if residual <= enough:
-            reached = "relative gap too large, as on features of uneven scales (standardize them)"
+            reached = f"relative gap too large {after}, as on features of uneven scales; standardize them"
         raise NoCertificate(
-            f"algo: optimum did not reach its certificate after {self.max_iterations} iterations: {reached} "
-            "(raise algo.max_iterations or algo.tolerance)"
+            f"algo: optimum did not reach its certificate: {reached} (raise algo.max_iterations or algo.tolerance)"
         )
 
 
