@@ -87,6 +87,12 @@ def path_lines(result: dict[str, Any]) -> list[str]:
         lines.append("the last model of the path is the best: a smaller path.ratio goes on from there")
     if result["not_converged"]:
         lines.append(f"{result['not_converged']} models have not converged (path.csv): raise hparams.most_rounds")
+    for name, one in result["chosen"].items():
+        if not one.get("converged", True):  # records of older versions do not say
+            lines.append(
+                f"{name}: the refit has not converged to hparams.tolerance (KKT {one['kkt']:.1e} after {one['rounds']} "
+                "rounds): raise hparams.most_rounds"
+            )
     if stability := result["stability"]:
         names = result["features"] or [f"feature {i}" for i in range(len(stability["frequency"]))]
         stable = ", ".join(names[i] for i in stability["stable"]) or "none"

@@ -8,7 +8,7 @@ client's.
 from __future__ import annotations
 
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -87,7 +87,8 @@ class FederatedLinear(BaseEstimator):
             local_epochs=LOCAL_EPOCHS, weighting=self.weighting, tolerance=given.tol, most_rounds=given.max_rounds,
         )  # fmt: skip
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.random_state is not None else 0
-        psi, mirror, algo = self._regularizer(), Euclidean(), known[self.algo]()  # type: ignore[call-arg]
+        psi, mirror = task.units.regularizer(self._regularizer()), Euclidean()
+        algo = known[self.algo]()  # type: ignore[call-arg]
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
@@ -109,21 +110,25 @@ class FederatedLinear(BaseEstimator):
             raise UserError("sample_weight: must be above 0 for some row")
         names = getattr(self, "feature_names_in_", None)
         features = None if names is None else tuple(str(name) for name in names)
-        return task_of(x, y, groups, weights, loss, outputs, self._shape(x.shape[1]), features)
+        shape, psi = self._shape(x.shape[1]), self._regularizer()
+        return task_of(x, y, groups, weights, loss, outputs, shape, features, psi, self.weighting)
 
     def _solve(self, task: InMemory) -> Solved:
         """Until it has converged, or says that it has not."""
         run = self._run(task)
-        return self._checked(solve(run, task.made, [run.regularizer], self.tol))
+        return self._checked(task, solve(run, task.made, [run.regularizer], self.tol))
 
-    def _checked(self, solved: Solved) -> Solved:
-        if solved.residuals[0] > self.tol:
+    def _checked(self, task: InMemory, solved: Solved) -> Solved:
+        """Return the solution in the units of the data; warn if it has not converged."""
+        if not solved.converged[0]:
+            residual = solved.residuals[0]
+            why = f"KKT residual {residual:.1e}, above tol; raise max_rounds or tol"
+            if residual <= self.tol:
+                why = "the objective may be far from its minimum; scale features and labels, or raise max_rounds"
             warnings.warn(
-                f"not converged after {solved.rounds[0]} rounds: KKT residual {solved.residuals[0]:.1e}, above tol; "
-                "raise max_rounds or tol",
-                ConvergenceWarning, stacklevel=4,
+                f"not converged after {solved.rounds[0]} rounds: {why}", ConvergenceWarning, stacklevel=4
             )  # fmt: skip
-        return solved
+        return replace(solved, models=task.units.original(solved.models))
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self)

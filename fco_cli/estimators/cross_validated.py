@@ -63,14 +63,14 @@ class CrossValidated(FederatedLinear):
             found = select(self._run(task), settings, lambda: None, deal)
         except UserError as problem:
             raise UserError(reduce(lambda text, names: text.replace(*names), IN_PYTHON, str(problem))) from problem
-        weights = found.path.models[:, : found.problem.layout.slices["bias"].start]
+        weights = task.units.original(found.path.models)[:, : found.problem.layout.slices["bias"].start]
         coefs = weights if found.problem.model.widths[-1] == 1 else weights.reshape(
             len(weights), found.problem.model.widths[-1], -1
         )  # fmt: skip
-        self.path_ = Path(found.values, coefs, found.curve.mean, found.curve.error)
-        self.strength_ = float(found.values[found.chosen[self.choice]])
-        place = found.refitted_place(self.choice)
-        return self._checked(Solved(*(values[place : place + 1] for values in found.refitted.as_arrays().values())))
+        unit, loss_unit = task.units.label_scale, task.units.label_scale**2
+        self.path_ = Path(unit * found.values, coefs, loss_unit * found.curve.mean, loss_unit * found.curve.error)
+        self.strength_ = float(self.path_.strengths[found.chosen[self.choice]])
+        return self._checked(task, found.refitted.take([found.refitted_place(self.choice)]))
 
     @staticmethod
     def _given(pairs: Any, task: InMemory) -> tuple[Deal, int]:

@@ -261,9 +261,14 @@ class Problem:
         return residuals
 
     @cached_property
+    def at_start(self) -> Evaluation:
+        """F and its gradient at w_0, the model's own start."""
+        return self.risk(self.model.initial()[None])
+
+    @cached_property
     def gradient_at_start(self) -> float:
-        """|grad F(w_0)|, at the model's own start."""
-        return float(np.linalg.norm(self.risk(self.model.initial()[None]).gradient))
+        """|grad F(w_0)|."""
+        return float(np.linalg.norm(self.at_start.gradient))
 
     def kkt_scale(self, numbers: Numbers) -> Array:
         """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start.

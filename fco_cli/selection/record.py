@@ -27,12 +27,15 @@ from fco_cli.csv_writer import as_csv
 from fco_cli.files import write_atomically
 from fco_cli.problem.compile_time import Stopwatch
 from fco_cli.problem.layout import Array
+from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
 from fco_cli.selection.select import Part, Selecting, Selection, few_threads
+from fco_cli.selection.solve import Solved
 from fco_cli.simulation.clients import again_after_losses
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import LARGEST_CHECKPOINT, Record, check_writer, writer_stamp
 from fco_cli.simulation.stop import Stop
+from fco_cli.sweeps.runner import code_of
 from fco_cli.tasks.metrics import rank
 from fco_cli.typed_files import BadRecord, Missing, read_npz
 
@@ -59,7 +62,7 @@ def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
 
     def keep(name: str, make: Callable[[], Part]) -> Part:
         stop.check()
-        return _part(run.folder / f"part_{name}.npz", run.run_id, make)
+        return _part(run.folder / f"part_{name}.npz", code_of(run), make)
 
     with record.lock(wait=True):  # a second command waits, then finds the result
         if run.force:
@@ -121,34 +124,40 @@ def _write(run: Run, made: Selection, seconds: float) -> dict[str, Any]:
 
 def path_table(made: Selection) -> dict[str, Array]:
     """A line for every value."""
-    models, layout = made.path.models, made.problem.layout
-    table = {
+    return {
         made.dial: made.values,
         "cv_loss": made.curve.mean,
         "cv_error": made.curve.error,
-        "train_loss": made.problem.risk(models, gradient=False).value,
-        "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
-        "rounds": made.path.rounds,
-        "kkt": made.path.residuals,
+        **_solution_columns(made.problem, made.path),
     }
-    blocks = [block for block in layout.blocks if block.regularized]
-    if made.problem.regularizer.name.startswith("nuclear"):
-        matrices = layout.view(models, blocks[0].name)
-        table["rank"] = rank(matrices, ZERO * max(1e-300, float(np.abs(matrices).max())))
-    return table
+
+
+def _solution_columns(problem: Problem, solved: Solved) -> dict[str, Array]:
+    """Return the columns that depend on the models alone."""
+    models, layout = solved.models, problem.layout
+    columns = {
+        "train_loss": problem.risk(models, gradient=False).value,
+        "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
+        "rounds": solved.rounds,
+        "kkt": solved.residuals,
+        "converged": solved.converged,
+    }
+    if problem.regularizer.name.startswith("nuclear"):
+        matrices = layout.view(models, next(block.name for block in layout.blocks if block.regularized))
+        columns["rank"] = rank(matrices, ZERO * max(1e-300, float(np.abs(matrices).max())))
+    return columns
 
 
 def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
     assert run.path is not None
     solved = [made.path, *(fold.solved for fold in made.folds)]
-    chosen = {}
+    chosen, refitted = {}, _solution_columns(made.problem, made.refitted)
     for name, place in made.chosen.items():
-        refitted = made.refitted_place(name)
+        again = made.refitted_place(name)
         chosen[name] = {
             "place": place,
             **{column: values[place].item() for column, values in table.items()},
-            "rounds": int(made.refitted.rounds[refitted]),
-            "kkt": float(made.refitted.residuals[refitted]),
+            **{column: values[again].item() for column, values in refitted.items()},
             "test": made.tests.get(name),
         }
     return {
@@ -170,7 +179,8 @@ def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) 
         "chosen": chosen,
         "at_the_end": made.chosen["min"] == len(made.values) - 1,
         "rounds": sum(int(one.rounds.max()) for one in solved),  # a stack's rounds are those of its slowest job
-        "not_converged": sum(int((one.residuals > run.path.tolerance).sum()) for one in solved),
+        "not_converged": sum(int((~one.converged).sum()) for one in solved),
+        "refits_not_converged": int((~made.refitted.converged).sum()),
         "stability": None if made.stability is None else made.stability.as_json(),
         "seconds": round(seconds, 3),
         **software(),

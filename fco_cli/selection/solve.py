@@ -20,6 +20,7 @@ from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.selection.largest import null_model, turned
+from fco_cli.simulation.convergence import has_converged
 from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for, holder_of
@@ -35,9 +36,14 @@ class Solved:
     models: Array  # [J, P]
     rounds: Array  # [J]
     residuals: Array  # [J], KKT, relative
+    converged: Array  # [J]
 
     def as_arrays(self) -> dict[str, Array]:
-        return {"models": self.models, "rounds": self.rounds, "residuals": self.residuals}
+        return {name: getattr(self, name) for name in ("models", "rounds", "residuals", "converged")}
+
+    def take(self, places: list[int]) -> Solved:
+        """Return the solutions at some places."""
+        return Solved(**{name: values[places] for name, values in self.as_arrays().items()})
 
 
 def problem_on(run: Run, data: TaskData) -> Problem:
@@ -83,7 +89,7 @@ def solve(
         while simulation.advance(PATIENCE):
             on_round()
         jobs += block
-    return _solved(run, jobs, regularizers, problem)
+    return _solved(run, jobs, regularizers, problem, tolerance)
 
 
 def _last(jobs: list[Job], problem: Problem) -> Array:
@@ -94,15 +100,18 @@ def _last(jobs: list[Job], problem: Problem) -> Array:
     return jobs[-1].model
 
 
-def _solved(run: Run, jobs: list[Job], regularizers: list[Regularizer], problem: Problem) -> Solved:
+def _solved(run: Run, jobs: list[Job], regularizers: list[Regularizer], problem: Problem, tolerance: float) -> Solved:
     for job, psi in zip(jobs, regularizers, strict=True):
         if job.diverged is not None:
             what = " ".join(
                 f"{key} {value:.3g}" for key, value in asdict(psi).items() if isinstance(value, int | float)
             )
             raise UserError(f"{run.algo.name} diverged at {psi.name} {what}: take a smaller client_lr, or auto")
-    models = np.array([job.model for job in jobs], dtype=float)
-    residuals = np.array([job.history["kkt_residual"][-1] for job in jobs]) / problem.kkt_scale(
-        stack_numbers(regularizers)
-    )
-    return Solved(models, np.array([job.round for job in jobs]), residuals)
+    models, residuals = [job.model for job in jobs], [job.history["kkt_residual"][-1] for job in jobs]
+    converged = [
+        has_converged(problem, psi.numbers, tolerance, model, residual, job.certified)  # type: ignore[arg-type]
+        for job, psi, model, residual in zip(jobs, regularizers, models, residuals, strict=True)
+    ]
+    relative_residuals = np.array(residuals) / problem.kkt_scale(stack_numbers(regularizers))
+    rounds = np.array([job.round for job in jobs])
+    return Solved(np.array(models, dtype=float), rounds, relative_residuals, np.array(converged))

@@ -1,33 +1,54 @@
 """Has a run converged? What its record says at its end, and when `hparams.rounds=auto` is done.
 
-The KKT residual is 0 at a solution and nowhere else; relative to psi's strength (to the gradient at the start where psi
-has none) it says how far a run is from there (docs/method.md, "Metrics").
+Two tests: the KKT residual, relative to psi's strength or to the gradient at the start, costs nothing at an evaluated
+round; where it is small enough, the relative gap (problem/certificate.py) judges every feature in its own units
+(docs/method.md, "Metrics").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fco_cli.problem.certificate import LARGEST_DIFFERENCED, LARGEST_MATRIX, ROUNDING, hessian, is_certified
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import QuadraticRisk
 
-ROUNDING = 16  # units of the last digit of a gradient: no residual falls further
-LARGEST_CURVATURE, LARGEST_HESSIAN = 2048, 256  # parameters: of a matrix that is there, and of one to be measured
-STEP = 1e-4  # by which gradients are differenced, relative to the weights' length
+UNEVEN = (
+    "the KKT residual is small, but the objective may still be far from its minimum, as on features of uneven scales; "
+    "standardize them (task.standardize=true), or take more rounds"
+)
 
 
 def residual_enough(problem: Problem, numbers: Numbers, tolerance: float) -> Array:
     """The KKT residual at which each job has converged: [J]."""
     rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * problem.gradient_at_start
     return np.maximum(tolerance * problem.kkt_scale(numbers), rounding)
+
+
+def is_due(residuals: Sequence[float], enough: float) -> bool:
+    """Return whether the gap is to be computed after the last of the residuals of a run.
+
+    The first, second, fourth, ... time that a residual is small enough: a gap costs more than a round.
+    """
+    times = sum(residual <= enough for residual in residuals)
+    return residuals[-1] <= enough and times & (times - 1) == 0
+
+
+def has_converged(
+    problem: Problem, numbers: Numbers, tolerance: float, model: Array, residual: float, certified: bool
+) -> bool:
+    """Return whether one job, numbers [1] and model [P], has converged; its gap is computed unless it is certified."""
+    if residual > residual_enough(problem, numbers, tolerance)[0]:
+        return False
+    return certified or is_certified(problem, numbers, model, tolerance) is not False
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,7 @@ class Verdict:
     distance: float | None = None  # of the model to the solution: an estimate
     bound: float | None = None  # on it
     advice: str = ""
+    relative_gap: bool | None = None  # whether it is small enough; None: not known
 
     @property
     def line(self) -> str:
@@ -51,7 +73,8 @@ class Verdict:
             most = "" if self.bound is None else f"; at most {self.bound:.0e}"
             known = self.distance is not None
             said = f": the pooled solution to {self.distance:.0e} (an estimate{most})" if known else ""
-            return f"converged{said}; {where}"
+            alone = ", which alone was judged: the gap is unknown" if self.relative_gap is None else ""
+            return f"converged{said}; {where}{alone}"
         return f"not converged: {self.advice}; {where}"
 
     def as_json(self) -> dict[str, Any]:
@@ -65,8 +88,12 @@ def judge(
     model: Array,
     history: Mapping[str, list[float]],
     faster: str | None,
+    certified: bool = False,
 ) -> Verdict:
-    """The verdict on one job, numbers [1] and model [P]; `faster` is a setting that would hasten it, if any."""
+    """Judge one job, numbers [1] and model [P]; `faster` is a setting that would hasten it, if any.
+
+    `certified` says that its relative gap is known to be small enough.
+    """
     residuals, rounds = np.array(history["kkt_residual"]), np.array(history["round"])
     enough, scale = float(residual_enough(problem, numbers, tolerance)[0]), float(problem.kkt_scale(numbers)[0])
     strength = "strength" in (numbers.dtype.names or ()) and numbers["strength"][0] == scale
@@ -76,8 +103,11 @@ def judge(
     if isinstance(problem.data, Elsewhere) and not problem.data.exact:
         return replace(verdict, converged=False, advice="by evaluations with noise it cannot be judged")
     if verdict.converged:
+        gap = certified or is_certified(problem, numbers, model, tolerance)
+        if gap is False:
+            return replace(verdict, converged=False, relative_gap=gap, advice=UNEVEN)
         distance, bound = _distance(problem, model, float(residuals[-1]))
-        return replace(verdict, distance=distance, bound=bound)
+        return replace(verdict, distance=distance, bound=bound, relative_gap=gap)
     more = _more_rounds(rounds, residuals, enough)
     if more is None:
         advice = "the residual no longer falls; a smaller hparams.client_lr, or an exact method (docs/methods.md)"
@@ -114,9 +144,11 @@ def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | 
     """
     exact = isinstance(problem.risk, QuadraticRisk)
     known = exact or (problem.model.convex and problem.dtype == np.float64)
-    if not known or not problem.regularizer.convex or len(model) > (LARGEST_CURVATURE if exact else LARGEST_HESSIAN):
+    if not known or not problem.regularizer.convex or len(model) > (LARGEST_MATRIX if exact else LARGEST_DIFFERENCED):
         return None, None
-    matrix = 2 * problem.risk.matrix if isinstance(problem.risk, QuadraticRisk) else hessian(problem, model)
+    matrix = hessian(problem, model)
+    if matrix is None:
+        return None, None
     moving = (model != 0) | ~problem.layout.regularized
     estimate = _condition(matrix[np.ix_(moving, moving)])
     bound = _condition(matrix) if exact else None
@@ -128,11 +160,3 @@ def _condition(matrix: Array) -> float | None:
     curvatures = np.linalg.eigvalsh(matrix)
     positive = curvatures[0] > 1e-12 * curvatures[-1]
     return float((1 + curvatures[-1]) / curvatures[0]) if positive else None
-
-
-def hessian(problem: Problem, model: Array) -> Array:
-    """Of F at a model [P], by differences of gradients: [P, P]. Clients would send gradients only."""
-    steps = STEP * max(1.0, float(np.linalg.norm(model))) * np.eye(len(model))
-    rise = problem.risk(model + steps).gradient - problem.risk(model - steps).gradient
-    rise /= 2 * steps[0, 0]
-    return (rise + rise.T) / 2

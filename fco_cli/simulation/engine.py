@@ -17,11 +17,12 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Cohort, State, Varying
 from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
+from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, Here
-from fco_cli.simulation.convergence import residual_enough
+from fco_cli.simulation.convergence import is_due, residual_enough
 from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
 from fco_cli.simulation.history import History
 from fco_cli.simulation.hparams import Hparams
@@ -53,6 +54,7 @@ class Job:
     seconds: float = 0.0  # of work so far, over all sessions
     diverged: int | None = None  # the round whose state was not finite
     model: Array | None = None  # the output, set when the job ends
+    certified: bool = False  # its relative gap is small enough (problem/certificate.py)
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
     path: Snapshots = field(default_factory=dict)  # its model at a few rounds, where asked for
     own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of personal models: metric -> clients, values
@@ -210,14 +212,24 @@ class Simulation:
             self._record(step, metrics | self._spent(step))
         self._count(step)
         if metrics and self.running and self.setup.hparams.until_converged:
-            converged = metrics["kkt_residual"] <= self._enough()
+            converged = self._converged(step, metrics["kkt_residual"])
             self._leave(converged, step)
             stay[stay] = ~converged
         return stay
 
-    def _enough(self) -> Array:
-        """The KKT residual at which each running job has converged: [J]."""
-        return residual_enough(self.setup.problem, self.varying.psi, self.setup.hparams.tolerance)
+    def _converged(self, step: Step, residuals: Array) -> Array:
+        """Return which running jobs have converged: [J]."""
+        problem, psi, tolerance = self.setup.problem, self.varying.psi, self.setup.hparams.tolerance
+        enough, models = residual_enough(problem, psi, tolerance), self.algorithm.output(step.state)
+        converged = residuals <= enough
+        for j in np.flatnonzero(converged):
+            job = self.running[j]
+            if not is_due(job.history["kkt_residual"], enough[j]):
+                converged[j] = False
+            elif models.ndim == 2:
+                gap = is_certified(problem, psi[[j]], models[j], tolerance)
+                job.certified, converged[j] = gap is True, gap is not False
+        return converged
 
     def _leave(self, converged: Array, step: Step) -> None:
         """Jobs that have converged leave the stack, with their models."""

@@ -101,8 +101,9 @@ def record_of(run: Run) -> Record:
 
 
 def code_of(run: Run) -> str:
-    """Return the identity that a checkpoint must share with the run that continues from it."""
-    return run.run_id
+    """Return what a checkpoint must share with the run that continues from it: the code and what computes."""
+    versions = software()["versions"]
+    return f"{run.identity.code}, numpy {versions['numpy']}, numba {versions['numba']}"
 
 
 def _wait_for(record: Record, stop: Stop) -> None:
@@ -250,7 +251,10 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
     tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
-    return judge(simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster)
+    certified = job.certified or run.algo.one_shot
+    return judge(
+        simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, certified
+    )
 
 
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:

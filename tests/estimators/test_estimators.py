@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, LeaveOneGroupOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -215,3 +215,85 @@ def test_numbers_of_numpy_types_are_those_of_python(hospitals, number):
         expected = kind(tol=float(np.float32(1e-4)), max_rounds=500, random_state=1, **named, **plain)
         actual = kind(**few, **named, **given)
         np.testing.assert_array_equal(actual.fit(x, y, groups).coef_, expected.fit(x, y, groups).coef_)
+
+
+# Units of features and labels.
+
+UNITS = {
+    "concentrations": lambda x: x * 1e-9,
+    "tiny": lambda x: x * 1e-200,
+    "huge": lambda x: x * 1e9,
+    "mixed": lambda x: x * [1e-9, 1, 1e6, 1e-3, 1e3, 1],
+    "a timestamp": lambda x: np.column_stack([x[:, 0] * 1e3 + 1.6e9, x[:, 1:]]),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("units", list(UNITS))
+def test_units_of_features_do_not_matter(hospitals, units):
+    """Without a penalty: predictions in any units are those in plain ones, and coefficients are in the units given."""
+    x, y, groups = hospitals
+    scaled = UNITS[units](x)
+    mine = FederatedRegressor(weighting="examples").fit(scaled, y + 5, groups=groups)
+    right = LinearRegression().fit(x, y + 5)
+    np.testing.assert_allclose(mine.predict(scaled), right.predict(x), atol=1e-5)
+    if units != "a timestamp":
+        factors = UNITS[units](np.ones((1, 6)))[0]
+        np.testing.assert_allclose(mine.coef_ * factors, right.coef_, atol=1e-6)
+    labels = (y > 0.7 * x[:, 3]) ^ (x[:, 2] > 1)  # not separable
+    one, other = (FederatedClassifier(tol=1e-6).fit(features, labels, groups) for features in (scaled, x))
+    np.testing.assert_allclose(one.decision_function(scaled), other.decision_function(x), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_penalty_is_on_coefficients_in_the_units_given(hospitals, sparse):
+    """Standardizing is the solver's business: the objective is the one that scikit-learn has on the same X."""
+    x, y, groups = hospitals
+    x = x * [1e-2, 1, 1e2, 1, 1, 1] + (0 if sparse else np.array([0, 0, 1e3, 0, 0, 0]))
+    given = csr_matrix(x) if sparse else x
+    mine = FederatedLasso(0.02, weighting="examples", tol=1e-10).fit(given, y, groups=groups)
+    pooled = Lasso(alpha=0.01, tol=1e-14, max_iter=10**6).fit(x, y)
+    np.testing.assert_allclose(mine.coef_, pooled.coef_, atol=1e-7)
+    np.testing.assert_array_equal(mine.coef_ == 0, pooled.coef_ == 0)
+    net = FederatedElasticNet(0.02, 0.06, weighting="examples", tol=1e-10).fit(given, y, groups=groups)
+    pooled = ElasticNet(alpha=0.04, l1_ratio=0.25, tol=1e-14, max_iter=10**6).fit(x, y)
+    np.testing.assert_allclose(net.coef_, pooled.coef_, atol=1e-7)
+    ridge = FederatedRegressor("squared", "l2_squared", {"strength": 0.2}, weighting="examples", tol=1e-10)
+    ridge.fit(given, y, groups=groups)
+    both = np.column_stack([x, np.ones(len(y))])
+    penalty = np.diag([0.1] * 6 + [0])
+    right = np.linalg.solve(both.T @ both / len(y) + penalty, both.T @ y / len(y))
+    np.testing.assert_allclose([*ridge.coef_, ridge.intercept_], right, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", [1e-300, 1e-9, 1e9, 1e300])
+def test_units_of_labels_do_not_matter(hospitals, unit):
+    """A strength has the labels' unit, as the loss has its square."""
+    x, y, groups = hospitals
+    for strength in (0.0, 0.2):
+        plain = FederatedLasso(strength).fit(x, y + 5, groups=groups)
+        scaled = FederatedLasso(strength * unit).fit(x, (y + 5) * unit, groups=groups)
+        np.testing.assert_allclose(scaled.coef_ / unit, plain.coef_, atol=1e-7)
+        assert scaled.intercept_ / unit == pytest.approx(plain.intercept_, abs=1e-7)
+    paths = [FederatedLassoCV(n_strengths=4, cv=2).fit(x, y * one, groups=groups).path_ for one in (1, 2.0**-20)]
+    np.testing.assert_allclose(paths[1].strengths, paths[0].strengths * 2.0**-20)
+    np.testing.assert_allclose(paths[1].mean, paths[0].mean * 2.0**-40)
+
+
+def test_a_constant_feature_has_no_weight(hospitals):
+    x, y, groups = hospitals
+    x = np.column_stack([x, np.full(len(y), 1e9 / 3)])
+    mine = FederatedRegressor().fit(x, y, groups=groups)
+    assert mine.coef_[-1] == 0
+    assert abs(mine.intercept_) < 1
+
+
+@pytest.mark.parametrize("psi", ["l1_ball", "l2_ball"])
+def test_uneven_features_under_a_ball_are_not_said_to_have_converged(hospitals, psi):
+    """Its radius is in the units of all features together: these stay as they are."""
+    x, y, groups = hospitals
+    x = np.column_stack([x, 1.6e9 + 1e6 * np.random.default_rng(1).standard_normal(len(y))])
+    with pytest.warns(ConvergenceWarning, match="not converged after 50 rounds"):
+        FederatedRegressor("squared", psi, {"radius": 5.0}, max_rounds=50).fit(x, y + 5, groups=groups)

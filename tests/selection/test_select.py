@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fco_cli.commands.tables import path_lines
 from fco_cli.errors import Interrupted, UserError
 from fco_cli.problem.folds import Deal
+from fco_cli.selection import record
 from fco_cli.selection.record import recorded_selection
 from fco_cli.selection.select import select
 from fco_cli.selection.solve import problem_on
@@ -128,6 +130,31 @@ def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
     assert result["chosen"]["min"]["kkt"] <= run.hparams.tolerance
     assert recorded_selection(run, Stop()) == result
     assert len((run.folder / "path.csv").read_text().splitlines()) == 5
+
+
+def test_a_refit_has_its_own_verdict_and_its_own_weights(run_of, table, tmp_path):
+    """One that misses its tolerance is counted and said; the numbers beside it are those of the refitted model."""
+    words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
+    short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
+    long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
+    results = [recorded_selection(run, Stop()) for run in (short, long)]
+    assert [result["not_converged"] for result in results] == [0, 0]
+    assert results[0]["refits_not_converged"] == len({one["place"] for one in results[0]["chosen"].values()})
+    assert results[1]["refits_not_converged"] == 0
+    for result, run, converged in zip(results, (short, long), (False, True), strict=True):
+        said = [line for line in path_lines(result) if "the refit has not converged to hparams.tolerance" in line]
+        assert len(said) == (0 if converged else 2)
+        for name, one in result["chosen"].items():
+            assert one["converged"] == converged
+            with np.load(run.folder / name / "model.npz") as model:
+                assert one["nonzeros"] == np.count_nonzero(model["weights"])
+
+
+def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
+    run, made = selection()
+    emptied = replace(made, refitted=replace(made.refitted, models=0 * made.refitted.models))
+    assert record.path_table(emptied)["nonzeros"][made.chosen["min"]] > 0
+    assert record._result(run, emptied, record.path_table(emptied), 0.0)["chosen"]["min"]["nonzeros"] == 0
 
 
 def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path):

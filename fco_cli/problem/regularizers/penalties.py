@@ -11,6 +11,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.problem.compiled import copy, kernel
 from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 from fco_cli.problem.regularizers.features import by_feature
 
@@ -139,6 +140,9 @@ class ElasticNet(Weighted):
         super().__post_init__()
         non_negative("l2_strength", self.l2_strength)
 
+    def curvature(self, numbers: Numbers, each: Array) -> Array:
+        return numbers["l2_strength"][0] * each
+
     @staticmethod
     @kernel
     def value(w, psi, block):
@@ -163,6 +167,9 @@ class L2Squared(Weighted):
     """psi(w) = (strength / 2) * sum_i factor_i w_i^2."""
 
     name: str = "l2_squared"
+
+    def curvature(self, numbers: Numbers, each: Array) -> Array:
+        return numbers["strength"][0] * each
 
     @staticmethod
     @kernel
