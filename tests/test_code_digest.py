@@ -9,8 +9,7 @@ import textwrap
 
 import pytest
 
-from fco_cli import code_digest
-from fco_cli.code_digest import content_of, definition_of, digest_of, reachable
+from fco_cli.code_digest import cache, content_of, definition_of, digest_of, follow, modules, reachable
 from fco_cli.errors import UserError
 
 HELPER = '''
@@ -80,9 +79,9 @@ def digest(folder, **edits):
 
 
 def forget():
-    for cached in (code_digest._module, code_digest.digest_of, code_digest._is_foreign):
+    for cached in (modules.parsed_module, follow.digest_of, modules.is_foreign):
         cached.cache_clear()
-    code_digest._parsed_modules.known = None
+    cache.parsed_modules.known = None
 
 
 @pytest.mark.parametrize(

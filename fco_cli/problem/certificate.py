@@ -20,12 +20,7 @@ from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models import Linear
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
-from fco_cli.problem.regularizers.groups import GroupLasso, L2Norm
-from fco_cli.problem.regularizers.nuclear import Nuclear
-from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.penalties import L1, ElasticNet, Weighted
-from fco_cli.problem.regularizers.variation import FusedLasso
+from fco_cli.problem.regularizers.penalties import Weighted
 from fco_cli.problem.risk import QuadraticRisk, scores_of
 
 GAP = 10  # times the tolerance on KKT residuals: the tolerance on the relative gap
@@ -34,8 +29,6 @@ LARGEST_MATRIX, LARGEST_DIFFERENCED = 2048, 256  # parameters: of a Hessian from
 MATRIX_WORK = 10**10  # multiplications for a Hessian from rows
 STEP = 1e-4  # of scores, by which slopes and gradients are differenced
 DIFFERENCED_DIGITS = 1e-6  # smaller eigenvalues of a differenced Hessian, relative to its diagonal, are noise
-NORMS = (L1, ElasticNet, Nuclear, L2Norm, GroupLasso, FusedLasso)  # psi(u) >= strength |u|_2
-BALLS = (L1Ball, L2Ball, NuclearBall)  # |w|_2 <= radius
 
 
 def is_certified(problem: Problem, numbers: Numbers, model: Array, tolerance: float) -> bool | None:
@@ -95,9 +88,9 @@ def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack
     psi = problem.regularizer
     each = psi.each(problem.layout, problem.features)
     added, factors = psi.curvature(numbers, each), each if isinstance(psi, Weighted) else np.ones(len(each))
-    if isinstance(psi, NORMS):
+    if psi.dominates_two_norm:
         added = added + slack * (numbers["strength"][0] * factors / (2 * objective)) ** 2
-    if isinstance(psi, BALLS):
+    if psi.bounds_two_norm:
         added = added + slack / (2 * numbers["radius"][0]) ** 2
     return np.where(problem.layout.regularized, added, 0.0)
 

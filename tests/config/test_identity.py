@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_module
 from fco_cli import code_digest
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
+from fco_cli.code_digest import follow, modules
 from fco_cli.config import Run, register
 from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
 from fco_cli.errors import UserError
@@ -142,7 +143,7 @@ def executed(work):
     seen = set()
 
     def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(str(code_digest.PACKAGE)):
+        if event == "call" and frame.f_code.co_filename.startswith(str(modules.PACKAGE)):
             seen.add((frame.f_code.co_filename, frame.f_code.co_qualname.split(".")[0]))
 
     threading.setprofile(note)
@@ -152,12 +153,12 @@ def executed(work):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    base = code_digest.PACKAGE
+    base = modules.PACKAGE
     names = ((".".join(("fco_cli", *Path(file).relative_to(base).with_suffix("").parts)), name) for file, name in seen)
     return {(module.removesuffix(".__init__"), name) for module, name in names if not name.startswith("<")}
 
 
-EXEMPT = tuple(f"fco_cli.{name}" for name in (*code_digest.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
+EXEMPT = tuple(f"fco_cli.{name}" for name in (*follow.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
 
 
 def check_coverage(run):
@@ -280,13 +281,13 @@ def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypa
     logistic = ["task=custom", "task.loss=logistic", make.table]
     runs = {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
     before = {key: run.identity.run for key, run in runs.items()}
-    original = code_digest._read
+    original = modules._read
 
     def read(path):
-        return edited(original(path), name) if path == code_digest.PACKAGE / file else original(path)
+        return edited(original(path), name) if path == modules.PACKAGE / file else original(path)
 
-    monkeypatch.setattr(code_digest, "_read", read)
-    monkeypatch.setattr(code_digest, "_check_loaded", lambda *_: None)
+    monkeypatch.setattr(modules, "_read", read)
+    monkeypatch.setattr(modules, "_check_loaded", lambda *_: None)
     try:
         forget()
         after = {key: replace(run).identity.run for key, run in runs.items()}
@@ -309,5 +310,5 @@ def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
 
 def forget():
     """As a new process starts."""
-    code_digest._module.cache_clear()
-    code_digest.digest_of.cache_clear()
+    modules.parsed_module.cache_clear()
+    follow.digest_of.cache_clear()

@@ -99,7 +99,7 @@ def test_every_job_has_its_record_and_hydra_output(tmp_path, here):
 def test_a_folder_in_brackets_is_a_folder(tmp_path, here, name):
     """And no markup that the table at the end could stumble over."""
     done = here("-m", *TINY, "hparams.rounds=1", "hparams.client_lr=0.01", f"output_dir='{name}'", cwd=tmp_path)
-    assert f"next: fco-report {name} --claims" in done.out
+    assert f"next: fco-report {name}\n" in done.out
     assert f"{name}/lasso/feddualavg/" in done.out
 
 

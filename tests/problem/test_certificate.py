@@ -13,6 +13,7 @@ from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models import Linear, SparseLinear
 from fco_cli.problem.network import Network
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 
 ROWS = 40
@@ -139,3 +140,23 @@ def test_labels_that_underflow_are_not_judged():
     assert is_certified(tiny, tiny.regularizer.numbers, np.zeros(4), 1e-8) is False
     nothing = replace(problem, data=replace(problem.data, y=problem.data.y * 0))
     assert is_certified(nothing, nothing.regularizer.numbers, np.zeros(4), 1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.dominates_two_norm])
+def test_a_penalty_that_dominates_the_two_norm_does(make_problem, regularizer, name):
+    psi = regularizer(name, group_size=2)
+    problem = make_problem(psi, features=6, weights_shape=(2, 3) if name == "nuclear" else None)
+    w = np.random.default_rng(0).standard_normal((50, problem.layout.size)) * (np.random.default_rng(1).random(7) < 0.4)
+    values = problem.psi(w, np.repeat(psi.numbers, len(w)))
+    norms = np.linalg.norm(np.where(problem.layout.regularized, w, 0), axis=1)
+    assert (values >= psi.strength * norms * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.bounds_two_norm])
+def test_a_ball_that_bounds_the_two_norm_does(make_problem, regularizer, name):
+    psi = regularizer(name)
+    problem = make_problem(psi, features=6, weights_shape=(2, 3) if name == "nuclear_ball" else None)
+    z = 10 * np.random.default_rng(0).standard_normal((50, problem.layout.size))
+    inside = problem.prox(z, np.ones(50), np.repeat(psi.numbers, 50))
+    norms = np.linalg.norm(np.where(problem.layout.regularized, inside, 0), axis=1)
+    assert (norms <= psi.radius * (1 + 1e-9)).all()

@@ -80,7 +80,7 @@ def test_ones_own_result_comes_first_and_the_papers_claims_only_on_request(recor
     """Of a task that shares its name with an experiment."""
     own = records.add(experiment=None, task={"name": "digits"}, validation_auc=(0.5, 0.8, 0.9, 0.875))
     result = json.loads((own / "result.json").read_text())
-    ends = {"test": {"test_auc": 0.8125}, "convergence": {"converged": True}}
+    ends = {"test": {"test_auc": 0.8125}, "convergence": {"converged": True, "line": "converged"}}
     (own / "result.json").write_text(json.dumps(result | ends))
     _, out, _ = report()
     folder = records.root / "report"

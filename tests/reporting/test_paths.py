@@ -95,7 +95,7 @@ def test_a_report_of_paths_alone(tmp_path):
     assert "heart: the path of l1, 30 rows of 3 clients, 3 folds by rows of every client" in page
     assert "no p-values" in page
     summary, rest = page.split('<section id="summary">')[1].split("</section>", 1)
-    assert "<td>min</td><td>0.01931</td><td>0.4</td><td>0.05</td><td>3</td><td>0.8</td>" in summary
+    assert "<td>min</td><td>0.1</td><td>0.5</td><td>0.1</td><td>2</td><td>0.8</td>" in summary  # of the refit
     assert rest.index('<section id="path_heart">') < rest.index("<script")
     assert "<section" not in rest.split('<section id="path_heart_2">')[1]  # neither claims nor a table without runs
     assert not (tmp_path / "report" / "CLAIMS.md").exists()

@@ -214,7 +214,7 @@ def test_an_empty_folder_has_nothing(record):
 # A full disk.
 
 
-def full_disk(*_):
+def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -209,15 +209,14 @@ def test_wrong_grids_are_refused_by_name(change, words):
         replace(GRID, **change)
 
 
-def test_a_result_of_other_code_or_configuration_is_not_reused(tmp_path, monkeypatch):
-    grid = replace(GRID, rounds=[2], steps=[1], clients=[2], rates=[0.25], seeds=1)
+def test_a_result_of_other_code_or_configuration_is_not_reused(tmp_path, monkeypatch, findings):
     checks = []
-    monkeypatch.setattr("fco_cli.theory.run.check", lambda *given: checks.append(1) or check(*given))
-    first = check_theorems(grid, "a: 1", tmp_path, force=False)
-    assert check_theorems(grid, "a: 1", tmp_path, force=False) == first
+    monkeypatch.setattr("fco_cli.theory.run.check", lambda *given: checks.append(1) or findings)
+    first = check_theorems(GRID, "a: 1", tmp_path, force=False)
+    assert check_theorems(GRID, "a: 1", tmp_path, force=False) == first
     assert len(checks) == 1
-    check_theorems(grid, "a: 2", tmp_path, force=False)
+    check_theorems(GRID, "a: 2", tmp_path, force=False)
     assert len(checks) == 2
     monkeypatch.setattr("fco_cli.theory.run.digest_of", lambda roots: "edited")
-    check_theorems(grid, "a: 2", tmp_path, force=False)
+    check_theorems(GRID, "a: 2", tmp_path, force=False)
     assert len(checks) == 3

@@ -95,6 +95,7 @@ class L1Ball(Ball):
     """|w|_1 <= radius, each regularized block on its own."""
 
     name: str = "l1_ball"
+    bounds_two_norm = True
 
     @staticmethod
     @kernel
@@ -118,6 +119,7 @@ class L2Ball(Ball):
     """|w|_2 <= radius, each regularized block on its own."""
 
     name: str = "l2_ball"
+    bounds_two_norm = True
 
     @staticmethod
     @kernel

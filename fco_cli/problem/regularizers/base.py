@@ -46,6 +46,8 @@ class Regularizer:
     constraint: ClassVar[bool] = False
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False  # a sum over the weights, one by one: prox then acts on each by itself
+    dominates_two_norm: ClassVar[bool] = False  # psi(w) >= strength |w|_2, with factors: of the scaled w
+    bounds_two_norm: ClassVar[bool] = False  # |w|_2 <= radius where psi is finite
 
     @property
     def numbers(self) -> Numbers:

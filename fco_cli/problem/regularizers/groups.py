@@ -39,6 +39,7 @@ class L2Norm(Regularizer):
 
     strength: float
     name: str = "l2_norm"
+    dominates_two_norm = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)
@@ -90,6 +91,7 @@ class GroupLasso(Regularizer):
     group_size: int
     groups: Any = None
     name: str = "group_lasso"
+    dominates_two_norm = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)

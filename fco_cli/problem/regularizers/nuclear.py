@@ -37,6 +37,7 @@ class Nuclear(Regularizer):
 
     strength: float
     name: str = "nuclear"
+    dominates_two_norm = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)

@@ -21,6 +21,7 @@ class NuclearBall(Ball):
     """The singular values of W sum to at most radius."""
 
     name: str = "nuclear_ball"
+    bounds_two_norm = True
 
     check = Nuclear.check
 

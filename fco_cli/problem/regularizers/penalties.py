@@ -111,6 +111,7 @@ class L1(Weighted):
     """psi(w) = strength * sum_i factor_i |w_i|."""
 
     name: str = "l1"
+    dominates_two_norm = True
 
     @staticmethod
     @kernel
@@ -135,6 +136,7 @@ class ElasticNet(Weighted):
 
     l2_strength: float
     name: str = "elastic_net"
+    dominates_two_norm = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

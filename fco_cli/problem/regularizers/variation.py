@@ -103,6 +103,7 @@ class FusedLasso(Regularizer):
     strength: float
     variation_strength: float
     name: str = "fused_lasso"
+    dominates_two_norm = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)

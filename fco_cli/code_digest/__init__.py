@@ -1,0 +1,9 @@
+"""Digests of source code: of the definitions that a run executes, and of kernels.
+
+Comments, docstrings, layout and the annotations of functions are left out: they change no result.
+"""
+
+from fco_cli.code_digest.follow import Definition, definition_of, digest_of, reachable
+from fco_cli.code_digest.loaded import content_of
+
+__all__ = ["Definition", "content_of", "definition_of", "digest_of", "reachable"]

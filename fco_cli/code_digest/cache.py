@@ -1,0 +1,74 @@
+"""Parsed modules on disk, under the digest of their bytes. They depend on those bytes and on the parser only."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import msgspec
+
+from fco_cli.code_digest import parse as parser
+from fco_cli.code_digest.parse import Module, parse, sha256
+from fco_cli.errors import UserError
+from fco_cli.files import cache_folder, write_atomically
+from fco_cli.private_folder import why_unsafe
+
+log = logging.getLogger(__name__)
+
+MOST_CACHED = 4000  # modules
+SHA256_BYTES = 32
+
+
+def _parser_source() -> bytes:
+    return Path(parser.__file__).read_bytes()
+
+
+class ParsedModules:
+    """Parsed modules by the digest of their bytes, in memory and in a file."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Module] | None = None
+        self.has_new = False
+
+    @property
+    def path(self) -> Path:
+        return cache_folder("code") / "digests"
+
+    def get(self, source: bytes, package: str) -> Module:
+        if self.known is None:
+            self.known = self._read()
+        key = sha256(package.encode() + b"\0" + source)
+        if key not in self.known:
+            self.known[key] = parse(source, package)
+            self.has_new = True
+        return self.known[key]
+
+    def _read(self) -> dict[str, Module]:
+        try:
+            if why_unsafe(self.path.parent):
+                return {}
+            content = self.path.read_bytes()
+            checksum, body = content[:SHA256_BYTES], content[SHA256_BYTES:]
+            if hashlib.sha256(_parser_source() + body).digest() != checksum:
+                return {}
+            return msgspec.msgpack.decode(body, type=dict[str, Module])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def save(self) -> None:
+        """Write what was parsed in this process; a folder that cannot be written costs time only."""
+        if not self.has_new or self.known is None:
+            return
+        self.has_new = False
+        body = msgspec.msgpack.encode(dict(list(self.known.items())[-MOST_CACHED:]))
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not why_unsafe(self.path.parent):
+                checksum = hashlib.sha256(_parser_source() + body).digest()
+                write_atomically(self.path, checksum + body, flush=False)
+        except (OSError, UserError) as problem:
+            log.debug("%s", problem)
+
+
+parsed_modules = ParsedModules()

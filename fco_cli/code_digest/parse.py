@@ -1,0 +1,148 @@
+"""Modules parsed into top-level definitions, each with a digest of its syntax tree and the names that it refers to."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from typing import Any
+
+import msgspec
+
+
+class Parsed(msgspec.Struct, array_like=True):
+    """One definition: a digest of its syntax tree and the references in it."""
+
+    digest: str
+    references: list[str]  # "name", "name.attribute", or "module:attribute" for an import inside of the definition
+
+
+class Module(msgspec.Struct, array_like=True):
+    """The top level of one module."""
+
+    imports: dict[str, str]  # name -> "module:" or "module:attribute"
+    definitions: dict[str, Parsed]
+
+
+class _Normalizer(ast.NodeTransformer):
+    """Removes docstrings and the annotations of functions; collects references."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.references: set[str] = set()
+        self.in_function = False
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        node.returns = None
+        arguments = node.args
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            argument.annotation = None
+        for argument in (arguments.vararg, arguments.kwarg):
+            if argument is not None:
+                argument.annotation = None
+        outer, self.in_function = self.in_function, True
+        self._visit_body(node)
+        self.in_function = outer
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        outer, self.in_function = self.in_function, False
+        self._visit_body(node)
+        self.in_function = outer
+        return node
+
+    def _visit_body(self, node: Any) -> None:
+        if ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Keep the annotation of a class's field, which is part of its schema, but follow no reference in it."""
+        annotation = node.annotation
+        node.annotation = ast.Constant(None)
+        self.generic_visit(node)
+        if not self.in_function:
+            node.annotation = annotation
+        return node
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if isinstance(node.ctx, ast.Load):
+            self.references.add(node.id)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        if isinstance(node.value, ast.Name):
+            self.references.add(f"{node.value.id}.{node.attr}")
+            return node
+        return self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        self.references |= {f"{alias.name}:" for alias in node.names}
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        self.references |= {f"{_imported_module(node, self.package)}:{alias.name}" for alias in node.names}
+        return node
+
+
+def _imported_module(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    base = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _dump(node: Any) -> str:
+    """Write a syntax tree in a form that is the same in every version of Python."""
+    if isinstance(node, ast.AST):
+        parts = [
+            f"{name}={_dump(value)}"
+            for name in node._fields
+            if name not in ("ctx", "kind", "type_comment")
+            and (value := getattr(node, name, None)) is not None
+            and value != []
+        ]
+        return f"{type(node).__name__}({','.join(parts)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_dump, node))}]"
+    return repr(node)
+
+
+def parse(source: bytes, package: str) -> Module:
+    imports: dict[str, str] = {}
+    bodies: dict[str, list[ast.stmt]] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                imports[alias.asname or top] = f"{alias.name if alias.asname else top}:"
+        elif isinstance(node, ast.ImportFrom):
+            imports |= {a.asname or a.name: f"{_imported_module(node, package)}:{a.name}" for a in node.names}
+        elif _is_for_types(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            continue
+        else:
+            for name in _bound_names(node) or ["*"]:
+                bodies.setdefault(name, []).append(node)
+    definitions = {}
+    for name, nodes in bodies.items():
+        normalizer = _Normalizer(package)
+        text = _dump([normalizer.visit(node) for node in nodes])
+        references = normalizer.references - {name}
+        definitions[name] = Parsed(sha256(text.encode()), sorted(references))
+    return Module(imports, definitions)
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def _bound_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    stores = (sub for sub in ast.walk(node) if isinstance(sub, ast.Name) and isinstance(sub.ctx, ast.Store))
+    return [store.id for store in stores] if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else []
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
