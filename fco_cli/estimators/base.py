@@ -108,6 +108,8 @@ class FederatedLinear(BaseEstimator):
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         if weights is not None and not weights.any():
             raise UserError("sample_weight: must be above 0 for some row")
+        if weights is not None and loss.classification and len(np.unique(y[weights > 0])) < 2:
+            raise UserError("sample_weight: must be above 0 for rows of at least two classes")
         names = getattr(self, "feature_names_in_", None)
         features = None if names is None else tuple(str(name) for name in names)
         shape, psi = self._shape(x.shape[1]), self._regularizer()

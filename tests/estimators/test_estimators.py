@@ -172,6 +172,7 @@ def test_pipelines_and_searches(hospitals):
         (lambda x, y: FederatedLasso().fit(x, y, groups=[1, 2]), "inconsistent numbers of samples"),
         (lambda x, y: FederatedLasso().fit(x, y, sample_weight=np.zeros(len(y))), "[Ss]ample.weight"),
         (lambda x, y: FederatedLogisticRegression().fit(x, np.ones(len(y))), "one class"),
+        (lambda x, y: FederatedLogisticRegression().fit(x, y > 0, sample_weight=y > 0), "at least two classes"),
         (lambda x, y: FederatedLogisticRegressionCV(cv=1).fit(x, y > 0), "^cv: got 1, must be"),
         (lambda x, y: FederatedLassoCV(cv=200).fit(x, y), "cv: got 200 folds, must be at most n_samples=120"),
         (lambda x, y: FederatedLassoCV(cv=[([0], [1])]).fit(x, y), "cv: must be a whole number, or pairs"),
