@@ -18,7 +18,7 @@ from benchmarks.measure import Timing, engine_rounds, interleaved
 from fco_cli.config import Run, register
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Logistic
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.sweeps.problems import problem_of

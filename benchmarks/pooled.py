@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.cases import composed
 from fco_cli.algorithms import Varying
 from fco_cli.algorithms.baselines import Optimum
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.sweeps.problems import problem_of

@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.cases import BARE
 from benchmarks.measure import engine_rounds, milliseconds
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.models import Linear, SparseLinear
+from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import all_regularizers
 

@@ -38,10 +38,10 @@ def run_point(point: Point) -> tuple[float, float]:
 
     from benchmarks.cases import BARE
     from benchmarks.measure import engine_rounds
-    from fco_cli.problem.compiled import set_threads
+    from fco_cli.kernels.compiled import set_threads
     from fco_cli.problem.data import ClientData
     from fco_cli.problem.losses import Squared
-    from fco_cli.problem.models import Linear
+    from fco_cli.problem.models.linear import Linear
     from fco_cli.problem.problem import Problem
     from fco_cli.problem.regularizers import all_regularizers
 

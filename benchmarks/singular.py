@@ -8,10 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.problem.compiled import kernel, specialize
-from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.regularizers.nuclear import Nuclear
-from fco_cli.problem.regularizers.singular import (
+from fco_cli.kernels.compiled import kernel, specialize
+from fco_cli.kernels.singular import (
     all_orthogonal,
     gram,
     lengths,
@@ -20,8 +18,10 @@ from fco_cli.problem.regularizers.singular import (
     tridiagonal,
     write_product,
 )
-from fco_cli.problem.regularizers.tiles import TILE, add_product, empty_tiles, wide
-from fco_cli.problem.regularizers.tridiagonal import eigenvectors
+from fco_cli.kernels.tiles import TILE, add_product, empty_tiles, wide
+from fco_cli.kernels.tridiagonal import eigenvectors
+from fco_cli.problem.regularizers import OneBlock
+from fco_cli.problem.regularizers.nuclear import Nuclear
 
 SIDE, COUNT, SHARE = 32, 500, 0.05  # matrices, and the threshold as a share of the largest singular value
 STAGES = (

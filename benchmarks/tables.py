@@ -20,10 +20,10 @@ from sklearn.linear_model import Lasso, LogisticRegression
 from benchmarks.cases import REAL_DATA, composed
 from fco_cli.config import Run
 from fco_cli.estimators import FederatedLasso
+from fco_cli.path.select import select
+from fco_cli.path.solve import problem_on, solve_path
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.selection.select import select
-from fco_cli.selection.solve import problem_on, solve_path
 
 TASKS = {
     "heart": ("heart_disease", [0.05]),

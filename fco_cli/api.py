@@ -168,7 +168,7 @@ def _swept(
     from rich.console import Console
 
     from fco_cli.config import Run
-    from fco_cli.selection.record import recorded_selection
+    from fco_cli.path.record import recorded_selection
     from fco_cli.simulation.stop import Stop
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.screen import SweepProgress

@@ -12,8 +12,8 @@ import pytest
 
 import fco_cli
 from fco_cli.csv_writer import as_csv
+from fco_cli.path.record import _as_csv
 from fco_cli.reporting import text
-from fco_cli.selection.record import _as_csv
 
 PACKAGE = Path(fco_cli.__file__).parent
 

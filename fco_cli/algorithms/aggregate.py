@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.algorithms.fixed_point import as_numbers, rounded
-from fco_cli.problem.compiled import is_finite, kernel, specialize
+from fco_cli.kernels.compiled import is_finite, kernel, specialize
 from fco_cli.problem.layout import Array
 
 prange = range  # Numba's parallel range in the compiled kernel

@@ -12,8 +12,8 @@ from fco_cli.algorithms.primitives import descend, to_dual, to_primal
 from fco_cli.algorithms.protocol import Algorithm
 from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Round, State
 from fco_cli.errors import NoCertificate, UserError, require
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.certificate import is_certified
-from fco_cli.problem.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import Batches, steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem

@@ -17,7 +17,7 @@ from fco_cli.algorithms.feddualavg import FedDualAvg
 from fco_cli.algorithms.primitives import assign, descend, free_primal, step_along, subtract, to_primal
 from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror

@@ -16,7 +16,7 @@ from fco_cli.algorithms.control_variates import Zhj
 from fco_cli.algorithms.primitives import descend, to_dual, to_primal
 from fco_cli.algorithms.rounds import Cohort, Costs
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 

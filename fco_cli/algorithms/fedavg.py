@@ -16,7 +16,7 @@ from fco_cli.algorithms.primitives import assign, descend, psi_subgradient, step
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror

@@ -18,7 +18,7 @@ from fco_cli.algorithms.primitives import descend
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Cohort, Costs, State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.data import whole
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror

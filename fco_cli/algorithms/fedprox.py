@@ -9,7 +9,7 @@ import numpy as np
 from fco_cli.algorithms.fedmid import FedMidOsp
 from fco_cli.algorithms.primitives import assign, descend, subtract, to_dual, to_primal
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 

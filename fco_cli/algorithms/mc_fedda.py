@@ -15,7 +15,7 @@ from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.fedda import CFedDa
 from fco_cli.algorithms.rounds import State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, copy, kernel
+from fco_cli.kernels.compiled import Kernel, copy, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer

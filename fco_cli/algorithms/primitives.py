@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fco_cli.problem.compiled import kernel
-from fco_cli.problem.near import rows_on_lines
+from fco_cli.kernels.aligned import rows_on_lines
+from fco_cli.kernels.compiled import kernel
 
 
 def descend(state, query, batches, k, rate):

@@ -24,12 +24,12 @@ from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Pace, Room, Rooms, 
 from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
 from fco_cli.algorithms.visit import nothing_more, visit
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, specialize
+from fco_cli.kernels.compiled import Kernel, specialize
+from fco_cli.kernels.named import named, pick
 from fco_cli.problem.data import ClientData, part_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.mirror_maps import Mirror
-from fco_cli.problem.named import named, pick
 from fco_cli.problem.numbers import Numbers, record, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer

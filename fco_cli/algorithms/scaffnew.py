@@ -14,7 +14,7 @@ from fco_cli.algorithms.primitives import add, assign, descend, subtract
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Cohort, Pace, State
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror

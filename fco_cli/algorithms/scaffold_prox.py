@@ -18,7 +18,7 @@ from fco_cli.algorithms.primitives import (
     zeros_on_lines,
 )
 from fco_cli.algorithms.rounds import State
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import assign_difference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import Batches, steps_of
 
 prange = range  # Numba's parallel range in the compiled kernel

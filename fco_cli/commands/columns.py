@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fco_cli.federated_data.source import Columns
+    from fco_cli.data.source import Columns
 
 
 def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -31,7 +31,7 @@ def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def columns_of(options: argparse.Namespace) -> Columns:
-    from fco_cli.federated_data.source import Columns
+    from fco_cli.data.source import Columns
 
     lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
     names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()

@@ -14,8 +14,8 @@ from fco_cli.errors import UserError, require
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fco_cli.federated_data import FederatedData
-    from fco_cli.federated_data.profile import Profile
+    from fco_cli.data import FederatedData
+    from fco_cli.data.profile import Profile
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -63,7 +63,7 @@ def _source(command: argparse.ArgumentParser) -> None:
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
-    from fco_cli.federated_data import read
+    from fco_cli.data import read
 
     return read(options.source, columns_of(options), options.min_samples)
 
@@ -71,10 +71,10 @@ def _read(options: argparse.Namespace) -> FederatedData:
 def _list(options: argparse.Namespace) -> None:
     from rich.table import Table
 
-    from fco_cli.federated_data.download import ARCHIVES
-    from fco_cli.federated_data.format import shown
-    from fco_cli.federated_data.published import PUBLICATIONS
-    from fco_cli.federated_data.source import understood
+    from fco_cli.data.download import ARCHIVES
+    from fco_cli.data.format import shown
+    from fco_cli.data.published import PUBLICATIONS
+    from fco_cli.data.source import understood
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
     table.add_row("synthetic", "task=lasso, nuclear", "made when needed")
@@ -97,8 +97,8 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from fco_cli.federated_data import save
-    from fco_cli.federated_data.format import shown
+    from fco_cli.data import save
+    from fco_cli.data.format import shown
 
     if options.target.suffix != ".npz" or not str(options.target).isprintable():
         raise UserError(f"{shown(options.target)}: the file to write must have a printable name that ends in .npz")
@@ -109,7 +109,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    from fco_cli.federated_data.format import check_labels, check_labels_differ
+    from fco_cli.data.format import check_labels, check_labels_differ
 
     data = _read(options)
     check_labels_differ(data)
@@ -125,9 +125,9 @@ def _check(options: argparse.Namespace) -> None:
 def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
-    from fco_cli.federated_data.describe import Description
-    from fco_cli.federated_data.profile import of_data, of_tables, profile_csv
-    from fco_cli.federated_data.readers import read_raw
+    from fco_cli.data.describe import Description
+    from fco_cli.data.profile import of_data, of_tables, profile_csv
+    from fco_cli.data.readers import read_raw
     from fco_cli.files import write_atomically
 
     if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
@@ -153,8 +153,8 @@ def _of_columns(profile: Profile) -> Table:
     """A row for every column; what is missing, at each client where these are few."""
     from rich.table import Table
 
-    from fco_cli.federated_data.format import shown
-    from fco_cli.federated_data.profile import FEW_CLIENTS, MOST_COLUMNS, overall
+    from fco_cli.data.format import shown
+    from fco_cli.data.profile import FEW_CLIENTS, MOST_COLUMNS, overall
 
     few = list(profile) if len(profile) <= FEW_CLIENTS else []
     headings = [f"at {shown(client, 20)}" for client in few] or ["least and most at a client"]

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation import enrol
+    from fco_cli.federation.flare import enrol
 
     founded = home / "founded.json"
     if not founded.exists():
@@ -47,7 +47,7 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation import enrol
+    from fco_cli.federation.flare import enrol
 
     if not (home / "founded.json").exists():
         raise UserError(f"{home}: there is no certificate authority yet: fco-federate serve HOST:PORT makes one")
@@ -59,7 +59,7 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation.flare_link import state_of
+    from fco_cli.federation.flare.link import state_of
 
     sites, jobs = state_of(home)
     say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
@@ -68,7 +68,7 @@ def status(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def request(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation import enrol
+    from fco_cli.federation.flare import enrol
 
     right = enrol.NAME.fullmatch(arguments.name) is not None
     require(right, "the name", arguments.name, "of small letters, digits and -, the first a letter")
@@ -78,7 +78,7 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation import enrol
+    from fco_cli.federation.flare import enrol
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")

@@ -50,7 +50,7 @@ def predictions(record: Path, table: Path) -> str:
     import numpy as np
 
     from fco_cli.csv_writer import as_csv
-    from fco_cli.federated_data.fitted import FittedModel
+    from fco_cli.data.fitted import FittedModel
 
     model = FittedModel.read(record)
     columns = model.columns(model.scores(model.rows(table)))

@@ -164,7 +164,7 @@ def _path(config: DictConfig) -> float:
     """experiment=path: many models, and two that are chosen."""
     from fco_cli.commands.tables import path_lines, path_table
     from fco_cli.config import Run
-    from fco_cli.selection.record import recorded_selection
+    from fco_cli.path.record import recorded_selection
     from fco_cli.simulation.stop import Stop
 
     if config.dry_run:

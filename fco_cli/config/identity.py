@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 RATES = ("client_lr", "server_lr")  # they may vary along the job axis
 ENDING = frozenset(("tolerance", "most_rounds"))  # when rounds=auto ends
 EXECUTION = ("fco_cli.sweeps.runner", "execute")
-PATH_EXECUTION = ("fco_cli.selection.record", "recorded_selection")
+PATH_EXECUTION = ("fco_cli.path.record", "recorded_selection")
 # No number of a result depends on these: the configuration enters by its values.
-WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "problem.kernel_cache")
+WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "kernels.cache")
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from fco_cli.config import Run
 from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, task_of
 from fco_cli.federation.settings import InThisProcess
+from fco_cli.path.solve import Solved, solve
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, all_losses
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.selection.solve import Solved, solve
 from fco_cli.simulation.hparams import ALL, AUTO, Hparams
 
 LOCAL_EPOCHS = 5  # of methods that take local steps, with all rows of a client in a batch

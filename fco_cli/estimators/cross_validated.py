@@ -20,13 +20,13 @@ from fco_cli.errors import UserError
 from fco_cli.estimators.base import Classification, FederatedLinear, Regression
 from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
+from fco_cli.path.select import select
+from fco_cli.path.solve import Solved
 from fco_cli.problem.folds import Deal, Given
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet
-from fco_cli.selection.select import select
-from fco_cli.selection.solve import Solved
 
 # What a command calls otherwise, in its messages.
 IN_PYTHON = [("path.folds", "cv"), ("path.strengths", "n_strengths"), ("path.ratio", "ratio"), ("path.by", "by")]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
+from fco_cli.data.sparse import as_sparse_rows
 from fco_cli.estimators.scaling import Units, standardized
-from fco_cli.federated_data.sparse import as_sparse_rows
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.models import Linear, SparseLinear
+from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.tasks.base import Task

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.losses import Squared

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fco_cli.federated_data.moments import Moments
+from fco_cli.data.moments import Moments
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
-from fco_cli.problem.survival import Cox, count_pairs
+from fco_cli.problem.losses.survival import Cox, count_pairs
 
 BINS = 512  # of the scores' histogram, equal steps of the predicted probability
 

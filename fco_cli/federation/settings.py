@@ -18,7 +18,7 @@ from fco_cli.tasks import Task
 from fco_cli.tasks.custom import Custom
 
 if TYPE_CHECKING:
-    from fco_cli.federation.sites import Sites
+    from fco_cli.federation.coordinator.sites import Sites
 
 
 @dataclass(kw_only=True)
@@ -91,7 +91,7 @@ class Flare(Federation):
         return None if multiplier is None else EvaluationNoise(self.evaluation_norm, multiplier)
 
     def placed(self, task: Task, hparams: Hparams) -> Task:
-        from fco_cli.federation.task import CustomAtSites
+        from fco_cli.federation.coordinator.task import CustomAtSites
 
         require(isinstance(task, Custom), "task", task.name, "custom, whose data are the sites' own files")
         assert isinstance(task, Custom)
@@ -123,8 +123,8 @@ def _connection(
     bits: int | None,
     noise: EvaluationNoise | None,
 ) -> Sites:
-    from fco_cli.federation.flare_link import FlareLink
-    from fco_cli.federation.sites import Sites
+    from fco_cli.federation.coordinator.sites import Sites
+    from fco_cli.federation.flare.link import FlareLink
 
     place, ordered = home_of(None if home is None else Path(home)), list(names)
     link = functools.partial(FlareLink, place, ordered, patience)

@@ -17,7 +17,7 @@ from fco_cli.problem.data import Elsewhere, SparseRows
 from fco_cli.problem.descent import over_rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.penalties import Weighted

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.data import ClientData, rows_of
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.models import Model
-from fco_cli.problem.site_bias import bias_finder, with_site_bias
+from fco_cli.problem.losses.site_bias import bias_finder, with_site_bias
+from fco_cli.problem.models.linear import Model
 
 # These names are bound by `specialize` to a model, a loss and the kind of the data.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import OneBlock

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, copy, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, copy, kernel, specialize
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.regularizers import Regularizer

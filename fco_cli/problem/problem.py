@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import Kernel, specialize
+from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.descent import descent, dual_descent
 from fco_cli.problem.layout import Array, Layout
@@ -31,7 +31,7 @@ from fco_cli.problem.mirror import (
     to_primal,
 )
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
-from fco_cli.problem.models import Model
+from fco_cli.problem.models.linear import Model
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of

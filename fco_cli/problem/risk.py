@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.problem.compiled import Kernel, kernel, kernel_in_order, specialize
+from fco_cli.kernels.aligned import PANEL, in_panels, where_they_are
+from fco_cli.kernels.compiled import Kernel, kernel, kernel_in_order, specialize
+from fco_cli.kernels.products import add_to_columns
 from fco_cli.problem.data import ClientData, Elsewhere
 from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_row, over_rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.models import Linear, Model
-from fco_cli.problem.near import PANEL, in_panels, where_they_are
-from fco_cli.problem.products import add_to_columns
-from fco_cli.problem.site_bias import bias_finder, client_biases
+from fco_cli.problem.losses.site_bias import bias_finder, client_biases
+from fco_cli.problem.models.linear import Linear, Model
 
 prange = range  # Numba's parallel range in the compiled kernel
 

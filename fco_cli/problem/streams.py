@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
 TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS = range(12)

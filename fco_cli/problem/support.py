@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
 

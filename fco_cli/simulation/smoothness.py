@@ -12,7 +12,7 @@ from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
 from fco_cli.problem.data import Batches, Elsewhere, SparseRows
 from fco_cli.problem.layout import Array
-from fco_cli.problem.models import Model, SparseLinear
+from fco_cli.problem.models.linear import Model, SparseLinear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 

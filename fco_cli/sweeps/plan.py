@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from fco_cli.config import Run
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.simulation.engine import Job, Simulation
 from fco_cli.sweeps.backends import Options, cores
 from fco_cli.sweeps.problems import problem_of, setup_of, varying_of

@@ -10,8 +10,8 @@ import numpy as np
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.federation.clients import at_work
-from fco_cli.federation.elsewhere import SiteRows
+from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.elsewhere import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.simulation.clients import Clients, Here

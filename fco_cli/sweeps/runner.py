@@ -19,8 +19,8 @@ from fco_cli.algorithms.protocol import Federated
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.config.identity import check_code
-from fco_cli.problem.compile_time import Stopwatch
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compile_time import Stopwatch
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import again_after_losses

@@ -18,7 +18,7 @@ from typing import Any
 
 from fco_cli.simulation.stop import SIGNALS
 
-LOADED = ["fco_cli.sweeps.processes", "fco_cli.problem.lanes"]  # the latter with Numba
+LOADED = ["fco_cli.sweeps.processes", "fco_cli.kernels.vector"]  # the latter with Numba
 _method = "spawn"
 _copies: list[BaseProcess] = []
 

@@ -12,7 +12,7 @@ from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 
 STARTS = ("zeros", "glorot")

@@ -14,7 +14,7 @@ from fco_cli.files import write_atomically
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density

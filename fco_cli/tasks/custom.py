@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fco_cli.data.format import FederatedData
+from fco_cli.data.partition import Partition
+from fco_cli.data.preparation import prepared
+from fco_cli.data.readers import fingerprint, read
+from fco_cli.data.source import Columns
+from fco_cli.data.sparse import is_sparse
 from fco_cli.errors import require
-from fco_cli.federated_data.format import FederatedData
-from fco_cli.federated_data.partition import Partition
-from fco_cli.federated_data.preparation import prepared
-from fco_cli.federated_data.readers import fingerprint, read
-from fco_cli.federated_data.source import Columns
-from fco_cli.federated_data.sparse import is_sparse
 from fco_cli.tasks.tabular import Tabular
 
 

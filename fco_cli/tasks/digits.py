@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fco_cli.data.partition import by_labels
 from fco_cli.errors import require
-from fco_cli.federated_data.partition import by_labels
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.streams import VALIDATION, generator

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fco_cli.data.download import ARCHIVES, fetch
+from fco_cli.data.format import FederatedData, check_complete, check_labels
+from fco_cli.data.readers import fingerprint, read
 from fco_cli.errors import UserError, require
-from fco_cli.federated_data.download import ARCHIVES, fetch
-from fco_cli.federated_data.format import FederatedData, check_complete, check_labels
-from fco_cli.federated_data.readers import fingerprint, read
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.problem import TaskData

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from fco_cli.data.private_cache import private, private_cache
+from fco_cli.data.source import check_file, understood
 from fco_cli.errors import UserError, one_line
-from fco_cli.federated_data.private_cache import private, private_cache
-from fco_cli.federated_data.source import check_file, understood
 from fco_cli.files import one_at_a_time
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData

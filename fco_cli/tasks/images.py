@@ -8,8 +8,8 @@ from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Softmax
-from fco_cli.problem.models import Linear, Model
-from fco_cli.problem.network import Network
+from fco_cli.problem.models.linear import Linear, Model
+from fco_cli.problem.models.network import Network
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density

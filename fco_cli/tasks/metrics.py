@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fco_cli.kernels.singular import singular_values
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.regularizers.singular import singular_values
 from fco_cli.problem.support import compared
 
 

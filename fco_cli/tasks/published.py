@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fco_cli.data.format import FederatedData
+from fco_cli.data.published import PUBLICATIONS, Publication
+from fco_cli.data.source import Columns
 from fco_cli.errors import require
-from fco_cli.federated_data.format import FederatedData
-from fco_cli.federated_data.published import PUBLICATIONS, Publication
-from fco_cli.federated_data.source import Columns
 from fco_cli.tasks.tabular import Tabular
 
 

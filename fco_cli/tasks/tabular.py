@@ -12,19 +12,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fco_cli.data.export import LinearModel
+from fco_cli.data.format import FederatedData, check_labels, listed
+from fco_cli.data.preparation import Preparation, Recipe, prepared
+from fco_cli.data.source import Columns
+from fco_cli.data.sparse import is_sparse
+from fco_cli.data.splits import Holdout, Parts, split
 from fco_cli.errors import require
-from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.format import FederatedData, check_labels, listed
-from fco_cli.federated_data.preparation import Preparation, Recipe, prepared
-from fco_cli.federated_data.source import Columns
-from fco_cli.federated_data.sparse import is_sparse
-from fco_cli.federated_data.splits import Holdout, Parts, split
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
-from fco_cli.problem.models import Linear, SparseLinear
+from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density

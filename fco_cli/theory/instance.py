@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.kernels.aligned import in_place
+from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.near import in_place
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import LinfBall

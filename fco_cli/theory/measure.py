@@ -13,10 +13,10 @@ import numpy as np
 from fco_cli.algorithms import Cohort, Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.visit import local_steps, memory_of, message_of
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.named import named, pick
 from fco_cli.problem.data import Batches
 from fco_cli.problem.layout import Array
-from fco_cli.problem.named import named, pick
 from fco_cli.problem.problem import Problem
 from fco_cli.theory.instance import Instance
 

@@ -13,7 +13,7 @@ import numpy as np
 from fco_cli.algorithms import all_algorithms
 from fco_cli.code_digest import digest_of
 from fco_cli.files import write_atomically
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.results import TheoryResult, listed_files
 from fco_cli.simulation.record import Record
 from fco_cli.theory.figure import draw

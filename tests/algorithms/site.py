@@ -15,7 +15,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.streams import batches_of, message_keys

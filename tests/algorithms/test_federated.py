@@ -10,10 +10,10 @@ import pytest
 from fco_cli.algorithms import Cohort
 from fco_cli.algorithms.aggregate import Counted, aggregate, of_sum, summed
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 
 SIX = ["fedavg", "fedavg_subgrad", "fedmid", "fedmid_osp", "feddualavg", "feddualavg_osp"]  # of the paper

@@ -7,7 +7,7 @@ import pytest
 
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Logistic
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.hparams import Hparams

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.data import main
-from fco_cli.federated_data import FederatedData, read, save
-from fco_cli.federated_data.describe import Description
-from fco_cli.federated_data.source import Columns
+from fco_cli.data import FederatedData, read, save
+from fco_cli.data.describe import Description
+from fco_cli.data.source import Columns
 
 ADVICE = "a column holds numbers or categories: name the word as missing, or the column as categorical"
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"

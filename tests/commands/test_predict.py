@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.predict import main, predictions
+from fco_cli.data.export import LinearModel
+from fco_cli.data.fitted import FittedModel
+from fco_cli.data.preparation import Recipe, prepared
+from fco_cli.data.readers import read
 from fco_cli.errors import UserError
-from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.fitted import FittedModel
-from fco_cli.federated_data.preparation import Recipe, prepared
-from fco_cli.federated_data.readers import read
 
 TABLE = "client,age,color,y\na,1,red,no\na,2,blue,yes\nb,3,red,no\nb,?,blue,yes\nb,5,green,yes\n"
 

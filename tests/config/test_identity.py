@@ -21,9 +21,9 @@ from fco_cli.code_digest import follow, modules
 from fco_cli.config import Run, register
 from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
 from fco_cli.errors import UserError
+from fco_cli.path.record import recorded_selection
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.selection.record import recorded_selection
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.runner import execute
 
@@ -72,7 +72,7 @@ def test_what_changes_what(identity, override, changed):
 
 
 def test_noise_on_evaluations_makes_another_run_and_sites_alone_do_not(identity, monkeypatch):
-    from fco_cli.federation.task import CustomAtSites
+    from fco_cli.federation.coordinator.task import CustomAtSites
 
     monkeypatch.setattr(CustomAtSites, "contents", lambda task: {"path": "the rows"})
     where = ["task=custom", "task.loss=logistic", "task.standardize=false", "task.fill=refuse", "federation=flare"]
@@ -246,17 +246,17 @@ def test_the_identity_covers_the_code_of_a_path(make):
 
 # One statement is added to a definition of each kind of module.
 EDITS = {
-    "loss": ("problem/losses.py", "Logistic", {"logistic", "path"}),
-    "another loss": ("problem/losses.py", "Poisson", set()),
-    "model": ("problem/models.py", "Linear", {"logistic", "path", "lasso"}),
+    "loss": ("problem/losses/classification.py", "Logistic", {"logistic", "path"}),
+    "another loss": ("problem/losses/regression.py", "Poisson", set()),
+    "model": ("problem/models/linear.py", "Linear", {"logistic", "path", "lasso"}),
     "aggregation": ("algorithms/aggregate.py", None, {"logistic", "path", "lasso"}),
     "local steps": ("problem/descent.py", None, {"logistic", "path", "lasso"}),
     "objective": ("problem/risk.py", None, {"logistic", "path", "lasso"}),
-    "preparation": ("federated_data/preparation.py", "Preparation", {"logistic", "path"}),
-    "decomposition": ("problem/regularizers/singular.py", None, {"path"}),
+    "preparation": ("data/preparation.py", "Preparation", {"logistic", "path"}),
+    "decomposition": ("kernels/singular.py", None, {"path"}),
     "engine": ("simulation/engine.py", "Simulation", {"logistic", "path", "lasso"}),
     "record": ("simulation/record.py", "_means_of_last_rounds", {"logistic", "path", "lasso"}),
-    "cross-validation": ("selection/select.py", None, {"path"}),
+    "cross-validation": ("path/select.py", None, {"path"}),
     "algorithm": ("algorithms/feddualavg.py", "FedDualAvg", {"logistic", "lasso"}),
     "another algorithm": ("algorithms/fedfw.py", "FedFW", set()),
     "report": ("reporting/tables.py", None, set()),

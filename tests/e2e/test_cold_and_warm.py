@@ -64,7 +64,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.primitives import assign, descend, subtract
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
 from my_helper import shrink
 
@@ -83,7 +83,7 @@ class Mine(FedAvg):
         shrink(w)
 """
 HELPER = """
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 
 @kernel
 def shrink(w):
@@ -115,15 +115,15 @@ run = replace(Run.of(config), algo=Mine())
 print(run.run_id, digest(run.folder), outcome.was_done)
 """
 EDITS = {  # file, text, other text: each changes the numbers
-    "loss": ("fco_cli/problem/losses.py", "small = np.exp(-abs(s))", "small = np.exp(-1.125 * abs(s))"),
+    "loss": ("fco_cli/problem/losses/classification.py", "small = np.exp(-abs(s))", "small = np.exp(-1.125 * abs(s))"),
     "model": (
-        "fco_cli/problem/models.py",
+        "fco_cli/problem/models/linear.py",
         "gradient[j, outputs * features + c] += slopes[j, c, i]",
         "gradient[j, outputs * features + c] += 1.125 * slopes[j, c, i]",
     ),
     "aggregation": ("fco_cli/algorithms/aggregate.py", "result[k] += factor *", "result[k] += 1.125 * factor *"),
     "preparation": (
-        "fco_cli/federated_data/moments.py",
+        "fco_cli/data/moments.py",
         "> 1e-12 * np.abs(self.mean), deviation, 1.0",
         "> 1e-12 * np.abs(self.mean), 2 * deviation, 1.0",
     ),

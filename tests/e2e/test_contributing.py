@@ -72,7 +72,7 @@ def test_a_new_regularizer_is_one_file_and_one_yaml(house):
     code = block_after("regularizers/cube.py", "python")
     imports = (
         "from __future__ import annotations\n\nfrom dataclasses import dataclass\n\n"
-        "from fco_cli.problem.compiled import kernel\nfrom fco_cli.problem.regularizers.base import Constraint\n\n\n"
+        "from fco_cli.kernels.compiled import kernel\nfrom fco_cli.problem.regularizers.base import Constraint\n\n\n"
     )
     (house / "fco_cli/problem/regularizers/cube.py").write_text(code if "import" in code else imports + code)
     (house / "fco_cli/conf/regularizer/cube.yaml").write_text(block_after("regularizer/cube.yaml", "yaml"))

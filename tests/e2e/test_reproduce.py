@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fco_cli.commands import reproduce as command
-from fco_cli.federated_data.published import PUBLICATIONS
+from fco_cli.data.published import PUBLICATIONS
 
 REPRODUCE = Path(sys.executable).with_name("fco-reproduce")
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federation.enrol import LEAD, kit_of
-from fco_cli.federation.flare_link import FlareLink
+from fco_cli.federation.flare.enrol import LEAD, kit_of
+from fco_cli.federation.flare.link import FlareLink
 from fco_cli.federation.message import Message
 from tests.federation.test_site import BILLION, SESSION, STATE, TRAIN, at_work
 

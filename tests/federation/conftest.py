@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.federated_data.source import Columns
+from fco_cli.data.source import Columns
+from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.masks import Badge
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.rows import SiteFile
-from fco_cli.federation.site import Site
-from fco_cli.federation.sites import Sites
+from fco_cli.federation.site.rows import SiteFile
+from fco_cli.federation.site.site import Site
 
 NAMES = ["east", "north", "south"]
 ROWS = (23, 31, 14)  # unequal, so that weights and partial batches matter

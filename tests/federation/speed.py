@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.commands.loopback import Loopback
-from fco_cli.federation.clients import at_work
+from fco_cli.federation.coordinator.clients import at_work
 from fco_cli.federation.settings import Flare, hang_up
-from fco_cli.problem.compiled import set_threads
+from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fco_cli.federation.audit import Audit, audited
+from fco_cli.federation.site.audit import Audit, audited
 
 
 def test_a_torn_line_costs_only_itself(tmp_path):

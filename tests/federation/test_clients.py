@@ -17,8 +17,8 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.quantize import Quantize
 from fco_cli.algorithms.transforms.topk import TopK
 from fco_cli.errors import UserError
-from fco_cli.federation.clients import at_work
-from fco_cli.federation.task import CustomAtSites
+from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
@@ -191,7 +191,7 @@ def test_transforms_are_the_simulation_s(both, transform):
 def test_a_stack_is_no_larger_than_a_message(both, monkeypatch):
     """Three sites, six parameters of eight bytes, and methods that send one vector or two."""
     rows = both("zhj")[1].problem.data
-    monkeypatch.setattr("fco_cli.federation.elsewhere.MOST_BYTES", 1000)
+    monkeypatch.setattr("fco_cli.federation.coordinator.elsewhere.MOST_BYTES", 1000)
     assert [rows.jobs_at_once(1, sent, 6) for sent in (1, 2)] == [6, 3]
     assert rows.jobs_at_once(broadcast=20, sent=1, size=6) == 1
     with pytest.raises(UserError, match=r"3 vectors of 100 parameters are 0.0 GB; a message can have 0.0 GB"):

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.loopback import Loopback
-from fco_cli.federation.audit import audited
+from fco_cli.federation.site.audit import audited
 from tests.federation.test_clients import NAMES
 
 pytest.importorskip("nvflare")

@@ -14,8 +14,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
-from fco_cli.federation.flare_guards import CONFIG, LONGEST_CONFIG, SIGNATURES, SiteGuard, is_ours
-from fco_cli.federation.flare_link import FlareLink
+from fco_cli.federation.flare.guards import CONFIG, LONGEST_CONFIG, SIGNATURES, SiteGuard, is_ours
+from fco_cli.federation.flare.link import FlareLink
 
 
 def message(origin: str, channel: str, topic: str) -> Message:

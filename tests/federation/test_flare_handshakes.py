@@ -7,7 +7,7 @@ import sys
 
 TALKS = """
 import os, sys
-from fco_cli.federation.flare_handshakes import MARK, note_failures
+from fco_cli.federation.flare.handshakes import MARK, note_failures
 
 note_failures(lambda reason: print(reason, flush=True))
 os.write(2, b"something else\\n")

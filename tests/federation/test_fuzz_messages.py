@@ -21,21 +21,21 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.config import Run
+from fco_cli.data.source import Columns
 from fco_cli.errors import UserError
-from fco_cli.federated_data.source import Columns
 from fco_cli.federation import settings
-from fco_cli.federation.audit import audited
-from fco_cli.federation.clients import at_work
+from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.sites import Sites
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.rows import SiteFile
 from fco_cli.federation.schema import ANSWERS
-from fco_cli.federation.site import Site
-from fco_cli.federation.sites import Sites
-from fco_cli.federation.task import CustomAtSites
+from fco_cli.federation.site.audit import audited
+from fco_cli.federation.site.rows import SiteFile
+from fco_cli.federation.site.site import Site
+from fco_cli.path.select import Selection, select
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.selection.select import Selection, select
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.hparams import Hparams

@@ -15,13 +15,13 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.fixed_point import as_numbers, rounded
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
-from fco_cli.federation.clients import at_work
+from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Keys, Question
 from fco_cli.federation.settings import Flare
-from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from tests.federation.test_clients import FEDERATED, NAMES, assert_same, run, task_of

@@ -11,12 +11,12 @@ import pytest
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
 from fco_cli.errors import UserError
-from fco_cli.federation.clients import at_work
+from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import BadMessage, Message, converted
 from fco_cli.federation.noise import EvaluationNoise, with_noise
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.settings import Flare
-from fco_cli.federation.task import CustomAtSites
 from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test

@@ -12,8 +12,8 @@ from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.selection.record import recorded_selection
-from fco_cli.selection.select import Selection, select
+from fco_cli.path.record import recorded_selection
+from fco_cli.path.select import Selection, select
 from fco_cli.simulation.stop import Stop
 from tests.federation.test_clients import NAMES
 

@@ -6,7 +6,7 @@ import pytest
 
 from fco_cli.federation.message import BadMessage, converted
 from fco_cli.federation.schema import ANSWERS, QUESTIONS, Description, SummaryHead, names_digest
-from fco_cli.federation.site import WITH_ARRAYS
+from fco_cli.federation.site.site import WITH_ARRAYS
 
 SUMMARY = {
     "client": "north", "rows": 3, "columns": ["age", "color"], "categories": {"color": {"red": 2}}, "count": [3, 0],

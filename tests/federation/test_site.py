@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.data.preparation import Recipe, agree
+from fco_cli.data.summary import Summary
 from fco_cli.errors import UserError
-from fco_cli.federated_data.preparation import Recipe, agree
-from fco_cli.federated_data.summary import Summary
-from fco_cli.federation.clients import AtSites
-from fco_cli.federation.clients import at_work as clients_at_work
+from fco_cli.federation.coordinator.clients import AtSites
+from fco_cli.federation.coordinator.clients import at_work as clients_at_work
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site import Site
-from fco_cli.federation.task import CustomAtSites
-from fco_cli.federation.telling import sent_task
+from fco_cli.federation.site.site import Site
+from fco_cli.federation.site.telling import sent_task
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.sampling import Sampler
@@ -413,7 +413,7 @@ class TestWhatASiteSends:
         assert all(np.isfinite(values).all() for values in made.state.values())
 
     def test_another_version(self, hospitals, make_sites, monkeypatch):
-        monkeypatch.setattr("fco_cli.federation.sites.code_digest", lambda: "0" * 16)
+        monkeypatch.setattr("fco_cli.federation.coordinator.sites.code_digest", lambda: "0" * 16)
         sites = make_sites(hospitals("logistic"))
         with pytest.raises(UserError, match=r"east: its fco-cli is .* all parties must install the same"):
             sites.described()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import Kernel, specialize
+from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, farthest, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean

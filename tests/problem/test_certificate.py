@@ -10,8 +10,8 @@ from fco_cli.problem import certificate
 from fco_cli.problem.certificate import hessian, is_certified
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.losses import all_losses
-from fco_cli.problem.models import Linear, SparseLinear
-from fco_cli.problem.network import Network
+from fco_cli.problem.models.linear import Linear, SparseLinear
+from fco_cli.problem.models.network import Network
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.penalties import NoRegularizer

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.models import SparseLinear
+from fco_cli.problem.models.linear import SparseLinear
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.risk import DataRisk
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fco_cli.kernels.products import CHUNK
 from fco_cli.problem.data import Batches, steps_of
 from fco_cli.problem.losses import all_losses
-from fco_cli.problem.products import CHUNK
 from fco_cli.problem.regularizers import all_regularizers
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialize
+from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror import Geometry, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
 from fco_cli.problem.regularizers.boxes import Simplex

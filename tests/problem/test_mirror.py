@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fco_cli.problem.compiled import specialize
+from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.data import Batches, SparseRows
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.models import SparseLinear
+from fco_cli.problem.models.linear import SparseLinear
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 

@@ -12,7 +12,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.mirror_maps import MIRRORS, Entropy, Euclidean, Mirror, PNorm
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball

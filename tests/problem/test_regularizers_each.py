@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.isotonic import isotonic_regression
 
 from fco_cli.errors import UserError
-from fco_cli.problem.compiled import specialize
+from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
+from fco_cli.kernels.singular import gram, rotated_eigenvectors, singular_pairs, tridiagonal
+from fco_cli.kernels.tiles import TILE, empty_tiles, wide
 from fco_cli.problem.regularizers import OneBlock
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.singular import gram, rotated_eigenvectors, singular_pairs, tridiagonal
-from fco_cli.problem.regularizers.tiles import TILE, empty_tiles, wide
 
 pytestmark = pytest.mark.machine_code
 

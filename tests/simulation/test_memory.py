@@ -239,7 +239,7 @@ import numpy as np
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Softmax
-from fco_cli.problem.network import Network
+from fco_cli.problem.models.network import Network
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation import engine

@@ -18,7 +18,7 @@ from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.errors import NoCertificate
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.models import Linear
+from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Job, Setup, Simulation

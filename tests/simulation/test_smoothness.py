@@ -9,8 +9,8 @@ from scipy.sparse import csr_array
 from fco_cli.errors import UserError
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.mirror_maps import Entropy
-from fco_cli.problem.models import SparseLinear
-from fco_cli.problem.network import Network
+from fco_cli.problem.models.linear import SparseLinear
+from fco_cli.problem.models.network import Network
 from fco_cli.problem.problem import TaskData
 from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean, estimate_smoothness
 

@@ -19,10 +19,10 @@ from scipy.special import huber
 from sklearn.linear_model import PoissonRegressor
 
 from fco_cli.commands.predict import predictions
+from fco_cli.data.export import LinearModel
+from fco_cli.data.preparation import Preparation
+from fco_cli.data.readers import read
 from fco_cli.errors import UserError
-from fco_cli.federated_data.export import LinearModel
-from fco_cli.federated_data.preparation import Preparation
-from fco_cli.federated_data.readers import read
 from fco_cli.problem.losses import all_losses
 from fco_cli.tasks.custom import Custom
 

@@ -12,9 +12,9 @@ import pytest
 from scipy.sparse import csr_array
 
 from fco_cli.commands.predict import predictions
+from fco_cli.data.readers import read
 from fco_cli.errors import UserError
-from fco_cli.federated_data.readers import read
-from fco_cli.problem.models import SparseLinear
+from fco_cli.problem.models.linear import SparseLinear
 
 
 @pytest.fixture

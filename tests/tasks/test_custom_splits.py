@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from fco_cli.data.readers import read
+from fco_cli.data.splits import Holdout, split
 from fco_cli.errors import UserError
-from fco_cli.federated_data.readers import read
-from fco_cli.federated_data.splits import Holdout, split
 
 
 def test_rows_of_every_client_are_held_out(build, data):

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.models import Linear
-from fco_cli.problem.network import Network
+from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.models.network import Network
 
 
 @pytest.fixture

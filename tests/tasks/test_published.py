@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from fco_cli.data.preparation import Preparation
+from fco_cli.data.published import PUBLICATIONS
+from fco_cli.data.readers import read_features
 from fco_cli.errors import UserError
-from fco_cli.federated_data.preparation import Preparation
-from fco_cli.federated_data.published import PUBLICATIONS
-from fco_cli.federated_data.readers import read_features
 
 FOLDERS = {"heart": "heart_disease", "crime": "communities_crime", "eicu": "eicu_demo"}
 HOSPITALS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.registry import members

@@ -12,7 +12,7 @@ import numpy as np
 
 from fco_cli.algorithms.transforms.base import Transform
 from fco_cli.errors import require
-from fco_cli.problem.compiled import is_finite, kernel
+from fco_cli.kernels.compiled import is_finite, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.streams import subkey, uniform

@@ -8,7 +8,7 @@ import numpy as np
 
 from fco_cli.algorithms.transforms.base import Transform
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale, two_norm
+from fco_cli.kernels.compiled import copy, kernel
+from fco_cli.kernels.norms import two_norm
+from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample

@@ -11,7 +11,6 @@ nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -19,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import Kernel, kernel
+from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.registry import members
@@ -108,34 +107,6 @@ class Ball(Constraint):
 
     def __post_init__(self) -> None:
         positive("radius", self.radius)
-
-
-@kernel
-def squared_length(w):
-    """In float64 whatever the precision of w, as is the sum below."""
-    total = 0.0
-    for i in range(w.shape[0]):
-        entry = np.float64(w[i])
-        total += entry * entry
-    return total
-
-
-@kernel
-def two_norm(w):
-    """|w|_2, relative to the largest entry where squares would overflow or vanish."""
-    squared = squared_length(w)
-    if 1e-280 < squared < math.inf:
-        return np.sqrt(squared)
-    top = 0.0
-    for i in range(w.shape[0]):
-        top = max(top, abs(w[i]))
-    if not 1e-300 <= top < math.inf:  # nothing, or not finite
-        return np.sqrt(squared)
-    total = 0.0
-    for i in range(w.shape[0]):
-        share = w[i] / top
-        total += share * share
-    return top * np.sqrt(total)
 
 
 @kernel

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fco_cli.errors import UserError, require
-from fco_cli.problem.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.regularizers.base import Ball, Constraint, positive
 
 FAR = 1e6  # times the total: the digits of such a threshold no longer suffice for the sum to be right

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import kernel
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negative
 from fco_cli.problem.regularizers.ordered import by_magnitude
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.files import pairs_from
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
+from fco_cli.kernels.norms import squared_length
 from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale, squared_length
+from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 from fco_cli.problem.regularizers.features import by_feature
 
 

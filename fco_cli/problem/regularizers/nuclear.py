@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import copy, kernel
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
-from fco_cli.problem.regularizers.singular import (
+from fco_cli.kernels.compiled import copy, kernel
+from fco_cli.kernels.singular import (
     NOTHING,
     ROUNDING,
     singular_pairs,
     singular_values,
     write_product,
 )
-from fco_cli.problem.regularizers.tiles import wide
+from fco_cli.kernels.tiles import wide
+from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 
 
 @kernel

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
+from fco_cli.kernels.singular import singular_pairs, write_product
+from fco_cli.kernels.tiles import wide
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear
-from fco_cli.problem.regularizers.singular import singular_pairs, write_product
-from fco_cli.problem.regularizers.tiles import wide
 
 SLACK = 1e-12  # beyond rounding: the radius is so small a share of the norm that the threshold's digits do not suffice
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negative
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.problem.compiled import copy, kernel
+from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, non_negative, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
 

@@ -13,8 +13,8 @@ from fco_cli.algorithms.transforms import NoTransform, all_transforms
 from fco_cli.algorithms.visit import nothing_more
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
+from fco_cli.kernels.named import named
 from fco_cli.problem.data import Batches, steps_of
-from fco_cli.problem.named import named
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.streams import message_keys
 

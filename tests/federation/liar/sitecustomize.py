@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from fco_cli.federation.message import Message
-from fco_cli.federation.site import Site
+from fco_cli.federation.site.site import Site
 
 honest = Site.answer
 

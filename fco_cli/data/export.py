@@ -1,0 +1,70 @@
+"""A fitted linear model for people and for other software: a table of its weights, plain arrays, plain JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.csv_writer import as_csv
+from fco_cli.data.preparation import Preparation
+from fco_cli.files import write_atomically
+from fco_cli.problem.layout import Array
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """What the numbers of a model mean."""
+
+    loss: str
+    classes: list[str] | None
+    preparation: Preparation | None  # none: sparse rows, which stay as they are
+    clients: list[str] = field(default_factory=list)  # who trained
+    features: Sequence[str] | None = None  # the names of sparse columns, where they have any
+
+    def write(
+        self, folder: Path, weights: Array, bias: Array, own: Array | None = None, shares: Array | None = None
+    ) -> None:
+        """Some files from the weights [C, D] and bias [C] for prepared features; with `own` biases of the clients [M] a
+        further one, and their mean by shares [M] for whoever is none of them.
+
+        model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature
+        linear_model.npz    coef [C, D] and intercept [C] for features in their own units; mean and scale
+        linear_model.json   the names
+        preparation.json    how a table becomes these features (data/preparation.py); not of sparse rows
+        site_intercepts.csv the clients' own intercepts, for features in their own units
+        """
+        preparation, names = self.preparation, self.features
+        mean, scale = np.zeros(weights.shape[1]), np.ones(weights.shape[1])
+        if preparation is not None:
+            names = preparation.features
+            mean, scale = np.array(preparation.mean or mean), np.array(preparation.scale or scale)
+        coef = weights / scale
+        intercept = bias - (coef * mean).sum(axis=1)
+        if own is not None and shares is not None:
+            rows = zip(self.clients, intercept[0] + own, strict=True)
+            write_atomically(folder / "site_intercepts.csv", as_csv(["client", "intercept"], rows, ".17g").encode())
+            intercept = intercept + shares @ own
+        write_atomically(folder / "model.csv", self._table(names, weights, coef))
+        arrays = io.BytesIO()
+        np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
+        write_atomically(folder / "linear_model.npz", arrays.getvalue())
+        plain = {"loss": self.loss, "features": names, "classes": self.classes, "sparse": preparation is None}
+        write_atomically(folder / "linear_model.json", (json.dumps(plain, indent=1) + "\n").encode())
+        if preparation is not None:
+            write_atomically(folder / "preparation.json", preparation.as_json().encode())
+
+    def _table(self, names: Sequence[str] | None, weights: Array, coef: Array) -> bytes:
+        one = len(weights) == 1
+        rows = []
+        flat = np.abs(weights).ravel()
+        for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
+            label, feature = np.unravel_index(place, weights.shape)
+            name = [] if one else [label if self.classes is None else self.classes[label]]
+            column = f"x{feature}" if names is None else names[feature]
+            rows.append([column, *name, weights[label, feature], coef[label, feature]])
+        return as_csv(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"], rows).encode()

@@ -1,0 +1,108 @@
+"""A fitted linear model read back from a record, to predict with: what `export.LinearModel` has written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from scipy.special import expit, softmax
+
+from fco_cli.data.preparation import Preparation
+from fco_cli.data.readers import read_features, read_stored
+from fco_cli.errors import UserError
+from fco_cli.problem.data import Rows
+from fco_cli.problem.layout import Array
+from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json
+
+LARGEST_FILE = 1 << 30  # bytes
+FILES = ("linear_model.json", "linear_model.npz")
+
+
+class LinearModelNames(msgspec.Struct):
+    """Schema of linear_model.json."""
+
+    loss: str
+    classes: list[str] | None
+    sparse: bool = False
+
+    def check_outputs(self, outputs: int) -> None:
+        """Raise BadRecord unless a model of this loss may have so many outputs."""
+        classes = {"softmax": outputs, "logistic": 2}.get(self.loss)
+        if outputs < 1 or (outputs > 1 and self.loss != "softmax"):
+            raise BadRecord(f"linear_model.npz: {outputs} outputs do not fit the {self.loss} loss")
+        if classes is not None and self.classes is not None and len(self.classes) != classes:
+            raise BadRecord(f"linear_model.json: {len(self.classes)} classes do not fit the model, which has {classes}")
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """For features in their own units, as the preparation encodes them; without one, for sparse rows as they are."""
+
+    loss: str
+    classes: list[str] | None
+    preparation: Preparation | None
+    coef: Array  # [C, D]
+    intercept: Array  # [C]
+
+    @classmethod
+    def read(cls, record: Path) -> FittedModel:
+        """Return the model of a record; raise UserError, which says what is wrong with the record, if there is none."""
+        _require_files(record)
+        try:
+            names = read_json(record / "linear_model.json", LinearModelNames, LARGEST_FILE)
+            arrays = read_arrays(record / "linear_model.npz", LARGEST_FILE)
+            preparation = None
+            if not names.sparse:
+                content = read_bounded(record / "preparation.json", LARGEST_FILE)
+                preparation = Preparation.of_json(content, str(record))
+            coef, intercept = arrays.get("coef"), arrays.get("intercept")
+            if coef is None or intercept is None:
+                raise BadRecord("linear_model.npz: needs the arrays coef and intercept")
+            features = coef.shape[-1:] if preparation is None else (len(preparation.features),)
+            if intercept.ndim != 1 or coef.shape != (len(intercept), *features):
+                raise BadRecord("linear_model.npz: coef and intercept do not fit each other or the features")
+            if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
+                raise BadRecord("linear_model.npz: coef and intercept must be finite")
+            names.check_outputs(len(intercept))
+        except BadRecord as problem:
+            raise UserError(f"{record}: {problem}") from problem
+        return cls(names.loss, names.classes, preparation, coef, intercept)
+
+    def rows(self, path: Path) -> Rows:
+        """Those of a new file, prepared as the model's were."""
+        if self.preparation is None:
+            return read_stored(path, self.coef.shape[1])
+        return self.preparation.encode(read_features(path, self.preparation.table))
+
+    def scores(self, x: Rows) -> Array:
+        """Return the scores of rows: [N, C]. Values beyond those of a float become infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x @ self.coef.T + self.intercept
+
+    def columns(self, scores: Array) -> dict[str, Array]:
+        """What there is to say of every row."""
+        if self.loss == "logistic":
+            positive = expit(scores[:, 0])
+            names = self._classes(2)
+            return {"prediction": np.array(names, object)[(positive > 0.5).astype(int)],
+                    f"probability of {names[1]}": positive.astype(object)}  # fmt: skip
+        if self.loss == "softmax":
+            names, shares = self._classes(scores.shape[1]), softmax(scores, axis=1)
+            found = {"prediction": np.array(names, object)[shares.argmax(axis=1)]}
+            return found | {f"probability of {name}": shares[:, c].astype(object) for c, name in enumerate(names)}
+        if self.loss == "cox":
+            return {"log hazard ratio": scores[:, 0].astype(object)}
+        return {"prediction": (np.exp(scores[:, 0]) if self.loss == "poisson" else scores[:, 0]).astype(object)}
+
+    def _classes(self, count: int) -> list[str]:
+        return [str(k) for k in range(count)] if self.classes is None else self.classes
+
+
+def _require_files(record: Path) -> None:
+    """Raise UserError unless the folder has the files of a linear model."""
+    if chosen := [str(record / one) for one in ("min", "1se") if (record / one / FILES[0]).is_file()]:
+        raise UserError(f"{record}: is a path, of which two models were chosen; take {' or '.join(chosen)}")
+    if missing := [name for name in FILES if not (record / name).exists()]:
+        raise UserError(f"{record}: has no {missing[0]}: it is no record of a linear model of a table")

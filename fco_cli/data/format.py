@@ -1,0 +1,380 @@
+"""The neutral format of clients' data: an .npz file with a row per sample.
+
+    x         [N, d]  numbers: the features
+    y         [N]     numbers: the labels (classes are 0, 1, 2, ...)
+    client    [N]     whose row it is: names or whole numbers
+    split     [N]     optional: train, val or test
+    weights   [N]     optional: how much a row counts, >= 0
+    features  [d]     optional: the features' names
+    classes   [C]     optional: the classes' names
+    categories, category_of  [K]  optional: the names of categories, and the feature (from 0) that each belongs to;
+                      x holds a category's place (from 0) among those of its feature
+
+NaN in x is a missing value (preparation.py says what becomes of it). In the place of x there may be sparse rows
+(sparse.py), which have no missing values and no categories.
+A folder with these arrays as x.npy, y.npy, ... is the same, read by memory map: x may be larger than the memory.
+Everything is read without pickle, an .npz file not before its size is known. Whatever is wrong is said in one line that
+names the file and, where there is one, the client and the row (counted from 0).
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from fco_cli.data.sparse import as_sparse_rows, is_sparse, row_of, stored, with_rows
+from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
+from fco_cli.memory_limit import require_memory
+from fco_cli.problem.data import ClientData, Rows
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
+
+NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
+BY_ROW, NAMES = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
+NOBODY = "all"  # the client of rows that have not been dealt to clients yet
+SPLITS = ("train", "val", "test")
+MAX_NAME = 1000  # characters; arrays of text give every name the room of the longest
+ROWS_AT_ONCE = 4096
+
+Arrays = dict[str, Array]  # by the names above, not yet checked
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows before any preparation: numbers, places of categories, NaN where nothing is known."""
+
+    source: str
+    x: Array  # [N, d]
+    names: list[str]
+    levels: dict[int, list[str]]  # the categories of those features that have some
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Rows of many clients, checked; `source` is the file that messages name."""
+
+    source: str
+    x: Rows  # [N, d], an array or sparse (csr_array)
+    y: Array
+    client: Array  # strings
+    split: Array | None = None
+    features: Array | None = None
+    classes: Array | None = None
+    weights: Array | None = None
+    categories: Array | None = None
+    category_of: Array | None = None
+
+    @cached_property
+    def clients(self) -> Array:
+        """The clients' names, sorted."""
+        return np.unique(self.client)
+
+    @property
+    def feature_names(self) -> list[str]:
+        return [f"x{k}" for k in range(self.x.shape[1])] if self.features is None else self.features.tolist()
+
+    @property
+    def raw(self) -> Features:
+        """What a preparation sees of it."""
+        return Features(self.source, self.x, self.feature_names, self.levels)
+
+    @cached_property
+    def levels(self) -> dict[int, list[str]]:
+        """The categories' names by feature."""
+        if self.categories is None or self.category_of is None:
+            return {}
+        return {int(k): self.categories[self.category_of == k].tolist() for k in np.unique(self.category_of)}
+
+    def by_client(self) -> Iterator[tuple[str, Features]]:
+        """Every client's own rows, sorted by the clients' names."""
+        order, x = np.argsort(self.client, kind="stable"), self.x
+        names, sizes = np.unique(self.client, return_counts=True)
+        in_order = bool((np.diff(order) > 0).all())
+        for name, low, high in zip(names.tolist(), np.cumsum(sizes) - sizes, np.cumsum(sizes), strict=True):
+            yield (
+                name,
+                Features(self.source, x[low:high] if in_order else x[order[low:high]], self.feature_names, self.levels),
+            )
+
+    def fail(self, row: int, problem: str) -> NoReturn:
+        """The one wording for a bad row."""
+        raise UserError(f"{self.source}: client {shown(self.client[row])!r}, row {row}: {problem}")
+
+    def take(self, rows: Array) -> FederatedData:
+        """Some of the rows, by mask or index; all of them stay where they are, be it on disk."""
+        if rows.dtype == bool and rows.all():
+            return self
+        by_row = {name: getattr(self, name)[rows] for name in ("x", *BY_ROW) if getattr(self, name) is not None}
+        return replace(self, **by_row)
+
+    def as_clients(self, dtype: str) -> ClientData:
+        """One client after another, sorted by name; rows keep their order."""
+        _, member, sizes = np.unique(self.client, return_inverse=True, return_counts=True)
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        x, y, weights = self.x, self.y, self.weights
+        if (np.diff(member) < 0).any():
+            order = np.argsort(member, kind="stable")
+            x, y, weights = x[order], y[order], None if weights is None else weights[order]
+        weights = None if weights is None else self._cast(weights, dtype)
+        rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
+        return ClientData(rows, self._cast(y, dtype), start, weights)
+
+    def owners(self, training: Array, held_out: Array) -> Array:
+        """Of two masks over the rows: which of the clients that train every client of the other rows is; -1 if none."""
+        names, apart = np.unique(self.client[training]), np.unique(self.client[held_out])
+        places = np.searchsorted(names, apart).clip(max=len(names) - 1)
+        return np.where(names[places] == apart, places, -1)
+
+    def model_clients(self, dtype: str) -> ClientData:
+        """Return the rows of the clients for a model; raise UserError if the square of a row overflows."""
+        made = self.as_clients(dtype)
+        values: Array = self.x.data if is_sparse(self.x) else self.x
+        largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+        limit = float(np.sqrt(np.finfo(dtype).max / max(1, self.x.shape[1])))
+        if largest > limit:
+            raise UserError(
+                f"{self.source}: a feature's value of size {largest:.3g} is too large: at most {limit:.2g} in {dtype}; "
+                "standardize the features, give the column another unit, or leave it out (drop)"
+            )
+        return made
+
+    def _cast(self, values: Array, dtype: str) -> Array:
+        """In the precision of a run, which must have room for them."""
+        with np.errstate(over="ignore"):
+            cast = np.ascontiguousarray(values, dtype)
+        if (
+            values.dtype.kind == "f"
+            and values.dtype.itemsize > cast.dtype.itemsize
+            and first_row(np.isinf, cast) is not None
+        ):
+            largest = f"{np.nanmax(np.abs(values)):.3g}"
+            raise UserError(f"{self.source}: values of up to {largest} are too large for {dtype} (hparams.dtype)")
+        return cast
+
+
+def save(data: FederatedData, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    optional = {name: getattr(data, name) for name in OPTIONAL if getattr(data, name) is not None}
+    buffer = io.BytesIO()
+    rows = stored(data.x) if is_sparse(data.x) else {"x": data.x}
+    np.savez_compressed(buffer, allow_pickle=False, **rows, y=data.y, client=data.client, **optional)
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: int = 2) -> FederatedData:
+    """Check everything that does not depend on the loss, without clients of fewer than `min_samples` rows."""
+    arrays = with_rows(source, arrays)
+    for name in NEEDED:
+        if name not in arrays:
+            raise UserError(f"{source}: array {name!r} is missing; needed are x, y and client")
+    for name in arrays:
+        if name not in NEEDED + OPTIONAL:
+            known = f"beside x, y and client there are {_list(OPTIONAL)}"
+            raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
+    x = arrays["x"]
+    _shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
+    for name in BY_ROW:
+        if name in arrays:
+            array = arrays[name]
+            _shape(source, name, array, array.shape == x.shape[:1], f"a value for each of the {x.shape[0]} rows of x")
+    for name in ("features", "classes", "categories", "category_of"):
+        if name in arrays:
+            _shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
+    if "features" in arrays and len(arrays["features"]) != x.shape[1]:
+        raise UserError(f"{source}: array 'features' has {len(arrays['features'])} names for {x.shape[1]} columns of x")
+    for name in ("x", "y", "weights"):
+        if name in arrays and arrays[name].dtype.kind not in "biuf":
+            raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
+    arrays |= {name: _in_double_precision(arrays[name]) for name in ("x", "y", "weights") if name in arrays}
+    x = arrays["x"]
+    texts = {name: _names(source, name, arrays[name]) for name in NAMES if name in arrays}
+    for name in ("features", "classes"):
+        if name in texts:
+            check_different(source, name, texts[name].tolist())
+    plain = {name: arrays[name] for name in ("weights", "category_of") if name in arrays}
+    data = FederatedData(source, x, arrays["y"], **texts, **plain)
+    _check_values(data)
+    _check_categories(data)
+    if min_samples > 0:
+        _, member, sizes = np.unique(data.client, return_inverse=True, return_counts=True)
+        data = data.take(sizes[member] >= min_samples)
+    _check_clients(data, min_clients)
+    return data
+
+
+def _in_double_precision(values: Rows) -> Rows:
+    """Return extended precision in double precision, which kernels have; what overflows is infinite."""
+    if values.dtype.kind != "f" or values.dtype.itemsize <= 8:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(float)
+
+
+def _shape(source: str, name: str, array: Array, right: bool, wanted: str) -> None:
+    if not right:
+        raise UserError(f"{source}: array {name!r} has shape {shown(array.shape)}, must be {wanted}")
+
+
+def _names(source: str, name: str, array: Array) -> Array:
+    """As text that can be written and printed, whatever wrote it."""
+    if array.dtype.kind not in "USiu":
+        raise UserError(f"{source}: array {name!r} must hold names or whole numbers, not {shown(array.dtype)}")
+    width = 21 if array.dtype.kind in "iu" else max(1, array.dtype.itemsize // (4 if array.dtype.kind == "U" else 1))
+    require_memory(f"{source}: array {name!r}", 4 * width * len(array))
+    try:
+        text = np.ascontiguousarray(array, dtype=np.str_)
+    except UnicodeDecodeError:
+        raise UserError(f"{source}: array {name!r} holds bytes that are not text") from None
+    codes = text.astype(text.dtype.newbyteorder("="), copy=False).view(np.uint32)
+    if ((codes >= 0xD800) & (codes <= 0xDFFF) | (codes > 0x10FFFF)).any():
+        raise UserError(f"{source}: array {name!r} holds codes that are no characters")
+    return text
+
+
+def as_names(source: object, what: str, names: Sequence[str]) -> Array:
+    """Names from a file as an array, none of them longer than is good for the others."""
+    longest = max(names, key=len, default="")
+    if len(longest) > MAX_NAME:
+        raise UserError(
+            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most {MAX_NAME} will do"
+        )
+    if "\0" in "".join(names):
+        raise UserError(f"{source}: {what}: a name holds the character NUL")
+    require_memory(f"{source}: {what}", 4 * len(longest) * len(names))
+    return np.array(names, dtype=np.str_)
+
+
+def check_different(source: object, what: str, names: Sequence[str]) -> None:
+    """Of two features with one name nobody could tell which is meant."""
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        raise UserError(f"{source}: {what}: given more than once: {listed(twice)}")
+
+
+def listed(names: Iterable[object], most: int = 10) -> str:
+    """Names for a message, on one line, whatever is in them."""
+    names = list(names)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name, 40) for name in names[:most]) + rest
+
+
+def shown(text: object, most: int = 200) -> str:
+    """Text that a file or a parser has made, for a line on a terminal: short, printable, encodable."""
+    line = " ".join(str(text).split())
+    line = line if len(line) <= most else line[: most - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+
+
+def _check_values(data: FederatedData) -> None:
+    if is_sparse(data.x):
+        _check_stored(data)
+    elif (row := first_row(np.isinf, data.x)) is not None:
+        column = int(np.argmax(np.isinf(data.x[row])))
+        name = _feature_name(data, column)
+        data.fail(row, f"feature {name!r} is {data.x[row, column]}; every value must be finite")
+    if (row := first_row(not_finite, data.y)) is not None:
+        data.fail(row, f"the label is {data.y[row]}; every label must be finite")
+    if data.weights is not None and (wrong := ~((data.weights >= 0) & np.isfinite(data.weights))).any():
+        row = int(np.argmax(wrong))
+        data.fail(row, f"its weight is {data.weights[row]:g}; a row's weight is a number >= 0")
+    if data.split is not None and not (known := np.isin(data.split, SPLITS)).all():
+        row = int(np.argmin(known))
+        data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
+
+
+def _check_stored(data: FederatedData) -> None:
+    """What is not stored is 0: of a missing value nothing could be told apart."""
+    if data.categories is not None or data.category_of is not None:
+        raise UserError(f"{data.source}: sparse rows have no categories; give each a column of 0 and 1")
+    if (entry := first_row(not_finite, data.x.data)) is not None:
+        value, name = data.x.data[entry], _feature_name(data, int(data.x.indices[entry]))
+        data.fail(row_of(data.x, entry), f"feature {name!r} is {value}; every stored value must be finite")
+
+
+def _feature_name(data: FederatedData, column: int) -> str:
+    return f"x{column}" if data.features is None else shown(data.features[column])
+
+
+def _check_categories(data: FederatedData) -> None:
+    """Every place that x holds in a feature with categories must be one of theirs."""
+    if data.categories is None and data.category_of is None:
+        return
+    names, owner = data.categories, data.category_of
+    if names is None or owner is None or owner.shape != names.shape or owner.dtype.kind not in "iu":
+        raise UserError(
+            f"{data.source}: arrays 'categories' and 'category_of' must be names and a feature's place for each"
+        )
+    if len(owner) and not (owner.min() >= 0 and owner.max() < data.x.shape[1]):
+        raise UserError(f"{data.source}: array 'category_of' must hold places from 0 to {data.x.shape[1] - 1}")
+    for feature, levels in data.levels.items():
+        name = shown(data.feature_names[feature])
+        check_different(data.source, f"categories of {name!r}", levels)
+        codes = data.x[:, feature]
+        if (wrong := ~(np.isnan(codes.astype(float)) | np.isin(codes, np.arange(len(levels))))).any():
+            row = int(np.argmax(wrong))
+            data.fail(
+                row, f"feature {name!r} is {codes[row]:g}; it must be a category's place, from 0 to {len(levels) - 1}"
+            )
+
+
+def check_complete(data: FederatedData, advice: str) -> None:
+    """Refuse missing values."""
+    if (row := first_row(np.isnan, data.x)) is not None:
+        name = data.feature_names[int(np.argmax(np.isnan(data.x[row])))]
+        data.fail(row, f"feature {shown(name)!r} is missing; {advice}")
+
+
+def _check_clients(data: FederatedData, least: int) -> None:
+    if least == 0:
+        return  # rows that nobody learns from
+    clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
+    if len(clients) < least:
+        raise UserError(f"{data.source}: has {len(clients)} client; at least {least} are needed")
+    if sizes.min() < 2:
+        small = "the client's only sample; every client needs at least 2 (min_samples=2 drops it)"
+        data.fail(int(first[np.argmin(sizes)]), small)
+
+
+def not_finite(values: Array) -> Array:
+    return ~np.isfinite(values)
+
+
+def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
+    """The first row with a wrong value; a few rows at a time, for x may fill half of the memory."""
+    if values.dtype.kind == "f":
+        for low in range(0, len(values), ROWS_AT_ONCE):
+            found = wrong(values[low : low + ROWS_AT_ONCE])
+            if found.any():
+                return low + int(np.argmax(found.reshape(len(found), -1).any(axis=1)))
+    return None
+
+
+def check_labels(data: FederatedData, loss: Loss) -> int:
+    """Refuse labels that the loss has no meaning for; return how many scores a model of it needs."""
+    y, classes = data.y, None if data.classes is None else len(data.classes)
+    if not (fits := loss.takes(y, classes)).all():
+        row = int(np.argmin(fits))
+        data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
+    if data.classes is not None and len(data.classes) > 2 and not loss.classification:
+        raise UserError(
+            f"{data.source}: the labels are the classes {listed(data.classes)}; the {loss.name} loss needs numbers"
+        )
+    check_labels_differ(data)
+    return loss.outputs(y, classes)
+
+
+def check_labels_differ(data: FederatedData) -> None:
+    if len(np.unique(data.y)) < 2:
+        raise UserError(f"{data.source}: every label is {data.y[0]:g}: there is nothing to learn")
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names)

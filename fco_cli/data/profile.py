@@ -1,0 +1,149 @@
+"""Every column of a table at every client: its type, what is missing, its range and its categories, good or bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fco_cli.csv_writer import as_csv
+from fco_cli.data.cells import category
+from fco_cli.data.format import FederatedData, listed
+from fco_cli.data.sparse import is_sparse
+from fco_cli.data.tables import RawTable
+from fco_cli.problem.layout import Array
+
+FEW_CLIENTS = 6  # each has a column of its own in the printed table
+MOST_COLUMNS = 200  # that are printed
+
+
+@dataclass
+class Column:
+    """One column at one client, or at several."""
+
+    name: str
+    kinds: set[str] = field(default_factory=set)
+    rows: int = 0
+    missing: int = 0
+    low: float = np.inf
+    high: float = -np.inf
+    categories: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def kind(self) -> str:
+        """What it is at all clients together; numbers here and texts there are mixed."""
+        kinds = self.kinds - {"empty"} or {"empty"}
+        return kinds.copy().pop() if len(kinds) == 1 else "mixed"
+
+    @property
+    def share(self) -> float:
+        """Of values that are missing."""
+        return self.missing / max(self.rows, 1)
+
+    @property
+    def range(self) -> str:
+        return f"{self.low:g} to {self.high:g}" if self.low <= self.high else ""
+
+    @property
+    def texts(self) -> str:
+        """The categories, the most frequent first."""
+        return listed([f"{name} {count}" for name, count in self.categories.most_common()], 5)
+
+    def add(self, other: Column) -> None:
+        self.kinds |= other.kinds
+        self.rows, self.missing = self.rows + other.rows, self.missing + other.missing
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.categories += other.categories
+
+
+Profile = dict[str, list[Column]]  # by client
+
+
+def of_tables(tables: Sequence[RawTable]) -> Profile:
+    """Of tables as they were read; the label comes last."""
+    profile: Profile = {}
+    for table in tables:
+        kinds = [table.kind(k) for k in range(len(table.features))]
+        for client in np.unique(table.client).tolist():
+            rows = np.flatnonzero(table.client == client)
+            profile[client] = [*_features(table, kinds, rows), *_label(table, rows)]
+    return dict(sorted(profile.items()))
+
+
+def of_data(data: FederatedData) -> Profile:
+    """Of checked data; of sparse rows nothing, for they may have a million columns, which miss no value."""
+    profile: Profile = {}
+    if is_sparse(data.x):
+        return profile
+    for client, table in data.by_client():
+        columns = _numeric(table.names, table.x, ["number"] * len(table.names))
+        for k, levels in table.levels.items():
+            codes = table.x[:, k]
+            words = Counter(levels[int(code)] for code in codes[~np.isnan(codes)])
+            columns[k] = _categorical(table.names[k], words, len(codes))
+        profile[client] = columns
+    return profile
+
+
+def overall(profile: Profile) -> list[Column]:
+    """All clients together."""
+    first = next(iter(profile.values()), [])
+    total = {column.name: Column(column.name) for column in first}
+    for columns in profile.values():
+        for column in columns:
+            total.setdefault(column.name, Column(column.name)).add(column)
+    return list(total.values())
+
+
+def profile_csv(profile: Profile) -> bytes:
+    """Return a table with a line for every client and column."""
+    rows = []
+    for client, columns in profile.items():
+        for column in columns:
+            ends = [column.low, column.high] if column.low <= column.high else ["", ""]
+            rows.append([client, column.name, column.kind, column.rows, column.missing, *ends, column.texts])
+    return as_csv(["client", "column", "type", "rows", "missing", "low", "high", "categories"], rows).encode()
+
+
+def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
+    here = np.zeros(len(table.lines), dtype=bool)
+    here[rows] = True
+    columns = _numeric(table.features, table.numbers[rows], kinds)
+    for k in {*table.texts, *(k for k, kind in enumerate(kinds) if kind == "category")}:
+        own, words = table.texts.get(k, (np.array([], dtype=np.int64), np.array([], dtype=np.str_)))
+        texts = Counter(words[here[own]].tolist())
+        if kinds[k] == "category":
+            numbers = table.numbers[rows, k]
+            texts += Counter(category(value) for value in numbers[~np.isnan(numbers)])
+            columns[k] = _categorical(table.features[k], texts, len(rows))
+        else:
+            columns[k].missing -= texts.total()
+            columns[k].categories = texts
+    return columns
+
+
+def _label(table: RawTable, rows: Array) -> list[Column]:
+    if table.label is None:
+        return []
+    name, values = f"{table.meaning.column} (label)", table.label[rows]
+    if values.dtype.kind == "U":
+        return [_categorical(name, Counter(word for word in values.tolist() if word), len(rows))]
+    return _numeric([name], values[:, None], ["number"])
+
+
+def _numeric(names: list[str], x: Array, kinds: list[str]) -> list[Column]:
+    """What the numbers in all columns say; of other kinds that is a part."""
+    values = x.astype(float, copy=False)
+    missing = np.isnan(values).sum(axis=0).tolist()
+    low = np.fmin.reduce(values, initial=np.inf).tolist()
+    high = np.fmax.reduce(values, initial=-np.inf).tolist()
+    return [
+        Column(name, {"empty" if kind == "number" and lost == len(x) else kind}, len(x), lost, least, most)
+        for name, kind, lost, least, most in zip(names, kinds, missing, low, high, strict=True)
+    ]
+
+
+def _categorical(name: str, words: Counter[str], rows: int) -> Column:
+    return Column(name, {"category" if words else "empty"}, rows, rows - words.total(), categories=words)

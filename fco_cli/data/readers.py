@@ -1,0 +1,136 @@
+"""From files of any known kind to checked clients' data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.data.csv_files import Csv, Tsv
+from fco_cli.data.format import Features, FederatedData, from_arrays
+from fco_cli.data.leaf import Leaf
+from fco_cli.data.numpy_files import Npy, Npz
+from fco_cli.data.parquet import Parquet
+from fco_cli.data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays
+from fco_cli.data.sparse import is_sparse, with_rows
+from fco_cli.data.svmlight import Libsvm, Svmlight
+from fco_cli.data.tables import RawTable, Table
+from fco_cli.data.tff import Tff
+from fco_cli.errors import UserError
+from fco_cli.problem.data import Rows
+
+FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Svmlight(), Libsvm())
+
+Choice = Callable[[list[str]], list[str]]  # of some clients, from the sorted names of all
+
+
+def everyone(clients: list[str]) -> list[str]:
+    return clients
+
+
+def read(
+    path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone, min_clients: int = 2
+) -> FederatedData:
+    """Read and check data of any known kind; of the chosen clients only, and of those with enough samples."""
+    source = examine(path, FORMATS)
+    arrays = read_arrays(source, _wanted(source, columns, choose))
+    data = from_arrays(str(path), arrays, min_samples, min_clients)
+    if choose is everyone or source.format.chooses:
+        return data
+    return data.take(np.isin(data.client, choose(data.clients.tolist())))
+
+
+def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
+    """The rows of one client, all that a site has; its name is the site's, whatever the file says."""
+    source = examine(path, FORMATS)
+    arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
+    data = from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
+    if is_sparse(data.x):
+        raise UserError(f"{path}: has sparse rows, which only a simulation takes; a site's must be a table")
+    return data
+
+
+def read_features(path: Path, columns: Columns | None = None) -> Features:
+    """The rows of a table that are to be predicted: it need not have labels, and clients and splits do not matter."""
+    source = examine(path, FORMATS)
+    if not isinstance(source.format, Table):
+        raise UserError(
+            f"{path}: must be a table: {', '.join(kind.ending for kind in FORMATS if isinstance(kind, Table))}"
+        )
+    wanted = Wanted(columns or Columns(), everyone, source.in_folder, labelled=False)
+    arrays = read_arrays(source, wanted)
+    rows = len(arrays["x"])
+    return from_arrays(str(path), arrays | {"y": np.zeros(rows)}, min_clients=0).raw
+
+
+def read_stored(path: Path, features: int, columns: Columns | None = None) -> Rows:
+    """The same of sparse rows, for a model of so many features."""
+    source = examine(path, FORMATS)
+    arrays = with_rows(str(path), read_arrays(source, Wanted(columns or Columns(), everyone, source.in_folder, False)))
+    x: Rows = arrays.get("x")
+    if not is_sparse(x):
+        raise UserError(f"{path}: must hold sparse rows, from which the model has learnt: .npz, .svm or .libsvm")
+    if isinstance(source.format, Svmlight) and x.shape[1] < features:
+        x.resize(x.shape[0], features)
+    if x.shape[1] != features:
+        raise UserError(f"{path}: its rows have {x.shape[1]} features, the model {features}")
+    rows = x.shape[0]
+    return from_arrays(str(path), {"x": x, "y": np.zeros(rows), "client": np.zeros(rows, int)}, min_clients=0).x
+
+
+def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
+    """The files of a table before anything is refused that a description can show; none for another kind of file."""
+    source = examine(path, FORMATS)
+    if not isinstance(source.format, Table):
+        return None
+    wanted = _wanted(source, columns, everyone)
+    admit(source, wanted)
+    tables = []
+    for file in source.files:
+        with source.format.understood(file):
+            tables.append(source.format.raw(file, wanted))
+    return tables
+
+
+def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = everyone) -> str:
+    """A hash of all that a result depends on: the kind of the files, their content and, in a folder, their names.
+
+    Only what would be read is hashed, and only after it has been let in: no other file, however long, is opened.
+    """
+    return content_of(examine(path, FORMATS), columns, choose)
+
+
+def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
+    """The fingerprint of files that have been looked at."""
+    with source.format.understood(source.path):
+        stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
+    return _fingerprint(source, stamps, columns, choose)
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: Columns | None, choose: Choice) -> str:
+    """Once for all runs of a sweep, as long as size and time of change stay as they are."""
+    admit(source, _wanted(source, columns, choose))
+    total = hashlib.sha256(source.format.name.encode())
+    for path in source.files:
+        with source.format.understood(path), path.open("rb") as file:
+            name = path.relative_to(source.path).as_posix() if source.in_folder else ""
+            total.update(hashlib.sha256(name.encode()).digest() + hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
+    """The first file decides who is chosen, so that train and test have the same clients."""
+    decided: list[str] = []
+    if columns is not None and columns.event is not None and not isinstance(source.format, Table):
+        raise UserError(f"{source.path}: has no column for the event; there the label is negative where none happened")
+
+    def chosen(clients: list[str]) -> list[str]:
+        if not decided:
+            decided.extend(choose(clients))
+        return decided
+
+    return Wanted(columns or Columns(), chosen, source.in_folder)

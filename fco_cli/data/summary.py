@@ -1,0 +1,109 @@
+"""What a client tells the server of its table before anything is learnt: names, counts and moments, never a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from fco_cli.data.format import Features, listed, shown
+from fco_cli.data.moments import Moments
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+
+MAX_CATEGORIES = 1000  # of one column
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of some rows; `client` is who sent it, or the first of those that were merged."""
+
+    client: str
+    rows: int
+    columns: list[str]
+    categories: dict[str, dict[str, int]]  # by column: how many rows each category has
+    moments: Moments  # of the numbers in every column; of one with categories: of none
+    low: Array  # [d], the smallest; infinity if there is none
+    high: Array  # [d]
+
+    @classmethod
+    def of(cls, client: str, table: Features) -> Summary:
+        """The client's side."""
+        x = table.x
+        categories = {}
+        for feature, levels in table.levels.items():
+            codes = x[:, feature]
+            counts = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(levels)).tolist()
+            categories[table.names[feature]] = {name: n for name, n in zip(levels, counts, strict=True) if n}
+        if categories:
+            x = np.array(x, dtype=float)
+            x[:, list(table.levels)] = np.nan
+        with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest numbers: seen by who merges
+            moments = Moments.of(x)
+        values = x.astype(float, copy=False)
+        low, high = np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
+        return cls(client, len(x), table.names, categories, moments, low, high)
+
+    def merge(self, other: Summary) -> Summary:
+        """Of both together; columns that do not fit are refused."""
+        if self.columns != other.columns:
+            odd = sorted(set(self.columns) ^ set(other.columns)) or other.columns
+            who = f"client {shown(other.client)!r}: its columns differ from those of {shown(self.client)!r}"
+            raise UserError(f"{who}: {listed(odd)}")
+        categories = {
+            column: dict(Counter(self.categories.get(column, {})) + Counter(other.categories.get(column, {})))
+            for column in {**self.categories, **other.categories}
+        }
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = self.moments.merge(other.moments)
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Summary(self.client, self.rows + other.rows, self.columns, categories, moments, low, high)
+
+    @property
+    def present(self) -> Array:
+        """How many rows have a value [d], a number or a category."""
+        counts = [sum(self.categories.get(column, {}).values()) for column in self.columns]
+        return self.moments.count + np.array(counts)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON; infinity, which JSON does not know, is null."""
+        arrays = {"count": self.moments.count, "mean": self.moments.mean, "deviations": self.moments.deviations}
+        arrays |= {"low": self.low.astype(object), "high": self.high.astype(object)}
+        for name in ("low", "high"):
+            arrays[name][self.moments.count == 0] = None
+        own = {"client": self.client, "rows": self.rows, "columns": self.columns, "categories": self.categories}
+        return own | {name: array.tolist() for name, array in arrays.items()}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Summary:
+        count = np.array(plain["count"], dtype=np.int64)
+        moments = Moments(count, np.array(plain["mean"], float), np.array(plain["deviations"], float))
+        low, high = (np.array(plain[name], float) for name in ("low", "high"))
+        low, high = np.where(np.isnan(low), np.inf, low), np.where(np.isnan(high), -np.inf, high)
+        return cls(plain["client"], plain["rows"], plain["columns"], plain["categories"], moments, low, high)
+
+
+def merged(messages: Iterable[Summary]) -> Summary:
+    """The server's side: in the order of the clients' names, so that the bits do not depend on who was first."""
+    return checked(reduce(Summary.merge, sorted(messages, key=lambda message: message.client)))
+
+
+def checked(total: Summary) -> Summary:
+    """Refuse a column of numbers here and of texts there, or with more categories than a model could use."""
+    for column, counts in total.categories.items():
+        if total.moments.count[total.columns.index(column)]:
+            raise UserError(
+                f"column {shown(column)!r}: holds numbers at some clients and texts at others: name it as categorical, "
+                "or write it alike"
+            )
+        if len(counts) > MAX_CATEGORIES:
+            some = listed(sorted(counts), 3)
+            raise UserError(
+                f"column {shown(column)!r}: has {len(counts)} categories ({some}), at most {MAX_CATEGORIES} will do: "
+                "leave it out (drop)"
+            )
+    return total

@@ -1,0 +1,102 @@
+"""TensorFlow Federated's HDF5 files: examples/<client>/pixels and examples/<client>/label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fco_cli.data.format import Arrays, as_names, shown
+from fco_cli.data.source import Format, Wanted, in_order
+from fco_cli.errors import UserError, install_extra
+
+
+class Tff(Format):
+    """A file, or a folder with ..._train.h5 and ..._test.h5; only the clients that are wanted are read."""
+
+    name, ending, whole, chooses = "one of TensorFlow Federated's files", ".h5", False, True
+    parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # HDF5's, as h5py translates them
+
+    def files(self, folder: Path) -> list[Path]:
+        """The training files first: they decide which clients are chosen."""
+        return sorted(in_order(folder, self.ending), key=lambda path: self.split_of(path) == "test")
+
+    def split_of(self, path: Path) -> str:
+        return "test" if "test" in path.stem else "train"
+
+    def needs(self, path: Path, wanted: Wanted) -> int:
+        with _clients(path, wanted) as clients:
+            sizes = [math.prod(part.shape) * part.dtype.itemsize for _, *parts in clients for part in parts]
+            return 2 * sum(sizes)  # every client's array, and then all of them in one
+
+    def read(self, path: Path, wanted: Wanted) -> Arrays:
+        x, y, names = [], [], []
+        with _clients(path, wanted) as clients:
+            for name, pixels, labels in clients:
+                if not pixels.shape or labels.shape != pixels.shape[:1]:
+                    shapes = f"pixels have shape {pixels.shape}, label {labels.shape}"
+                    raise UserError(f"{path}: client {shown(name)!r}: {shapes}; both need a row per sample")
+                x.append(pixels[()].reshape(len(labels), math.prod(pixels.shape[1:])))
+                y.append(labels[()])
+                names.append(name)
+        if not x:
+            raise UserError(f"{path}: holds no clients")
+        return {
+            "x": np.concatenate(x),
+            "y": np.concatenate(y),
+            "client": np.repeat(as_names(path, "client", names), [len(labels) for labels in y]),
+        }
+
+
+@contextmanager
+def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, Any]]]:
+    """Name, pixels and labels of the wanted clients, the latter two not yet read."""
+    try:
+        import h5py
+    except ImportError:
+        raise UserError(f"{path}: HDF5 files need h5py: {install_extra('femnist')}") from None
+    with h5py.File(path, "r") as file:
+        examples = _inside(path, file, "examples", h5py.Group)
+        if odd := [name for name in examples if isinstance(name, bytes)]:
+            raise UserError(f"{path}: client {odd[0]!r}: its name is not text")
+        chosen = wanted.clients(sorted(examples))
+
+        def each() -> Iterator[tuple[str, Any, Any]]:
+            for name in chosen:
+                if name in examples:
+                    client = _inside(path, examples, name, h5py.Group)
+                    yield name, *(_dataset(path, client, part) for part in ("pixels", "label"))
+
+        yield each()
+
+
+def _inside(path: Path, group: Any, name: str, kind: type) -> Any:
+    """A member of a group that lies in this very file: a link could lead to any other, or round in a circle."""
+    import h5py
+
+    where = f"{path}: {shown(group.name)}/{shown(name)}"
+    link = group.get(name, getlink=True)
+    if link is None:
+        raise UserError(f"{where}: is not there")
+    if not isinstance(link, h5py.HardLink):
+        raise UserError(f"{where}: is a link, which is not followed")
+    found = group[name]
+    if not isinstance(found, kind):
+        raise UserError(f"{where}: is not a {kind.__name__.lower()}")
+    return found
+
+
+def _dataset(path: Path, client: Any, name: str) -> Any:
+    import h5py
+
+    found = _inside(path, client, name, h5py.Dataset)
+    where = f"{path}: {shown(found.name)}"
+    if found.external or found.is_virtual:
+        raise UserError(f"{where}: its values lie in another file, which is not read")
+    if found.shape is None or found.dtype.kind not in "biuf":
+        raise UserError(f"{where}: must hold numbers, not {shown(found.dtype)}")
+    return found

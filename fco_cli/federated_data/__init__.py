@@ -1,6 +1,0 @@
-"""Clients' data from files: one neutral format, readers that convert into it, and the command `fco-data`."""
-
-from fco_cli.federated_data.format import FederatedData, save
-from fco_cli.federated_data.readers import read
-
-__all__ = ["FederatedData", "read", "save"]

@@ -1,0 +1,1 @@
+"""The coordinator's side: sites as clients of a simulation."""

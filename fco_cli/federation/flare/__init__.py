@@ -1,0 +1,1 @@
+"""Transport and guards on NVIDIA FLARE."""

@@ -1,0 +1,157 @@
+"""Enrolment over NVIDIA FLARE: a certificate authority at the coordinator, keys that never leave their site, and kits
+that let in nothing but what a run needs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from fco_cli.data.source import Columns
+from fco_cli.errors import UserError, install_extra, require
+from fco_cli.federation.flare.handshakes import VERBOSITY
+from fco_cli.federation.flare.rights import LEADS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
+from fco_cli.federation.masks import Badge
+from fco_cli.federation.policy import Policy
+from fco_cli.federation.site.audit import FILE
+from fco_cli.federation.site.rows import SiteFile
+from fco_cli.federation.site.site import Site
+
+PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
+GUARDS = "fco_cli.federation.flare.guards"
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+
+def kit_of(home: Path, name: str) -> Path:
+    return home / "kits" / PROJECT / "prod_00" / name
+
+
+def nvflare(*words: object) -> dict[str, Any]:
+    """A command of FLARE, in this process: it takes seconds to load."""
+    try:
+        from nvflare.cli import run
+    except ImportError:
+        raise UserError(f"fco-federate: needs NVIDIA FLARE: {install_extra('federation')}") from None
+    said, before = io.StringIO(), sys.argv
+    sys.argv = ["nvflare", "--format", "json", *map(str, words)]
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+            run("nvflare")
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+    try:
+        answer = json.loads(said.getvalue())
+    except ValueError:
+        raise UserError(f"nvflare {words[0]} {words[1]}: {' '.join(said.getvalue().split()) or code}") from None
+    if code:
+        raise UserError(f"nvflare {words[0]} {words[1]}: {answer.get('message') or answer}")
+    return answer.get("data", answer)
+
+
+def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
+    """A request to be signed; the key is made here and stays here."""
+    folder = home / "requests"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    definition = folder / f"{name}.yaml"
+    organization = ORGANIZATION if kind != "client" else name.replace("-", "_")
+    participant = {"name": name, "type": kind, "org": organization, **more}
+    definition.write_text(yaml.safe_dump({"name": PROJECT, "participants": [participant]}), encoding="utf-8")
+    nvflare("cert", "request", "--participant", definition, "--out", folder / name)
+    return folder / name / f"{name}.request.zip"
+
+
+def approve(zipped: Path, home: Path) -> tuple[Path, str]:
+    """The signed request, beside the request, and the fingerprint of the authority that signed it."""
+    require(zipped.name.endswith(".request.zip"), "the request", str(zipped), "a file NAME.request.zip")
+    if not zipped.exists():
+        raise UserError(f"{zipped}: no such file")
+    signed = zipped.with_name(zipped.name.replace(".request.zip", ".signed.zip"))
+    authority = ("--ca-dir", home / "ca", "--profile", home / "profile.yaml")
+    answer = nvflare("cert", "approve", zipped, *authority, "--out", signed)
+    return signed, answer["rootca_fingerprint_sha256"]
+
+
+def found(address: str, home: Path) -> None:
+    """The first time: an authority, the server's kit and the lead's."""
+    host, _, port = address.rpartition(":")
+    require(bool(host) and port.isdigit(), "the address", address, "HOST:PORT, as the sites reach it")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    server = {"host": host, "fed_learn_port": int(port), "admin_port": int(port)}
+    profile = {"name": PROJECT, "scheme": "grpc", "connection_security": "mtls", "server": server}
+    (home / "profile.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
+    nvflare("cert", "init", "--profile", home / "profile.yaml", "-o", home / "ca")
+    for name, kind, more in ((host, "server", {}), (LEAD, "admin", {"role": "lead"})):
+        signed, fingerprint = approve(request(name, home, kind, **more), home)
+        package(signed, name, home, fingerprint)
+    (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody listens on that port of this machine."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("0.0.0.0", int(address.rpartition(":")[2])))
+        except OSError:
+            return False
+    return True
+
+
+def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
+    """The kit, from what was signed by the authority with that fingerprint, and by no other."""
+    nvflare(
+        "package", signed, "--request-dir", home / "requests" / name, "-w", home / "kits", "--fingerprint", fingerprint
+    )
+
+
+def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
+    """What this party decides, whatever a kit brings: one class, nobody's code, no shell, no logs sent away."""
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources["class_allow_list"] = [SERVER_CLASS if server else SITE_CLASS]
+    components = [one for one in resources["components"] if one["id"] != "site_log_streamer"]
+    if server:
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
+        next(one for one in components if one["id"] == "job_manager")["args"]["uri_root"] = str(kit / "jobs")
+    else:
+        resources["allow_log_streaming"] = False
+    name = "ServerGuard" if server else "SiteGuard"
+    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / FILE)}}
+    resources["components"] = [*components, guard]
+    rights = {role: RIGHTS | (LEADS if role == "lead" else {}) for role in ROLES}
+    policy = {"format_version": "1.0", "permissions": rights}
+    for name, content in (("resources", resources), ("authorization", policy), ("fco", own)):
+        (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    os.chmod(kit, 0o700)
+
+
+def site_of(own: dict[str, Any], startup: Path | None = None) -> Site:
+    """A site from what its own `fco.json` says, and its kit."""
+    home, name = Path(own["home"]), own["name"]
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
+    }
+    columns = Columns(**given)
+    file = SiteFile(Path(own["data"]), name, columns, home / "secret")
+    badge = None if startup is None else Badge.of_kit(startup)
+    return Site(name, file, Policy.read(home / "site.yaml"), home, badge)
+
+
+def start(kit: Path, party: str, *words: str) -> NoReturn:
+    """Become FLARE's process of that party; threads are of no use to one client, and would wait for each other."""
+    module = f"nvflare.private.fed.app.{party}.{party}_train"
+    os.chdir(kit)
+    os.environ |= {"NUMBA_NUM_THREADS": "1"} | (VERBOSITY if party == "server" else {})
+    command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
+    os.execv(sys.executable, [*command, "--set", "secure_train=true", *words, "config_folder="])

@@ -1,0 +1,279 @@
+"""Singular values and vectors of small matrices, by the eigenvectors of A A^T: for 32 x 32 a sixth of LAPACK's time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.kernels.compiled import is_finite, kernel, kernel_in_order
+from fco_cli.kernels.tiles import (
+    TILE,
+    add_product,
+    add_rows,
+    clear,
+    empty_tiles,
+    inner,
+    row_of,
+    subtract,
+    wide,
+    write,
+)
+from fco_cli.kernels.tridiagonal import eigenvectors
+
+ANGLE = 1e-13  # the cosine up to which two rows count as orthogonal
+SWEEPS = 40  # a bound that is never reached: about two suffice for an eigenvalue, ten for the worst rows
+ROUNDING = 1e-15  # a singular value up to this share of the norm is rounding error
+ROUNDING_OF_SQUARES = 1e-16  # of the entries of A A^T
+NOTHING = 1e-20  # and up to this far below it
+
+
+@kernel
+def gram(tiles, own, count, g):
+    """g = A A^T of the matrix A that is the first `own` tiles, four products at a time."""
+    for i in range(count):
+        column = g[i // TILE, i % TILE :]
+        for k in range(0, i + 1, 4):
+            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+            for t in range(own):
+                x, row = row_of(tiles[t], i), tiles[t, k * TILE :]
+                for c in range(x.shape[0]):
+                    s0 += x[c] * row[c]
+                    s1 += x[c] * row[c + TILE]
+                    s2 += x[c] * row[c + 2 * TILE]
+                    s3 += x[c] * row[c + 3 * TILE]
+            four = g[k // TILE, i * TILE + k % TILE :]
+            four[0], four[1], four[2], four[3] = s0, s1, s2, s3
+            part = column[k * TILE :]
+            part[0], part[TILE], part[2 * TILE], part[3 * TILE] = s0, s1, s2, s3
+
+
+@kernel
+def lengths(g, squared):
+    """The diagonal of A A^T, of which `squared` wants the first numbers."""
+    for i in range(squared.shape[0]):
+        squared[i] = g[i // TILE, i * TILE + i % TILE]
+
+
+@kernel
+def tridiagonal(g, factors, diagonal, beside):
+    """Reflections that make the symmetric `g` tridiagonal (Householder): I - factor_k v_k v_k^T, from the last k to 1.
+
+    G - v q^T - q v^T with p = factor G v and q = p - (factor v^T p / 2) v. Row k of g becomes v_k. `beside` and
+    `factors`, whose number is a multiple of four, are zeros at first.
+    """
+    count, width = diagonal.shape[0], TILE * g.shape[0]
+    v, weights, p = np.zeros(width), np.zeros(width), np.zeros(width)
+    for k in range(count - 1, -1, -1):
+        diagonal[k], squared = g[k // TILE, k * TILE + k % TILE], 0.0
+        for t in range(g.shape[0]):
+            row, part = row_of(g[t], k), row_of(v, t)
+            for c in range(row.shape[0]):
+                part[c] = row[c] if c < k - t * TILE else 0.0
+                row[c] = part[c]
+                squared += part[c] * part[c]
+        if squared <= 1e-40:  # nothing to reflect
+            continue
+        beside[k - 1] = -np.copysign(np.sqrt(squared), v[k - 1])
+        factors[k] = 1 / (squared - beside[k - 1] * v[k - 1])
+        v[k - 1] -= beside[k - 1]
+        g[(k - 1) // TILE, k * TILE + (k - 1) % TILE] = v[k - 1]
+        for c in range(width):
+            weights[c] = factors[k] * v[c]
+        clear(p)
+        for t in range(g.shape[0]):
+            add_rows(weights, g[t], k, row_of(p, t))
+        half = inner(weights, p) / 2
+        for c in range(width):
+            p[c] = p[c] - half * v[c] if c < k else 0.0
+        for t in range(g.shape[0]):
+            subtract(g[t], k, v, row_of(p, t), p, row_of(v, t))
+
+
+@kernel
+def reflect(g, factors, tile):
+    """Apply the reflections of `tridiagonal`, the last one first, to the rows of `tile`.
+
+    Four at a time: X + sum_j v_j w_j with w_j = -factor_j (v_j^T X + sum_i (v_j . v_i) w_i) over the i before j.
+    """
+    w = np.empty(4 * TILE)
+    for first in range(0, factors.shape[0], 4):
+        clear(w)
+        for t in range(g.shape[0]):
+            rows = min(first + 4 - t * TILE, TILE)  # v_j has j entries
+            add_product(g[t, first * TILE :], TILE, 1, 4, rows, tile[t * TILE * TILE :], w)
+        for j in range(4):
+            target = row_of(w, j)
+            for i in range(j):
+                product, source = 0.0, row_of(w, i)
+                for t in range(g.shape[0]):
+                    product += inner(row_of(g[t], first + j), row_of(g[t], first + i))
+                for c in range(TILE):
+                    target[c] += product * source[c]
+            for c in range(TILE):
+                target[c] *= -factors[first + j]
+        for t in range(g.shape[0]):
+            rows = min(first + 4 - t * TILE, TILE)
+            add_product(g[t, first * TILE :], 1, TILE, rows, 4, w, tile[t * TILE * TILE :])
+
+
+@kernel
+def rotate(x, y, cosine, sine):
+    for c in range(x.shape[0]):
+        u, v = x[c], y[c]
+        x[c] = cosine * u - sine * v
+        y[c] = sine * u + cosine * v
+
+
+@kernel_in_order
+def chase(g, cosine, sine, shift, diagonal, beside, i):
+    """The rotation of rows i and i + 1 in a sweep of implicit QL, and what it leaves to the next."""
+    f, b = sine * beside[i], cosine * beside[i]
+    square = f * f + g * g
+    r, inverse = np.sqrt(square), 1 / square  # at the same time, where f / r has to wait for the root
+    beside[i + 1] = r
+    cosine, sine = (g * inverse * r, f * inverse * r) if square > 1e-300 else (1.0, 0.0)
+    g = diagonal[i + 1] - shift
+    r = (diagonal[i] - g) * sine + 2 * cosine * b
+    shift = sine * r
+    diagonal[i + 1] = g + shift
+    return cosine * r - b, cosine, sine, shift
+
+
+@kernel_in_order
+def diagonalize(diagonal, beside, zero, tiles):
+    """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `tiles`.
+
+    What is at most `zero` beside the diagonal counts as 0.
+    """
+    count = diagonal.shape[0]
+    for low in range(count):
+        for _ in range(SWEEPS):
+            high = low
+            while high < count - 1 and abs(beside[high]) > zero:
+                high += 1
+            if high == low:
+                break
+            g = (diagonal[low + 1] - diagonal[low]) / (2 * beside[low])
+            shift = diagonal[low] - beside[low] / (g + np.copysign(np.sqrt(g * g + 1), g))
+            g, cosine, sine, h = diagonal[high] - shift, 1.0, 1.0, 0.0
+            for i in range(high - 1, low - 1, -1):
+                g, cosine, sine, h = chase(g, cosine, sine, h, diagonal, beside, i)
+                for t in range(tiles.shape[0]):
+                    rotate(row_of(tiles[t], i), row_of(tiles[t], i + 1), cosine, sine)
+            diagonal[low] -= h
+            beside[low], beside[high] = g, 0.0
+
+
+@kernel
+def are_orthogonal(product, alpha, beta, slack):
+    """Two rows with this product and these squared lengths: by their angle, by `slack`, or where all is rounding."""
+    rounding = (max(alpha, beta) <= ROUNDING * ROUNDING) | (min(alpha, beta) <= NOTHING * NOTHING)
+    return rounding | (product * product <= max(ANGLE * ANGLE * alpha * beta, slack * slack))
+
+
+@kernel
+def all_orthogonal(g, squared, slack):
+    others, wrong = np.zeros(TILE * g.shape[0]), 0.0
+    lengths(g, others[: squared.shape[0]])
+    for i in range(squared.shape[0]):
+        for t in range(g.shape[0]):
+            row, beta = row_of(g[t], i), row_of(others, t)
+            for c in range(row.shape[0]):
+                fine = are_orthogonal(row[c], squared[i], beta[c], slack) | (c >= i - t * TILE)
+                wrong += 0.0 if fine else 1.0
+    return wrong == 0
+
+
+@kernel
+def jacobi(squared, rows, u, slack):
+    """Rotate every pair of rows that is not orthogonal, and u's columns; `squared` has the rows' squared lengths."""
+    for i in range(squared.shape[0]):
+        for k in range(i):
+            product, alpha, beta = 0.0, squared[i], squared[k]
+            for t in range(rows.shape[0]):
+                product += inner(row_of(rows[t], i), row_of(rows[t], k))
+            if are_orthogonal(product, alpha, beta, slack):
+                continue
+            difference = beta - alpha
+            root = np.sqrt(difference * difference + 4 * product * product)
+            tangent = 2 * product / (difference + np.copysign(root, difference))
+            cosine = 1 / np.sqrt(1 + tangent * tangent)
+            for t in range(rows.shape[0]):
+                rotate(row_of(rows[t], i), row_of(rows[t], k), cosine, cosine * tangent)
+            x, y = u[i // TILE, i % TILE :], u[k // TILE, k % TILE :]
+            for r in range(0, squared.shape[0] * TILE, TILE):
+                rotate(x[r : r + 1], y[r : r + 1], cosine, cosine * tangent)
+            squared[i] -= tangent * product
+            squared[k] += tangent * product
+
+
+@kernel
+def rotated_eigenvectors(diagonal, beside, zero, u):
+    """Columns of u become the eigenvectors of a tridiagonal matrix, by rotations of the identity."""
+    count = diagonal.shape[0]
+    turned = empty_tiles(count, count)
+    for i in range(count):
+        turned[i // TILE, i * TILE + i % TILE] = 1
+    diagonalize(diagonal, beside, zero, turned)
+    for r in range(count):
+        column = turned[r // TILE, r % TILE :]
+        for i in range(count):
+            u[i // TILE, r * TILE + i % TILE] = column[i * TILE]
+
+
+@kernel
+def singular_pairs(a, count, slack):
+    """The tiles of U and of U^T A = S V^T, a column and a row for every singular value, and their squares, in no order.
+
+    A is of norm 1. U are the eigenvectors of A A^T, whose rounding errors hide singular values below 1e-8; one-sided
+    Jacobi (Hestenes) puts that right. It is seldom needed if products of rows may be as large as `slack` (0 for full
+    accuracy). Then the eigenvectors are also found all at a time, and by rotations only if not orthogonal for it.
+    """
+    own, g, h = a.shape[0], empty_tiles(count, count), empty_tiles(count, count)
+    diagonal, beside, factors = np.empty(count), np.zeros(count), np.zeros((count + 3) // 4 * 4)
+    gram(a, own, count, g)
+    tridiagonal(g, factors, diagonal, beside)
+    u, rows, squared = empty_tiles(count, count), empty_tiles(count, own * TILE), np.empty(count)
+    for rotations in (False, True):
+        if rotations:
+            rotated_eigenvectors(diagonal, beside, max(2e-16, 0.1 * slack), u)
+        elif slack < ROUNDING_OF_SQUARES or not eigenvectors(diagonal, beside, u):
+            continue
+        for t in range(u.shape[0]):
+            reflect(g, factors, u[t])
+            for s in range(own):
+                target, stop = rows[s, t * TILE * TILE :], min(count - t * TILE, TILE)
+                clear(target[: stop * TILE])
+                add_product(u[t], 1, TILE, stop, count, a[s], target)
+        for _ in range(SWEEPS):
+            gram(rows, own, count, h)
+            lengths(h, squared)
+            if not is_finite(squared[0]) or all_orthogonal(h, squared, slack):
+                return u, rows, squared
+            if not rotations:
+                break
+            jacobi(squared, rows, u, slack)
+    return u, rows, squared
+
+
+@kernel
+def singular_values(z, block):
+    """Of the matrix z, in no order."""
+    tiles, norm = wide(z, block)
+    _u, _rows, values = singular_pairs(tiles, min(block.rows, block.columns), 0.0)
+    for i in range(values.shape[0]):
+        values[i] = 0.0 if values[i] <= ROUNDING * ROUNDING else norm * np.sqrt(values[i])
+    return values
+
+
+@kernel
+def write_product(u, weights, rows, block, out):
+    """out = the matrix of sum_i weights_i u_i (row i), whose rows are scaled here."""
+    count, tiles = weights.shape[0], empty_tiles(weights.shape[0], TILE * rows.shape[0])
+    for s in range(rows.shape[0]):
+        for i in range(count):
+            row, weight = row_of(rows[s], i), weights[i]
+            for c in range(TILE):
+                row[c] *= weight
+        for t in range(u.shape[0]):
+            add_product(u[t], TILE, 1, count, min(count - t * TILE, TILE), rows[s, t * TILE * TILE :], tiles[s])
+    write(tiles, block, out)

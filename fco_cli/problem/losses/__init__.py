@@ -1,0 +1,19 @@
+"""Losses: one class each, registered by its name."""
+
+from fco_cli.problem.losses.base import Loss, all_losses
+from fco_cli.problem.losses.classification import MAX_CLASSES, Logistic, Softmax, area_under_curve
+from fco_cli.problem.losses.regression import TINY, CurvedAsCounts, Huber, Poisson, Squared
+
+__all__ = [
+    "MAX_CLASSES",
+    "TINY",
+    "CurvedAsCounts",
+    "Huber",
+    "Logistic",
+    "Loss",
+    "Poisson",
+    "Softmax",
+    "Squared",
+    "all_losses",
+    "area_under_curve",
+]

@@ -1,0 +1,121 @@
+"""Losses of classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fco_cli.kernels.compiled import kernel
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses.base import Loss
+
+MAX_CLASSES = 10_000
+
+
+class Logistic(Loss):
+    """log(1 + e^score) - y score for y in {0, 1}; e^-|score| never overflows."""
+
+    name = "logistic"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        s = scores[0]
+        return max(s, 0.0) - y * s + np.log1p(np.exp(-abs(s)))
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        s = scores[0]
+        small = np.exp(-abs(s))
+        sigmoid = (1.0 if s >= 0 else small) / (1.0 + small)
+        scores[0] = sigmoid - y
+
+    @staticmethod
+    @kernel
+    def optimal_score(y):
+        return math.inf if y > 0.5 else -math.inf
+
+    @staticmethod
+    @kernel
+    def hit(scores, y):
+        return (scores[0] > 0) == (y > 0.5)
+
+    def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
+        return {"auc": area_under_curve(scores, y > 0.5)}
+
+    def allowed(self, classes: int | None = None) -> str:
+        return "0 or 1"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        return (y == 0) | (y == 1)
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
+    from scipy.stats import rankdata
+
+    ahead, behind = int(positive.sum()), int((~positive).sum())
+    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
+        return 0.5
+    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))
+
+
+@kernel
+def largest(scores):
+    top = scores[0]
+    for c in range(1, scores.shape[0]):
+        top = max(top, scores[c])
+    return top
+
+
+class Softmax(Loss):
+    """log sum_c e^(score_c) - score_y, shifted by the largest score.
+
+    It is most curved where all scores are 0, or nearly: two classes at odds may be more so.
+    """
+
+    name = "softmax"
+
+    @staticmethod
+    @kernel
+    def value(scores, y):
+        top = largest(scores)
+        total = 0.0
+        for c in range(scores.shape[0]):
+            total += np.exp(scores[c] - top)
+        return np.log(total) + top - scores[int(y)]
+
+    @staticmethod
+    @kernel
+    def slope(scores, y):
+        """Probabilities minus the label's indicator."""
+        top = largest(scores)
+        total = 0.0
+        for c in range(scores.shape[0]):
+            scores[c] = np.exp(scores[c] - top)
+            total += scores[c]
+        for c in range(scores.shape[0]):
+            scores[c] /= total
+        scores[int(y)] -= 1.0
+
+    @staticmethod
+    @kernel
+    def hit(scores, y):
+        """Of equal scores the first counts."""
+        best = 0
+        for c in range(1, scores.shape[0]):
+            if scores[c] > scores[best]:
+                best = c
+        return best == int(y)
+
+    def allowed(self, classes: int | None = None) -> str:
+        return f"whole numbers from 0 to {(classes or MAX_CLASSES) - 1}, at least 2 classes"
+
+    def takes(self, y: Array, classes: int | None = None) -> Array:
+        fits = (y >= 0) & (y < (classes or MAX_CLASSES)) & (y == np.floor(y))
+        return fits & (not fits.all() or self.outputs(y, classes) > 1)
+
+    def outputs(self, y: Array, classes: int | None = None) -> int:
+        return classes or int(y.max()) + 1

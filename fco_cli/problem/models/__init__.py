@@ -1,0 +1,1 @@
+"""Models: parameters to scores, and slopes of scores back to gradients."""

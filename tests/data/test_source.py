@@ -1,0 +1,106 @@
+"""What is no data file, wherever it lies: one line, before memory or time is spent on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from fco_cli.data.readers import FORMATS, fingerprint
+from fco_cli.data.source import Format
+from fco_cli.errors import UserError
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
+class TestPlaces:
+    """What is no data file, for every format that there is."""
+
+    def source(self, kind: Format, folder: Path, name: str = "d") -> tuple[Path, Path]:
+        """What is read, and the file in question."""
+        path = folder / f"{name}{kind.ending}"
+        return (folder if kind.not_alone else path), path
+
+    def test_a_pipe_is_not_waited_for(self, kind, tmp_path, refusal):
+        source, path = self.source(kind, tmp_path)
+        os.mkfifo(path)
+        assert "is not a regular file" in refusal(source)
+
+    def test_a_device_is_not_read(self, kind, tmp_path, refusal):
+        source, path = self.source(kind, tmp_path)
+        path.symlink_to("/dev/zero")
+        assert "is not a regular file" in refusal(source)
+
+    def test_a_socket_is_not_read(self, kind, tmp_path, monkeypatch, refusal):
+        monkeypatch.chdir(tmp_path)  # a socket's path must be short
+        source, path = self.source(kind, Path())
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            assert "is not a regular file" in refusal(source)
+
+    def test_a_folder_with_a_file_s_ending_is_none(self, kind, tmp_path, refusal):
+        (tmp_path / f"d{kind.ending}").mkdir()
+        message = refusal(tmp_path if kind.not_alone else tmp_path / f"d{kind.ending}")
+        assert "is not a regular file" in message or "holds nothing that is known" in message
+
+    def test_an_empty_file_is_said_to_be_empty(self, kind, tmp_path, refusal):
+        source, path = self.source(kind, tmp_path)
+        path.touch()
+        assert f"{path}: is empty" in refusal(source)
+
+    def test_forty_gigabytes_of_nothing_are_neither_read_nor_hashed(self, kind, tmp_path, refusal):
+        source, path = self.source(kind, tmp_path)
+        with path.open("wb") as file:
+            file.truncate(40 << 30)
+        refusal(source)
+        start = time.process_time()
+        with pytest.raises(UserError):
+            fingerprint(source)
+        assert time.process_time() - start < 5
+
+    def test_a_file_that_may_not_be_read_is_named(self, kind, tmp_path, monkeypatch, refusal):
+        source, path = self.source(kind, tmp_path)
+        path.write_bytes(b"anything")
+        monkeypatch.setattr(Path, "stat", _denied)
+        assert "cannot be read: Permission denied" in refusal(source)
+
+    def test_a_name_in_another_encoding_is_refused(self, kind, tmp_path, refusal):
+        source, path = self.source(kind, tmp_path, "m\udcfcller")
+        path.write_bytes(b"anything")
+        assert "must be printable text" in refusal(source)
+
+
+def _denied(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if not kind.not_in_folder], ids=lambda kind: kind.ending)
+def test_a_link_out_of_a_folder_is_not_followed(kind, tmp_path, refusal):
+    (tmp_path / "secret").write_bytes(b"anything")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"d{kind.ending}").symlink_to(tmp_path / "secret")
+    assert "is a link to a file outside of" in refusal(tmp_path / "data")
+
+
+def test_a_path_that_cannot_exist_is_refused(tmp_path, refusal):
+    assert "no such file" in refusal(tmp_path / "none.csv")
+    assert "printable" in refusal(Path("a\0b.csv"))
+    said = refusal(tmp_path / ("a" * 300 + ".csv"))
+    assert "cannot be read: File name too long" in said or "no such file" in said  # from Python 3.14 on
+
+
+def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    csv(tmp_path / "deep" / "deeper")
+    assert "holds nothing that is known" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
+def test_a_bug_of_ours_is_no_fault_of_the_file(kind, tmp_path):
+    """Only what a format's parser is known to raise becomes a line about the file."""
+    with pytest.raises(AttributeError), kind.understood(tmp_path / "t"):
+        None.rows  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(UserError, match="cannot be read: No such file"), kind.understood(tmp_path / "t"):
+        (tmp_path / "t").read_bytes()

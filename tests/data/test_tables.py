@@ -1,0 +1,250 @@
+"""Tables as they are: delimiters, missing values, categories, labels, weights, files that do not fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fco_cli.data.readers import read, read_features, read_raw
+from fco_cli.data.source import Columns
+from fco_cli.errors import UserError
+
+TABLE = """\
+hospital,age,ward,"blood, pressure",num
+north,63,red,145,0
+north,?,blue,NA,2
+south,41, red ,120,1
+south,,,-999,0
+"""
+
+
+def write(folder: Path, text: str, name: str = "t.csv") -> Path:
+    (folder / name).write_text(text, encoding="utf-8", newline="")
+    return folder / name
+
+
+def columns(**changes) -> Columns:
+    return Columns(**({"client": "hospital", "label": "num>0", "missing": ("-999",)} | changes))
+
+
+def cells(text: str) -> str:
+    """The table with another delimiter, a BOM and Windows' ends of lines."""
+    return "\ufeff" + text.replace('"blood, pressure"', "blood pressure").replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_delimiters_missing_values_categories_and_conditions(tmp_path, mark):
+    text = TABLE if mark == "," else cells(TABLE).replace(",", mark)
+    data = read(write(tmp_path, text), columns())
+    assert data.feature_names == ["age", "ward", "blood, pressure" if mark == "," else "blood pressure"]
+    nan = np.nan
+    np.testing.assert_array_equal(data.x, [[63, 1, 145], [nan, 0, nan], [41, 1, 120], [nan, nan, nan]])
+    assert data.levels == {1: ["blue", "red"]}
+    assert data.y.tolist() == [0, 1, 1, 0]
+    assert data.classes.tolist() == ["not num>0", "num>0"]
+
+
+def test_parquet_gives_the_same_table_as_csv(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = {
+        "hospital": ["north", "north", "south", "south"],
+        "age": ["63", "?", "41", ""],
+        "ward": pa.array(["red", "blue", " red ", None]).dictionary_encode(),
+        "blood, pressure": [145, None, 120, -999],
+        "num": [0, 2, 1, 0],
+    }
+    parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+    ours, theirs = read(tmp_path / "t.parquet", columns()), read(write(tmp_path, TABLE), columns())
+    np.testing.assert_array_equal(ours.x, theirs.x)
+    assert (ours.levels, ours.feature_names) == (theirs.levels, theirs.feature_names)
+    assert ours.y.tolist() == theirs.y.tolist()
+
+
+def test_a_table_without_a_header_takes_names(tmp_path):
+    path = write(tmp_path, TABLE.split("\n", 1)[1])
+    names = ("hospital", "age", "ward", "pressure", "num")
+    assert read(path, columns(names=names)).feature_names == ["age", "ward", "pressure"]
+    with pytest.raises(Exception, match=r"line 1 has 5 cells, but 4 names are given \(names\)"):
+        read(path, columns(names=names[:-1]))
+
+
+def test_a_number_may_mean_missing_in_one_column_only(tmp_path, refusal):
+    text = "client,chol,age,y\na,0,0,0\na,200,30,1\nb,210.5,0,0\nb,0.0,3,1\n"
+    data = read(write(tmp_path, text), Columns(missing=("chol:0",)))
+    np.testing.assert_array_equal(data.x, [[np.nan, 0], [200, 30], [210.5, 0], [np.nan, 3]])
+    assert "missing: got 'cholesterol:0', must be a word, a number, or a column" in refusal(
+        tmp_path / "t.csv", columns=Columns(missing=("cholesterol:0",))
+    )
+
+
+def test_categories_that_are_written_as_numbers_must_be_named_as_such(tmp_path):
+    path = write(tmp_path, "client,cp,y\na,1.0,0\na,2,1\nb,1,0\nb,asymptomatic,1\n")
+    data = read(path, Columns(categorical=("cp",)))
+    assert data.levels == {0: ["1", "2", "asymptomatic"]}
+    assert data.x[:, 0].tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "label", "y", "classes"),
+    [
+        ({}, "num", [0, 2, 1, 0], None),
+        ({}, "num>=2", [0, 1, 0, 0], ["not num>=2", "num>=2"]),
+        ({}, "num < 1", [1, 0, 0, 1], ["not num<1", "num<1"]),
+        ({}, "num!=0", [0, 1, 1, 0], ["not num!=0", "num!=0"]),
+        ({",0\n": ",no\n", ",1\n": ",a bit\n", ",2\n": ",much\n"}, "num", [2, 1, 0, 2], ["a bit", "much", "no"]),
+        ({",0\n": ",no\n"}, "num==no", [1, 0, 0, 1], ["not num==no", "num==no"]),
+    ],
+)
+def test_labels(tmp_path, changes, label, y, classes):
+    text = TABLE
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    data = read(write(tmp_path, text), columns(label=label))
+    assert data.y.tolist() == y
+    assert (data.classes if data.classes is None else data.classes.tolist()) == classes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "says"),
+    [
+        (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; it must be given in every row"),
+        (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds words"),
+        ("", "", "num==many", "label: got 'num==many', but the column holds numbers"),
+        ("", "", "num>many", "label: got 'num>many'; > must be followed by a number"),
+        ("", "", "nmu>0", "has no column 'nmu'"),
+        (",41,", ",2024-01-31,", "num>0", "client 'south', line 4: column 'age' is '2024-01-31'; dates are no numbers"),
+        (",41,", ",old,", "num>0", "column 'age' is 'old'; 1 of 4 rows have a number there; a column holds numbers or"),
+    ],
+)
+def test_bad_cells_and_labels(tmp_path, refusal, old, new, label, says):
+    assert says in refusal(write(tmp_path, TABLE.replace(old, new) if old else TABLE), columns=columns(label=label))
+
+
+@pytest.mark.parametrize("weight", ["-1", "", "much", "inf"])
+def test_weights_are_numbers_from_0_on(tmp_path, refusal, weight):
+    text = "client,h,w,y\na,1,0.5,0\na,2,2,1\nb,3,{},0\nb,4,1,1\n"
+    assert read(write(tmp_path, text.format(0)), Columns(weights="w")).weights.tolist() == [0.5, 2, 0, 1]
+    message = refusal(write(tmp_path, text.format(weight)), columns=Columns(weights="w"))
+    assert "line 4: column 'w' is" in message
+    assert message.endswith("a row's weight is a number >= 0")
+
+
+TIMES = "client,age,days,status\na,1,5,2\na,2,7.5,1\nb,3,9,1\nb,4,2,2\n"
+
+
+@pytest.mark.parametrize(("event", "status"), [("status==2", "2"), ("status>=2", "2"), ("status==dead", "dead")])
+def test_times_are_negative_where_no_event_happened(tmp_path, event, status):
+    data = read(write(tmp_path, TIMES.replace(",2\n", f",{status}\n")), Columns(label="days", event=event))
+    assert data.y.tolist() == [5, -7.5, -9, 2]
+    assert (data.feature_names, data.classes) == (["age"], None)
+
+
+def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
+    text = TIMES.replace(",1\n", ",0\n").replace(",2\n", ",1\n")
+    assert read(write(tmp_path, text), Columns(label="days", event="status")).y.tolist() == [5, -7.5, -9, 2]
+    assert read_features(write(tmp_path, text), Columns(label="days", event="status")).names == ["age"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "event", "says"),
+    [
+        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event is 0 (not until then) or 1"),
+        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event is 0 (not until then) or 1"),
+        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time is a number > 0"),
+        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time is a number > 0"),
+        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; it must be given in every row"),
+        (",9,", ",soon,", "days", "status==2", "a time is a number > 0, beside the event 'status==2'"),
+        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; a time is a number > 0"),
+        ("", "", "days", "days", "weights and event: given more than once: days"),
+        ("", "", "days", "dead", "has no column 'dead'"),
+    ],
+)
+def test_times_and_events_that_are_none(tmp_path, refusal, old, new, label, event, says):
+    path = write(tmp_path, TIMES.replace(old, new) if old else TIMES)
+    assert says in refusal(path, columns=Columns(label=label, event=event))
+
+
+def test_files_of_clients_may_order_their_columns_and_know_other_categories(tmp_path):
+    write(tmp_path, "age,ward,y\n1,red,0\n2,blue,1\n", "a.csv")
+    write(tmp_path, "ward,y,age\n,0,3\ngreen,1,4\n", "b.csv")
+    write(tmp_path, "age;ward;y\n5;;0\n6;;1\n", "c.csv")
+    data = read(tmp_path)
+    nan = np.nan
+    assert data.levels == {1: ["blue", "green", "red"]}
+    np.testing.assert_array_equal(data.x, [[1, 2], [2, 0], [3, nan], [4, 1], [5, nan], [6, nan]])
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (
+            "years,ward,y\n3,red,0\n4,red,1\n",
+            "b.csv: its columns differ from those of a.csv: it lacks age; only it has years",
+        ),
+        ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: it lacks ward"),
+        (
+            "age,ward,y\n3,1,0\n4,2,1\n",
+            "b.csv: column 'ward' holds numbers, that of a.csv texts: name it as categorical",
+        ),
+        ("age,age,ward,y\n3,3,1,0\n4,4,2,1\n", "b.csv: columns: given more than once: age"),
+    ],
+)
+def test_files_of_clients_that_do_not_fit(tmp_path, refusal, other, says):
+    write(tmp_path, "age,ward,y\n1,red,0\n2,blue,1\n", "a.csv")
+    write(tmp_path, other, "b.csv")
+    assert says in refusal(tmp_path)
+
+
+def test_rows_to_predict_need_neither_label_nor_client(tmp_path):
+    text = TABLE.replace(",num", "").replace("hospital,", "")
+    bare = "\n".join(line.split(",", 1)[1].rsplit(",", 1)[0] for line in text.splitlines()[1:2])
+    table = read_features(write(tmp_path, f"{text.splitlines()[0]}\n{bare}\n"), columns())
+    assert table.names == ["age", "ward", "blood, pressure"]
+    assert table.levels == {1: ["red"]}
+    assert table.x.tolist() == [[63, 0, 145]]
+    assert read_features(write(tmp_path, TABLE), columns()).names == table.names
+
+
+def test_the_raw_table_says_what_a_column_is_before_anything_is_refused(tmp_path):
+    text = "client,number,word,mixed,date,none,y\n" + "".join(
+        f"{client},{k},w{k},{'x' if k else 7},2024-01-0{k + 1},?,\n" for client in "ab" for k in range(2)
+    )
+    (table,) = read_raw(write(tmp_path, text))
+    assert [table.kind(k) for k in range(5)] == ["number", "category", "mixed", "date", "empty"]
+    assert np.isnan(table.label).all()
+
+
+def test_a_table_of_a_million_columns(tmp_path, refusal):
+    names = ",".join(f"x{k}" for k in range(10**6))
+    path = write(tmp_path, f"client,y,{names}\n")
+    with path.open("a") as file:
+        for row in range(2):
+            file.write(f"a,{row},{','.join(['1.5'] * 10**6)}\n")
+    assert "has 1 client; at least 2 are needed" in refusal(path)
+
+
+@pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, ending):
+    """They would be categories, and laboratory values would be lost without a word."""
+    path = tmp_path / f"t{ending}"
+    columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
+    if ending == ".csv":
+        pd.DataFrame(columns).to_csv(path, sep=";", index=False)
+    else:
+        pytest.importorskip("pyarrow")
+        pd.DataFrame(columns).to_parquet(path)
+    with pytest.raises(UserError, match=rf"column 'crp' is '{text}'; it is a number with a decimal comma: write"):
+        read(path)
+    assert read(path, Columns(categorical=("crp",))).levels == {0: sorted({"<1", text, "2,25"})}
+
+
+def test_labels_with_a_decimal_comma_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("client;x;y\na;1;0,5\na;2;1,5\nb;3;2,5\nb;4;3,5\n")
+    with pytest.raises(UserError, match=r"line 2: column 'y' is '0,5'; it is a number with a decimal comma"):
+        read(tmp_path / "t.csv")

@@ -1,0 +1,86 @@
+"""Against scikit-learn and by simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
+
+from fco_cli.path.performance import area_and_error, calibration, calibration_bins, line_of, performance
+from fco_cli.problem.losses import all_losses
+
+
+@pytest.fixture
+def scored():
+    random = np.random.default_rng(0)
+    scores = random.standard_normal(400).round(1)  # with ties
+    return scores, (random.random(400) < expit(0.5 + 2 * scores)).astype(float)
+
+
+def test_a_logistic_line(scored):
+    scores, y = scored
+    line = line_of(all_losses()["logistic"](), scores[None], y)
+    np.testing.assert_allclose(line["loss"], log_loss(y, expit(scores)))
+    np.testing.assert_allclose(line["auc"], roc_auc_score(y, scores))
+    np.testing.assert_allclose([line["observed"], line["predicted"]], [y.mean(), expit(scores).mean()])
+    free = LogisticRegression(C=1e12, tol=1e-10).fit(scores[:, None], y)
+    np.testing.assert_allclose(line["calibration_slope"], free.coef_[0, 0], rtol=1e-4)
+
+
+def test_the_intercept_is_that_at_slope_1(scored):
+    """Where the mean prediction is right after it is added."""
+    scores, y = scored
+    shift = calibration(scores, y > 0.5)["calibration_intercept"]
+    np.testing.assert_allclose(expit(scores + shift).mean(), y.mean(), atol=1e-6)
+
+
+def test_the_areas_error_is_its_deviation_over_samples():
+    random = np.random.default_rng(1)
+    areas, errors = [], []
+    for _ in range(400):
+        positive = np.arange(120) < 50
+        area, error = area_and_error(random.standard_normal(120) + 1.0 * positive, positive)
+        areas.append(area)
+        errors.append(error)
+    assert 0.8 < np.mean(errors) / np.std(areas) < 1.25
+
+
+def test_clients_with_one_class_have_no_area(scored):
+    scores, y = scored
+    owners = np.repeat([0, 1], 200)
+    y[:200] = 1
+    everybody, one, other = performance(all_losses()["logistic"](), scores[None], y, owners, ["one", "other"])
+    assert (everybody["client"], one["client"], other["client"]) == ("all clients", "one", "other")
+    assert "auc" not in one
+    np.testing.assert_allclose(other["auc"], roc_auc_score(y[200:], scores[200:]))
+    assert (everybody["rows"], one["rows"]) == (400, 200)
+
+
+def test_separable_rows_have_no_slope():
+    scores = np.linspace(-1, 1, 20)
+    assert calibration(scores, scores > 0)["calibration_slope"] is None
+    assert calibration(np.ones(4), np.array([True, False, True, False]))["calibration_slope"] is None
+
+
+def test_squared_and_softmax_lines():
+    random = np.random.default_rng(0)
+    y, scores = random.standard_normal(30), random.standard_normal(30)
+    line = line_of(all_losses()["squared"](), scores[None], y)
+    np.testing.assert_allclose([line["loss"], line["r2"]], [((y - scores) ** 2).mean(), r2_score(y, scores)])
+    classes = random.integers(3, size=30).astype(float)
+    several = random.standard_normal((3, 30))
+    line = line_of(all_losses()["softmax"](), several, classes)
+    shares = np.exp(several) / np.exp(several).sum(axis=0)
+    np.testing.assert_allclose(line["loss"], log_loss(classes, shares.T, labels=[0, 1, 2]))
+    np.testing.assert_allclose(line["accuracy"], (several.argmax(axis=0) == classes).mean())
+
+
+def test_tenths_of_predictions(scored):
+    scores, y = scored
+    bins = calibration_bins(scores, y > 0.5)
+    assert [one["rows"] for one in bins] == [40] * 10
+    predicted = [one["predicted"] for one in bins]
+    assert predicted == sorted(predicted)
+    np.testing.assert_allclose(np.mean([one["observed"] for one in bins]), y.mean())

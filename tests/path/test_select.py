@@ -1,0 +1,225 @@
+"""From a table to chosen models: what is solved, what a fold may know, what has no influence, what is left behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fco_cli.commands.tables import path_lines
+from fco_cli.errors import Interrupted, UserError
+from fco_cli.path import record
+from fco_cli.path.record import recorded_selection
+from fco_cli.path.select import select
+from fco_cli.path.solve import problem_on
+from fco_cli.problem.folds import Deal
+from fco_cli.simulation.stop import Stop
+
+
+def nothing() -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def selection(run_of, table):
+    """That of a table, with these overrides."""
+
+    def make(*overrides: str, path: str | None = None):
+        run = run_of(f"task.path={path or table()}", *overrides)
+        return run, select(run, run.path, nothing)
+
+    return make
+
+
+@pytest.mark.parametrize("psi", ["l1", "l1_ball"])
+def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, psi):
+    """By the certified optimum; the first model is null, and the chosen ones are solved further."""
+    run, made = selection(f"regularizer={psi}", "path.tolerance=1e-6", "hparams.tolerance=1e-9")
+    assert len(made.values) == 4
+    for value, model in zip(made.values, made.path.models, strict=True):
+        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.dial: value})), made.data)
+        solver = make_algorithm("optimum", one, tolerance=1e-12)
+        best = solver.output(solver.round(solver.initial_state(np.zeros((1, one.layout.size)))).state)[0]
+        np.testing.assert_allclose(model, best, atol=1e-4)
+        if value in (made.values[at] for at in made.chosen.values()):
+            chosen = next(made.model(name) for name, at in made.chosen.items() if made.values[at] == value)
+            np.testing.assert_allclose(chosen, best, atol=1e-7)
+    if psi == "l1":
+        assert not made.path.models[0, :-1].any()
+        assert made.path.models[1, :-1].any()
+
+
+def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
+    """A value that only the held-out row has must not move the others."""
+    run = run_of(f"task.path={table()}")
+    task = run.task.cross_validated()
+    data = task.data(0, "float64")
+    first, *_ = Deal.of(data.training, 5, "rows", True, 0)
+    held_out = first.rows(data.training)
+    (fold,) = task.divided(data, 0, "float64", [first])
+    np.testing.assert_allclose(fold.training.x.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(fold.training.x.std(axis=0), 1)
+    assert len(fold.training.y) + len(fold.held_out.y) == len(data.training.y)
+    np.testing.assert_array_equal(fold.held_out.y, data.training.y[held_out])
+    kept = data.training.x[~held_out]
+    np.testing.assert_allclose(fold.held_out.x, (data.training.x[held_out] - kept.mean(axis=0)) / kept.std(axis=0))
+
+
+def test_all_rows_but_the_files_own_take_part(run_of, table):
+    """50 of 60: no fifth is set aside to validate, and the file's test rows stay out."""
+    run = run_of(f"task.path={table()}")
+    data = run.task.cross_validated().data(0, "float64")
+    assert (len(data.training.y), data.held_out, len(data.test.y)) == (50, None, 10)
+    assert len(run.task.data(0, "float64").training.y) < 50
+
+
+def test_test_rows_have_no_influence(selection, table):
+    def changed(columns):
+        columns["x0"][columns["split"] == "test"] += 100
+        columns["y"][columns["split"] == "test"] ^= 1
+
+    _, one = selection()
+    _, other = selection(path=table("other.csv", changed=changed))
+    np.testing.assert_array_equal(one.path.models, other.path.models)
+    assert one.chosen == other.chosen
+    np.testing.assert_array_equal(one.curve.mean, other.curve.mean)
+    assert one.tests["min"]["rows"] == 10
+    assert one.tests["min"] != other.tests["min"]
+
+
+def test_the_curve_is_the_folds_loss(selection):
+    """Every row is scored once, by models that have not seen it: the lines of clients say the same as the curve."""
+    run, made = selection("hparams.weighting=examples")
+    everybody = next(line for line in made.clients if line["client"] == "all clients")
+    np.testing.assert_allclose(everybody["loss"], made.curve.mean[made.chosen["min"]], rtol=1e-9)
+    assert [line["client"] for line in made.clients[:4]] == ["all clients", "a", "b", "c"]
+    assert sum(line["rows"] for line in made.clients[1:4]) == everybody["rows"] == 50
+    assert run.path.folds == len(made.folds) == 3
+
+
+@pytest.mark.parametrize(("by", "folds"), [("clients", 2), ("each_client", 3)])
+def test_whole_clients_are_held_out(selection, by, folds):
+    _, made = selection(f"path.by={by}", "path.folds=2")
+    assert len(made.folds) == folds
+    assert sorted(fold.weight for fold in made.folds) == ([1, 2] if folds == 2 else [1, 1, 1])
+
+
+def test_stability_finds_what_matters(selection):
+    _, made = selection("path.subsamples=4", "path.errors=4")
+    frequency = made.stability.frequency[-1]
+    assert frequency.shape == (4,)
+    assert frequency[0] == 1
+    assert (np.diff(made.stability.frequency, axis=0) >= 0).all()
+
+
+# The record.
+
+
+def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
+    run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out", "path.subsamples=1")
+    result = recorded_selection(run, Stop())
+    names = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    own = {"config.yaml", "path.csv", "path.npz", "clients.csv", "calibration.csv", "result.json"}
+    assert own <= names
+    assert not [name for name in names if name.startswith("part_")]
+    for choice in ("min", "1se"):
+        assert {f"{choice}/model.npz", f"{choice}/model.csv", f"{choice}/preparation.json"} <= names
+    assert json.loads((run.folder / "result.json").read_text()) == result
+    assert result["chosen"]["min"]["kkt"] <= run.hparams.tolerance
+    assert recorded_selection(run, Stop()) == result
+    assert len((run.folder / "path.csv").read_text().splitlines()) == 5
+
+
+def test_a_refit_has_its_own_verdict_and_its_own_weights(run_of, table, tmp_path):
+    """One that misses its tolerance is counted and said; the numbers beside it are those of the refitted model."""
+    words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
+    short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
+    long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
+    results = [recorded_selection(run, Stop()) for run in (short, long)]
+    assert [result["not_converged"] for result in results] == [0, 0]
+    assert results[0]["refits_not_converged"] == len({one["place"] for one in results[0]["chosen"].values()})
+    assert results[1]["refits_not_converged"] == 0
+    for result, run, converged in zip(results, (short, long), (False, True), strict=True):
+        said = [line for line in path_lines(result) if "the refit has not converged to hparams.tolerance" in line]
+        assert len(said) == (0 if converged else 2)
+        for name, one in result["chosen"].items():
+            assert one["converged"] == converged
+            with np.load(run.folder / name / "model.npz") as model:
+                assert one["nonzeros"] == np.count_nonzero(model["weights"])
+
+
+def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
+    run, made = selection()
+    emptied = replace(made, refitted=replace(made.refitted, models=0 * made.refitted.models))
+    assert record.path_table(emptied)["nonzeros"][made.chosen["min"]] > 0
+    assert record._result(run, emptied, record.path_table(emptied), 0.0)["chosen"]["min"]["nonzeros"] == 0
+
+
+def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path):
+    path = table()
+    whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole")
+    recorded_selection(whole, Stop())
+    run, stop = run_of(f"task.path={path}", f"output_dir={tmp_path}/parts"), Stop()
+    calls = iter(range(10**6))
+
+    class Stopping(Stop):
+        def check(self) -> None:
+            if next(calls) == 40:
+                raise Interrupted(2)
+
+    with pytest.raises(Interrupted):
+        recorded_selection(run, Stopping())
+    assert list(run.folder.glob("part_*.npz"))
+    assert not (run.folder / "result.json").exists()
+    recorded_selection(run, stop)
+    for name in ("path.csv", "clients.csv", "min/model.npz"):
+        assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+
+
+def test_a_damaged_part_is_made_anew(run_of, table, tmp_path):
+    run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out")
+    run.folder.mkdir(parents=True)
+    (run.folder / "part_all.npz").write_bytes(b"no zip file")
+    assert recorded_selection(run, Stop())["status"] == "finished"
+
+
+def test_the_strength_that_is_given_is_no_part_of_it(run_of, table):
+    """It is what the path chooses."""
+    path = table()
+    ids = {run_of(f"task.path={path}", f"regularizer.strength={strength}").run_id for strength in (0.1, 0.2)}
+    ids |= {run_of(f"task.path={path}", "path.folds=4").run_id}
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("path.folds=1", "path.folds: got 1, must be a whole number from 2 to 10000"),
+        ("path.ratio=1", "path.ratio: got 1.0, must be above 0, below 1"),
+        ("path.by=hospital", "path.by: got 'hospital', must be one of rows, clients, each_client"),
+        ("path.largest=-1", "path.largest: got -1.0, must be null or a number > 0"),
+        ("path.threshold=0.5", "path.threshold: got 0.5, must be above 0.5, at most 1"),
+    ],
+)
+def test_settings_out_of_range_are_one_line(run_of, table, override, line):
+    with pytest.raises(UserError) as caught:
+        run_of(f"task.path={table()}", override)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("path.folds=51", "path.folds: got 51, must be at most 50, the rows that train"),
+        ("regularizer=l0", "regularizer: got 'l0', must be a convex one: a path follows one solution"),
+        ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius: a path goes along it"),
+    ],
+)
+def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_path, override, line):
+    run = run_of(f"task.path={table()}", override, f"output_dir={tmp_path}/out")
+    with pytest.raises(UserError) as caught:
+        recorded_selection(run, Stop())
+    assert str(caught.value) == line
+    assert not run.folder.exists()  # nothing half-written
