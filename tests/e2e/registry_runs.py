@@ -24,9 +24,9 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.runner import Outcome, execute
 
 FEW = ["hparams.rounds=3", "hparams.client_lr=0.01", "hparams.clients_per_round=3", "threads=1"]
-LASSO = ["task=lasso", "task.dimension=37", "task.ones=5", "task.clients=4", "task.samples=23"]
-MATRIX = ["task=nuclear", "task.dimension=7", "task.rank=2", "task.clients=4", "task.samples=23"]
-NUMBERS = {"l0_ball": ["regularizer.nonzeros=5"], "group_lasso": ["regularizer.group_size=4"]}
+LASSO = ["task=lasso", "task.dimension=35", "task.ones=5", "task.clients=3", "task.samples=23"]
+MATRIX = ["task=nuclear", "task.dimension=7", "task.rank=2", "task.clients=3", "task.samples=23"]
+NUMBERS = {"l0_ball": ["regularizer.nonzeros=5"], "group_lasso": ["regularizer.group_size=5"]}
 TASKS = ("mixture", "piecewise", "monotone", "group_sparse", "digits", "fmri_sim")
 SHARDS = ("algorithms", "regularizers", "losses and transforms", "tasks")
 
@@ -45,10 +45,9 @@ def table(folder: Path, loss: str) -> str:
     """A table of unequal clients whose labels suit a loss."""
     random = np.random.default_rng(0)
     x = random.standard_normal((60, 11))
-    y = {"squared": x[:, 0], "huber": x[:, 1]}.get(loss, np.tile([0, 1, 1], 20))
-    columns = {"x": x, "y": np.abs(x[:, 0]) + 0.1 if loss == "cox" else y, "client": np.repeat([0, 1, 2], (10, 20, 30))}
-    if loss == "cox":
-        columns["event"] = np.tile([1, 1, 0], 20)
+    times = (np.abs(x[:, 2]) + 0.1) * np.tile([1, 1, -1], 20)  # negative: censored
+    y = {"squared": x[:, 0], "huber": x[:, 1], "cox": times}.get(loss, np.tile([0, 1, 1], 20))
+    columns = {"x": x, "y": y, "client": np.repeat([0, 1, 2], (10, 20, 30))}
     np.savez(folder / f"{loss}.npz", **columns)
     return f"task.path={folder / loss}.npz"
 
