@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = ("fco_cli", "hydra_plugins")
 # Loaded by FLARE's own processes, which exist only where the extra is installed.
-LOADED_BY_FLARE = {"flare_guards.py", "flare_handshakes.py", "flare_server.py", "flare_site.py"}
+LOADED_BY_FLARE = {f"fco_cli/federation/flare/{name}.py" for name in ("guards", "handshakes", "server", "site")}
 
 
 def declared(requirements: list[str]) -> set[str]:
@@ -63,7 +63,7 @@ def test_every_import_is_of_a_declared_dependency(distributions):
             own = distributions.get(module)
             if own is None:
                 continue  # not installed here: an extra's
-            if loading and path.name not in LOADED_BY_FLARE:
+            if loading and path.relative_to(ROOT).as_posix() not in LOADED_BY_FLARE:
                 assert own & CORE, f"{path.relative_to(ROOT)} imports {module} as it is loaded: must be a dependency"
             assert own & (CORE | EXTRAS), f"{path.relative_to(ROOT)} imports {module}: pyproject.toml does not name it"
 

@@ -11,7 +11,7 @@ from fco_cli.kernels.compiled import copy, kernel
 Array = np.ndarray
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
-PANEL = 32  # columns of a matrix: as many of four vectors stay in registers (lanes.py)
+PANEL = 32  # columns of a matrix: as many of four vectors stay in registers (vector.py)
 READERS = 6  # vectors that read a row often enough for a copy to pay
 
 

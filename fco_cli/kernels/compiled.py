@@ -186,10 +186,10 @@ def _numba() -> Any:
 @functools.cache
 def _of_the_machine() -> dict[str, Any]:
     """The words of kernels that mean more in machine code than in Python."""
-    from fco_cli.kernels import vector as lanes
+    from fco_cli.kernels import vector
 
-    words = {"dots": lanes.dots, "add_multiples": lanes.add_multiples}
-    return words | {"many_registers": lanes.many_registers()}
+    words = {"dots": vector.dots, "add_multiples": vector.add_multiples}
+    return words | {"many_registers": vector.many_registers()}
 
 
 @functools.cache

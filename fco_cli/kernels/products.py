@@ -12,7 +12,7 @@ from fco_cli.kernels.aligned import ask_for_two, two_are_left
 from fco_cli.kernels.compiled import kernel, specialize
 
 CHUNK = 1024  # columns, at least, that are finished for all vectors before the next: the rows' part stays in cache
-many_registers = False  # in machine code this and the next two are those of lanes.py
+many_registers = False  # in machine code this and the next two are those of vector.py
 
 
 def dots(w, vectors, x, rows, count, soon):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.kernels.compiled import is_finite, kernel, two_norm
+from fco_cli.kernels.compiled import is_finite, kernel
+from fco_cli.kernels.norms import two_norm
 
 TILE = 32
 

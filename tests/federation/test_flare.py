@@ -23,7 +23,7 @@ import pytest
 
 from fco_cli.commands.loopback import Loopback
 from fco_cli.federation.site.audit import audited
-from tests.federation.test_clients import NAMES
+from tests.federation.coordinator.test_clients import NAMES
 
 pytest.importorskip("nvflare")
 from cryptography import x509

@@ -24,7 +24,7 @@ from fco_cli.federation.schema import Keys, Question
 from fco_cli.federation.settings import Flare
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
-from tests.federation.test_clients import FEDERATED, NAMES, assert_same, run, task_of
+from tests.federation.coordinator.test_clients import FEDERATED, NAMES, assert_same, run, task_of
 
 BITS = 40
 SESSION = {"session": "a" * 32, "number": 1}

@@ -20,7 +20,7 @@ from fco_cli.federation.settings import Flare
 from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test
-from tests.federation.test_clients import run, task_of
+from tests.federation.coordinator.test_clients import run, task_of
 
 WITHOUT = Noise(most=0.5, deviation=1e-12, rows=10.0)  # next to no noise: what is left is what was shortened
 

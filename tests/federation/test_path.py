@@ -15,7 +15,7 @@ from fco_cli.federation.policy import Policy
 from fco_cli.path.record import recorded_selection
 from fco_cli.path.select import Selection, select
 from fco_cli.simulation.stop import Stop
-from tests.federation.test_clients import NAMES
+from tests.federation.coordinator.test_clients import NAMES
 
 FEW = [
     "path.strengths=2", "path.folds=2", "path.ratio=0.2", "path.tolerance=0.2", "hparams.tolerance=0.1",

@@ -32,7 +32,7 @@ from fco_cli.problem.risk import DataRisk, scores_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
 
-ROOMS = ("problem", "algorithms", "federated_data", "tasks", "simulation", "federation")  # what a result depends on
+ROOMS = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")  # what a result depends on
 NOT_SENT = ("name", "path", "strength", "radius")  # keys of the task that a site has no use for
 
 

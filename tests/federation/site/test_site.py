@@ -24,7 +24,7 @@ from fco_cli.federation.site.telling import sent_task
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.sampling import Sampler
-from tests.federation.test_clients import NAMES, run, task_of
+from tests.federation.coordinator.test_clients import NAMES, run, task_of
 
 SESSION = "f" * 32
 
