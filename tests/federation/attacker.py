@@ -23,7 +23,7 @@ import numpy as np
 from fco_cli.federation.flare.enrol import LEAD, kit_of
 from fco_cli.federation.flare.link import FlareLink
 from fco_cli.federation.message import Message
-from tests.federation.test_site import BILLION, SESSION, STATE, TRAIN, at_work
+from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, at_work
 
 NUMBERS = itertools.count(1)
 PREPARE = {
