@@ -65,7 +65,7 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine_code(no_internal_error: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled kernels for the tests that are marked so: for bits, threads, caches and sizes.
 
     Once for every algorithm, regularizer, mirror map and loss, machine code must say the same as its text.
@@ -76,11 +76,12 @@ def machine_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
-def no_internal_error(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_internal_error(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No command that a test calls, here or in a process of its own, may end in an internal error."""
     folder = tmp_path_factory.getbasetemp() / "state"
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    yield
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(folder))
+        yield
     if traces := [path.read_text(encoding="utf-8") for path in folder.rglob("errors.log")]:
         shutil.rmtree(folder)
         pytest.fail("a command ended in an internal error:\n" + "\n".join(traces))

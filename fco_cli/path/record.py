@@ -140,7 +140,7 @@ def _solution_columns(problem: Problem, solved: Solved) -> dict[str, Array]:
         "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
         "rounds": solved.rounds,
         "kkt": solved.residuals,
-        "converged": solved.converged,
+        "converged": solved.converged.astype(int),
     }
     if problem.regularizer.name.startswith("nuclear"):
         matrices = layout.view(models, next(block.name for block in layout.blocks if block.regularized))
