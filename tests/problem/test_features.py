@@ -8,7 +8,7 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.models.linear import Linear
-from fco_cli.problem.regularizers.features import by_feature
+from fco_cli.problem.regularizers.features import expand_by_feature
 from fco_cli.problem.regularizers.groups import GroupLasso
 from fco_cli.problem.regularizers.penalties import L1
 
@@ -17,11 +17,20 @@ NAMES = ("age", "color=red", "color=blue")
 
 def test_a_feature_has_its_own_number_and_a_column_that_became_several_shares_one():
     layout = Linear(3, outputs=2).layout
-    numbers = by_feature("key", {"age": 2, "color": 0}, layout, NAMES, other=1.0)
+    numbers = expand_by_feature("key", {"age": 2, "color": 0}, layout, NAMES, other=1.0)
     assert numbers.tolist() == [2, 0, 0] * 2 + [1, 1]  # of both classes alike; not of the bias
-    assert by_feature("key", {"color=red": 3}, layout, NAMES, other=1.0)[:3].tolist() == [1, 3, 1]
-    assert by_feature("key", {"x2": 5}, Linear(3).layout, None, other=1.0).tolist() == [1, 1, 5, 1]
-    assert by_feature("key", {"x2": 5}, Linear(3, 2).layout, None, other=1.0).tolist() == [1, 1, 5, 1, 1, 5, 1, 1]
+    assert expand_by_feature("key", {"color=red": 3}, layout, NAMES, other=1.0)[:3].tolist() == [1, 3, 1]
+    assert expand_by_feature("key", {"x2": 5}, Linear(3).layout, None, other=1.0).tolist() == [1, 1, 5, 1]
+    assert expand_by_feature("key", {"x2": 5}, Linear(3, 2).layout, None, other=1.0).tolist() == [
+        1,
+        1,
+        5,
+        1,
+        1,
+        5,
+        1,
+        1,
+    ]
 
 
 def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never(make_problem, full_cohort):
@@ -46,17 +55,17 @@ def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never
         (lambda: L1(strength=1, factors={"age": -1}), "regularizer.factors.age: got -1, must be a number >= 0"),
         (
             lambda: L1(strength=1, factors={"x0": 0}).each(Layout((Block("weights1", (3,)),)), None),
-            "regularizer.factors: only a linear model",
+            "regularizer.factors: needs a linear model",
         ),
         (
             lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a"}).each(Linear(3).layout, NAMES),
-            "regularizer.groups: feature 'color=red' is in no group",
+            "regularizer.groups: feature 'color=red' has no group",
         ),
         (
             lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a", "colour": "b"}).each(
                 Linear(3).layout, NAMES
             ),
-            "regularizer.groups.colour: no such feature; there are age, color=red, color=blue",
+            "regularizer.groups.colour: feature not found; features are age, color=red, color=blue",
         ),
     ],
 )

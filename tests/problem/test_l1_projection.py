@@ -12,7 +12,7 @@ from fco_cli.problem.mirror import Geometry, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
+from fco_cli.problem.regularizers.balls import SAMPLE_MIN_SIZE, SAMPLE_STRIDE, L1Ball, L2Ball
 from fco_cli.problem.regularizers.boxes import Simplex
 
 pytestmark = pytest.mark.machine_code
@@ -86,7 +86,7 @@ LONG = FAMILIES | {"hidden from the sample": hidden_from_the_sample, "only in th
 @pytest.mark.parametrize("family", LONG)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
-    size = SAMPLE_FROM + 333
+    size = SAMPLE_MIN_SIZE + 333
     z = LONG[family](20, size).astype(dtype)
     radius = np.geomspace(0.01, 1000, 20)
     scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
@@ -100,7 +100,7 @@ def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
 @pytest.mark.parametrize("family", LONG)
 def test_the_result_is_feasible_in_either_precision(family, kind, order, dtype):
     """Not up to the rounding of single precision, 1e-7, but to 1e-9 and better."""
-    z = LONG[family](50, SAMPLE_FROM + 333).astype(dtype)
+    z = LONG[family](50, SAMPLE_MIN_SIZE + 333).astype(dtype)
     radius = np.geomspace(0.01, 1000, 50)
     norms = np.linalg.norm(project(z, radius, kind).astype(float), order, axis=1)
     assert (norms <= radius * (1 + 1e-12)).all()
@@ -123,7 +123,7 @@ def test_small_vectors_agree_with_cvxpy():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_so_and_ends(bad):
     """Divergence is detected by it."""
-    for size in (SIZE, SAMPLE_FROM):
+    for size in (SIZE, SAMPLE_MIN_SIZE):
         z = np.ones((1, size))
         z[0, 3] = bad
         assert not np.isfinite(project(z, np.ones(1))).all()

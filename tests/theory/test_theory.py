@@ -11,7 +11,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.theory.figure import draw
 from fco_cli.theory.instance import Instance
-from fco_cli.theory.measure import cohort_of, method, tracer, watch
+from fco_cli.theory.measure import bind_algorithm, full_cohort, measure, tracer
 from fco_cli.theory.run import check_theorems
 from fco_cli.theory.statements import (
     PERTURBED,
@@ -90,10 +90,10 @@ def test_fedmid_as_printed_counts_a_penalty_twice(server_lr):
     """Clients' steps and the server's step both apply psi: without noise fedmid solves the problem with 2 psi."""
     instance = QUIET.instance(2)
     problem, rates = instance.problem(1, seed=0), np.array([0.25 / server_lr])
-    algorithm = method("fedmid", problem, rates, np.full(1, server_lr))
+    algorithm = bind_algorithm("fedmid", problem, rates, np.full(1, server_lr))
     state = algorithm.initial_state(problem.initial_models(algorithm.varying.psi))
     for _ in range(600):
-        state = algorithm.round(state, cohort_of(2, 1, 0)).state
+        state = algorithm.round(state, full_cohort(2, 1, 0)).state
     doubled = replace(instance, regularizer=L1(strength=2 * QUIET.strength))
     np.testing.assert_allclose(algorithm.output(state)[0], doubled.optimum, atol=1e-3)
     assert np.abs(doubled.optimum - instance.optimum).max() > 0.4
@@ -120,11 +120,11 @@ def test_trace_is_the_algorithm(name):
     """Watching a round step by step gives the state that the algorithm's own round ends in."""
     instance, rates = GRID.instance(4), np.array([0.05, 0.2])
     problem = instance.problem(6, seed=0)
-    algorithm = method(name, problem, rates, np.ones(2))
+    algorithm = bind_algorithm(name, problem, rates, np.ones(2))
     (vector,) = algorithm.broadcast
     state, data = algorithm.initial_state(problem.initial_models(algorithm.varying.psi)), problem.data
     for r in range(2):
-        cohort, states, t = cohort_of(4, 3, 3 * r), np.empty((4, 4, 2, 6)), state.get("t", np.zeros(2))
+        cohort, states, t = full_cohort(4, 3, 3 * r), np.empty((4, 4, 2, 6)), state.get("t", np.zeros(2))
         tracer(algorithm)(
             state[vector], t, rates, algorithm.varying.options, data.x, data.y, data.offsets, cohort.order,
             cohort.edges, cohort.first, problem.model.widths, algorithm.geometry, states,
@@ -142,20 +142,20 @@ def test_constants_of_the_instance_are_exact(box):
     """L, sigma, zeta, G, B and w* against definitions, by sampling and by a general solver."""
     instance = GRID.instance(8, box=box)
     problem, q = instance.problem(4000, seed=1), instance.curvature
-    centres = problem.data.x[:, : len(q)].reshape(8, 4000, len(q))
-    noise = q * (instance.centres[:, None] - centres)  # gradient minus mean gradient, at any w
+    centers = problem.data.x[:, : len(q)].reshape(8, 4000, len(q))
+    noise = q * (instance.centers[:, None] - centers)  # gradient minus mean gradient, at any w
     assert np.mean((noise**2).sum(axis=2)) == pytest.approx(instance.noise**2, rel=0.02)
     assert np.mean((noise**2 * instance.metric).sum(axis=2)) == pytest.approx(instance.sigma_dual**2, rel=0.03)
-    gradients = q * (instance.centre - instance.centres)
+    gradients = q * (instance.center - instance.centers)
     assert instance.zeta == pytest.approx(np.sqrt((instance.metric * gradients**2).sum(axis=1)).max())
     assert instance.zeta == pytest.approx(GRID.spread)
     # w* is a fixed point of the proximal gradient step, and no nearby feasible point is better
-    gradient, numbers = q * (instance.optimum - instance.centre), instance.regularizer.numbers
+    gradient, numbers = q * (instance.optimum - instance.center), instance.regularizer.numbers
     assert problem.kkt_residual(instance.optimum[None], gradient[None], numbers)[0] < 1e-14
     assert instance.divergence == pytest.approx(np.linalg.norm(instance.optimum) ** 2 / 2)
     if box:
-        corners = np.sign(-instance.centres) * GRID.radius
-        longest = np.linalg.norm(q * (corners - instance.centres), axis=1).max() + instance.noise
+        corners = np.sign(-instance.centers) * GRID.radius
+        longest = np.linalg.norm(q * (corners - instance.centers), axis=1).max() + instance.noise
         assert instance.gradient_bound == pytest.approx(longest)
         assert np.linalg.norm(noise, axis=2) == pytest.approx(instance.noise)
     nearby = problem.prox(instance.optimum + 0.1 * np.random.default_rng(0).standard_normal((50, 6)),
@@ -163,9 +163,9 @@ def test_constants_of_the_instance_are_exact(box):
     assert (instance.gap(nearby) > 0).all()
 
 
-def test_the_clients_mean_centre_does_not_depend_on_their_number():
+def test_the_clients_mean_center_does_not_depend_on_their_number():
     few, many = GRID.instance(1), GRID.instance(8)
-    np.testing.assert_allclose(few.centre, many.centre)
+    np.testing.assert_allclose(few.center, many.center)
     assert few.zeta == 0
     assert isinstance(few, Instance)
     assert isinstance(few.regularizer, L1)
@@ -173,7 +173,7 @@ def test_the_clients_mean_centre_does_not_depend_on_their_number():
 
 def test_seeds_give_different_noise_and_the_same_run_twice_the_same_numbers():
     instance, rates = GRID.instance(2), np.array([0.25])
-    first, again, other = (watch(instance, rates, 2, [4], seed) for seed in (0, 0, 1))
+    first, again, other = (measure(instance, rates, 2, [4], seed) for seed in (0, 0, 1))
     assert (first.gaps == again.gaps).all()
     assert (first.gaps != other.gaps).all()
 
