@@ -166,7 +166,10 @@ def _prox(instance: Instance, z: Array, t: Array) -> Array:
 def gaps_with_small_client_lr(
     instance: Instance, rates: Array, steps: int, rounds: list[int], seed: int, name: str, ratio: float = 1e-3
 ) -> Array:
-    """Return the gaps [R's, J] of the mean server model over w_1 ... w_R, for eta = eta_s eta_c and eta_c = ratio * eta."""
+    """Return the gaps [R's, J] of the mean of the server models w_1 ... w_R; rates are eta = eta_s eta_c.
+
+    The client learning rate is eta_c = ratio * eta.
+    """
     problem = instance.problem(steps * rounds[-1], seed)
     algorithm = bind_algorithm(name, problem, ratio * rates, np.full(len(rates), 1 / ratio))
     state = algorithm.initial_state(problem.initial_models(algorithm.varying.psi))
