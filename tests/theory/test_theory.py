@@ -1,4 +1,4 @@
-"""The paper's statements on a small grid, and that the check can fail."""
+"""Checks of the theorems on a small grid, including checks that must fail."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_the_key_identity_holds_for_feddualavg_and_fails_for_fedmid(findings):
     assert findings.identity["fedmid"].min() > 1e-4
 
 
-def test_slopes_are_those_of_the_bounds(findings):
-    """The drift grows as eta_c^2; with little noise the gap falls as 1/R."""
+def test_slopes_agree_with_the_bounds(findings):
+    """The drift grows as eta_c^2; with little noise the gap decreases as 1/R."""
     rows = {row.statement: row for row in summarize(findings.cells, GRID)}
     measured, predicted = rows[STABILITY_2].slopes["rate"]
     assert predicted == pytest.approx(2)
@@ -69,16 +69,17 @@ def test_slopes_are_those_of_the_bounds(findings):
 
 
 def violated(cells) -> set[str]:
+    """Return the statements with a violated cell."""
     return {cell.statement for cell in cells if not cell.holds}
 
 
 QUIET = replace(GRID, rounds=[400], noise=1e-6, spread=1e-6, strength=0.5, seeds=2, rates=[0.25])
 
 
-def test_fedmid_in_place_of_feddualavg_breaks_the_bounds():
-    """Without noise and heterogeneity the bounds vanish with R; fedmid does not get there.
+def test_fedmid_violates_the_bounds_of_feddualavg():
+    """Without noise and heterogeneity the bounds vanish as R grows; the gap of fedmid does not.
 
-    That includes theorem 0, which the paper states for fedmid too with its proof left out: see the next test.
+    This includes theorem 0, which the paper states for fedmid without proof: see the next test.
     """
     assert violated(check_configuration(QUIET, clients=2, steps=4)) == {THEOREM_0_FEDMID}
     broken = violated(check_configuration(QUIET, clients=2, steps=4, algorithm="fedmid"))
@@ -86,8 +87,8 @@ def test_fedmid_in_place_of_feddualavg_breaks_the_bounds():
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 1000.0])
-def test_fedmid_as_printed_counts_a_penalty_twice(server_lr):
-    """Clients' steps and the server's step both apply psi: without noise fedmid solves the problem with 2 psi."""
+def test_fedmid_as_printed_applies_a_penalty_twice(server_lr):
+    """Client and server steps both apply psi: without noise fedmid solves the problem with 2 psi."""
     instance = QUIET.instance(2)
     problem, rates = instance.problem(1, seed=0), np.array([0.25 / server_lr])
     algorithm = bind_algorithm("fedmid", problem, rates, np.full(1, server_lr))
@@ -99,25 +100,25 @@ def test_fedmid_as_printed_counts_a_penalty_twice(server_lr):
     assert np.abs(doubled.optimum - instance.optimum).max() > 0.4
 
 
-def test_steps_beyond_the_theorems_break_the_bounds():
-    """eta_c = 10/L: refused by the grid; past that check, the stability lemma breaks."""
+def test_steps_larger_than_allowed_violate_the_bounds():
+    """The grid rejects eta_c = 10/L; without that validation, the stability lemma is violated."""
     with pytest.raises(UserError, match=r"theory\.rates"):
         replace(GRID, rates=[10.0])
-    wild = replace(GRID, steps=[8])
-    wild.rates = [10.0]
+    unstable = replace(GRID, steps=[8])
+    unstable.rates = [10.0]
     with np.errstate(all="ignore"):
-        assert STABILITY_2 in violated(check_configuration(wild, clients=2, steps=8))
+        assert STABILITY_2 in violated(check_configuration(unstable, clients=2, steps=8))
 
 
-def test_the_band_counts_against_a_bound():
+def test_the_whole_band_must_be_below_the_bound():
     cell = Cell("x", 1, 1, 1, 1.0, measured=1.0, error=0.2, bound=1.1)
     assert not cell.holds
     assert replace(cell, error=0.05).holds
 
 
 @pytest.mark.parametrize("name", ["feddualavg", "fedmid"])
-def test_trace_is_the_algorithm(name):
-    """Watching a round step by step gives the state that the algorithm's own round ends in."""
+def test_trace_agrees_with_the_algorithm(name):
+    """Tracing a round step by step ends in the state after a round of the algorithm."""
     instance, rates = GRID.instance(4), np.array([0.05, 0.2])
     problem = instance.problem(6, seed=0)
     algorithm = bind_algorithm(name, problem, rates, np.ones(2))
@@ -139,7 +140,7 @@ def test_trace_is_the_algorithm(name):
 
 @pytest.mark.parametrize("box", [False, True])
 def test_constants_of_the_instance_are_exact(box):
-    """L, sigma, zeta, G, B and w* against definitions, by sampling and by a general solver."""
+    """L, sigma, zeta, G, B and w* against their definitions and against samples."""
     instance = GRID.instance(8, box=box)
     problem, q = instance.problem(4000, seed=1), instance.curvature
     centers = problem.data.x[:, : len(q)].reshape(8, 4000, len(q))
@@ -163,7 +164,7 @@ def test_constants_of_the_instance_are_exact(box):
     assert (instance.gap(nearby) > 0).all()
 
 
-def test_the_clients_mean_center_does_not_depend_on_their_number():
+def test_the_mean_center_does_not_depend_on_the_number_of_clients():
     few, many = GRID.instance(1), GRID.instance(8)
     np.testing.assert_allclose(few.center, many.center)
     assert few.zeta == 0
@@ -171,14 +172,14 @@ def test_the_clients_mean_center_does_not_depend_on_their_number():
     assert isinstance(few.regularizer, L1)
 
 
-def test_seeds_give_different_noise_and_the_same_run_twice_the_same_numbers():
+def test_noise_depends_on_the_seed_only():
     instance, rates = GRID.instance(2), np.array([0.25])
     first, again, other = (measure(instance, rates, 2, [4], seed) for seed in (0, 0, 1))
     assert (first.gaps == again.gaps).all()
     assert (first.gaps != other.gaps).all()
 
 
-def test_figure_and_tables_are_made(findings):
+def test_figure_and_tables(findings):
     files = draw(findings, GRID)
     assert files["theory.png"].startswith(b"\x89PNG")
     assert files["theory.pdf"].startswith(b"%PDF")
@@ -189,7 +190,7 @@ def test_figure_and_tables_are_made(findings):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "key"),
     [
         ({"rounds": []}, "theory.rounds"),
         ({"steps": [4, 2]}, "theory.steps"),
@@ -204,8 +205,8 @@ def test_figure_and_tables_are_made(findings):
         ({"dimension": 1}, "theory.dimension"),
     ],
 )
-def test_wrong_grids_are_refused_by_name(change, words):
-    with pytest.raises(UserError, match=words.replace(".", r"\.")):
+def test_invalid_grids_are_rejected(change, key):
+    with pytest.raises(UserError, match=key.replace(".", r"\.")):
         replace(GRID, **change)
 
 

@@ -61,7 +61,7 @@ class Regularizer:
 
     def table(self, layout: Layout) -> Array:
         """Return one row per block for the kernels: start, stop, rows, columns, regularized, piece."""
-        return np.column_stack([layout.table, [self.piece_of(block.name) for block in layout.blocks]])
+        return np.column_stack([layout.table, [self.piece_index(block.name) for block in layout.blocks]])
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         """Return one number per weight [P] for the kernels, such as its penalty factor or group; ones by default.
@@ -74,7 +74,7 @@ class Regularizer:
         """Return the strong convexity of psi along each weight [P], for its parameters [1] and the result of `each`."""
         return np.zeros(len(each))
 
-    def piece_of(self, name: str) -> int:
+    def piece_index(self, name: str) -> int:
         """Return the index of the piece of psi that acts on the block `name`."""
         return 0
 

@@ -101,7 +101,7 @@ class Blockwise(Regularizer):
         """Return the regularizer classes named in the configuration."""
         return [type(one) for one in self.pieces.values()]
 
-    def piece_of(self, name: str) -> int:
+    def piece_index(self, name: str) -> int:
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which is not regularized
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
