@@ -61,6 +61,7 @@ def draw(findings: Findings, grid: Grid) -> dict[str, bytes]:
 
 
 def _draw_statement(panel: Any, findings: Findings, grid: Grid, statement: str) -> None:
+    """Draw measurements and bounds along the four sweeps through the base cell."""
     base = dict(zip(AXES, grid.base, strict=True))
     for axis, color in COLORS.items():
         line = [cell for cell in sweep(findings.cells, grid, statement, axis) if cell.bound > 0]
@@ -85,6 +86,7 @@ def _draw_fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> Non
 
 
 def _draw_identity(panel: Any, findings: Findings) -> None:
+    """Draw the error of the key identity by round."""
     for (name, errors), color in zip(findings.identity.items(), ("black", "#e69f00"), strict=True):
         panel.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-17), color=color, label=name)
     panel.set(
@@ -97,6 +99,7 @@ def _draw_identity(panel: Any, findings: Findings) -> None:
 
 
 def _draw_slack(panel: Any, findings: Findings) -> None:
+    """Draw the slack of all cells by statement."""
     random = np.random.default_rng(0)
     for position, statement in enumerate(STATEMENTS):
         slack = np.array([cell.slack for cell in findings.cells if cell.statement == statement])
@@ -111,6 +114,7 @@ def _draw_slack(panel: Any, findings: Findings) -> None:
 
 
 def _draw_legend(figure: Any, grid: Grid) -> None:
+    """Draw the legend below the panels."""
     from matplotlib.lines import Line2D
 
     handles = [

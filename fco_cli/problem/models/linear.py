@@ -18,7 +18,7 @@ from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.regularizers.base import OneBlock
 from fco_cli.problem.streams import MODEL, generator
 
-VECTOR_GROUP = 4  # vectors whose columns are computed at a time
+VECTOR_GROUP = 4  # vectors processed at a time
 
 
 @kernel
@@ -147,7 +147,7 @@ class Linear:
     features: int
     outputs: int = 1
     weights_shape: tuple[int, ...] | None = None  # shape of the weights for the regularizer, e.g. (32, 32)
-    seed: int | None = None  # of Glorot-uniform initial weights; None: zeros
+    seed: int | None = None  # seed of Glorot-uniform initial weights; None: zeros
     site_bias: bool = False  # if True, the bias of the model itself stays 0
 
     gather: ClassVar[Kernel] = gathered
