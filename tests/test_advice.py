@@ -31,7 +31,7 @@ def test_estimates_on_the_quadratic_instance():
     run = SimpleNamespace(hparams=hparams, regularizer=instance.regularizer, seed=0)
     found = estimate_constants(run, instance.problem(400, seed=0))
     assert found.smoothness == pytest.approx(instance.smoothness, rel=1e-3)
-    gradients = instance.curvature * (instance.centres - instance.centre)
+    gradients = instance.curvature * (instance.centers - instance.center)
     assert found.zeta == pytest.approx(np.linalg.norm(gradients, axis=1).max(), rel=0.1)
     assert 0.7 < found.sigma / instance.noise < 2  # the largest of four clients' estimates from eight batches
     assert found.divergence == pytest.approx(instance.divergence, rel=0.1)

@@ -1,8 +1,8 @@
-"""The theorems of the paper, checked by running."""
+"""Numerical checks of the paper's theorems."""
 
 
 def register() -> None:
-    """Tell Hydra the schema of the `theory` node."""
+    """Register the schema of the `theory` node with Hydra."""
     from fco_cli.config.schemas import store_schema
 
     store_schema("theory", _schema)

@@ -1,4 +1,4 @@
-"""The figure: a panel per statement, one for the key identity, one for the slack of all cells."""
+"""Figure of the checks: one panel per statement, one for the key identity and one for the slack of all cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fco_cli.theory.statements import (
 from fco_cli.theory.summary import AXES, sweep
 
 SYMBOLS = {"rounds": "$R$", "steps": "$K$", "clients": "$M$", "rate": r"$\eta_c$"}
-COLOURS = dict(zip(AXES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
+COLORS = dict(zip(AXES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
 GAP, DRIFT = r"$\Phi(\hat w) - \Phi^\star$", r"$\max_{r,k}$ mean $\|z^m - \bar z\|_*^2$"
 PANELS = [
     (THEOREM_0, "Theorem 0: small client steps", GAP),
@@ -35,7 +35,7 @@ PANELS = [
 
 
 def draw(findings: Findings, grid: Grid) -> dict[str, bytes]:
-    """The figure as PNG and PDF."""
+    """Return the figure as PNG and PDF files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,76 +44,84 @@ def draw(findings: Findings, grid: Grid) -> dict[str, bytes]:
     figure, axes = plt.subplots(2, 4, figsize=(17, 8), layout="constrained")
     panels = axes.ravel()
     for panel, (statement, title, label) in zip(panels, PANELS, strict=False):
-        _statement(panel, findings, grid, statement)
+        _draw_statement(panel, findings, grid, statement)
         panel.set(title=title, ylabel=label)
-    _fedmid_of_theorem_0(panels[0], findings, grid)
-    _identity(panels[6], findings)
-    _slack(panels[7], findings)
-    _legend(figure, grid)
+    _draw_fedmid_of_theorem_0(panels[0], findings, grid)
+    _draw_identity(panels[6], findings)
+    _draw_slack(panels[7], findings)
+    _draw_legend(figure, grid)
     files = {}
     for kind in ("png", "pdf"):
         buffer = io.BytesIO()
-        metadata = {"CreationDate": None} if kind == "pdf" else {}  # the same bytes for the same numbers
+        metadata = {"CreationDate": None} if kind == "pdf" else {}  # equal numbers give equal bytes
         figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
         files[f"theory.{kind}"] = buffer.getvalue()
     plt.close(figure)
     return files
 
 
-def _statement(panel: Any, findings: Findings, grid: Grid, statement: str) -> None:
+def _draw_statement(panel: Any, findings: Findings, grid: Grid, statement: str) -> None:
+    """Draw measurements and bounds along the four sweeps through the base cell."""
     base = dict(zip(AXES, grid.base, strict=True))
-    for axis, colour in COLOURS.items():
+    for axis, color in COLORS.items():
         line = [cell for cell in sweep(findings.cells, grid, statement, axis) if cell.bound > 0]
         x = np.array([getattr(cell, axis) / base[axis] for cell in line])
         measured, error, bound = (
             np.array([getattr(cell, key) for cell in line]) for key in ("measured", "error", "bound")
         )
-        panel.plot(x, measured, color=colour, marker="o", markersize=4)
-        panel.fill_between(x, np.maximum(measured - error, measured / 10), measured + error, color=colour, alpha=0.25)
-        panel.plot(x, bound, color=colour, linestyle="--")
+        panel.plot(x, measured, color=color, marker="o", markersize=4)
+        panel.fill_between(x, np.maximum(measured - error, measured / 10), measured + error, color=color, alpha=0.25)
+        panel.plot(x, bound, color=color, linestyle="--")
     panel.set(xscale="log", yscale="log", xlabel="relative to the base cell")
     panel.set_xscale("log", base=4)
 
 
-def _fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> None:
-    """The paper states theorem 0 for fedmid too: crosses, against the same bounds (they do not keep them all)."""
+def _draw_fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> None:
+    """Draw crosses for fedmid, for which the paper also states theorem 0; some of them violate the bounds."""
     base = dict(zip(AXES, grid.base, strict=True))
-    for axis, colour in COLOURS.items():
+    for axis, color in COLORS.items():
         line = sweep(findings.cells, grid, THEOREM_0_FEDMID, axis)
         x = [getattr(cell, axis) / base[axis] for cell in line]
-        panel.plot(x, [cell.measured for cell in line], "x", color=colour, markersize=8)
+        panel.plot(x, [cell.measured for cell in line], "x", color=color, markersize=8)
 
 
-def _identity(panel: Any, findings: Findings) -> None:
-    for (name, errors), colour in zip(findings.identity.items(), ("black", "#e69f00"), strict=True):
-        panel.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-17), color=colour, label=name)
+def _draw_identity(panel: Any, findings: Findings) -> None:
+    """Draw the error of the key identity by round."""
+    for (name, errors), color in zip(findings.identity.items(), ("black", "#e69f00"), strict=True):
+        panel.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-17), color=color, label=name)
     panel.set(
-        title="The mean state makes one step\non the mean gradient", xlabel="round", ylabel="relative error of that"
+        title="Key identity: the mean state takes\none step along the mean gradient",
+        xlabel="round",
+        ylabel="relative error",
     )
     panel.set(xscale="log", yscale="log")
     panel.legend(frameon=False, loc="center right")
 
 
-def _slack(panel: Any, findings: Findings) -> None:
+def _draw_slack(panel: Any, findings: Findings) -> None:
+    """Draw the slack of all cells by statement."""
     random = np.random.default_rng(0)
-    for place, statement in enumerate(STATEMENTS):
+    for position, statement in enumerate(STATEMENTS):
         slack = np.array([cell.slack for cell in findings.cells if cell.statement == statement])
         slack = slack[np.isfinite(slack)]
-        panel.plot(slack, -place + random.uniform(-0.25, 0.25, len(slack)), ".", color="0.35", markersize=3, alpha=0.5)
+        panel.plot(
+            slack, -position + random.uniform(-0.25, 0.25, len(slack)), ".", color="0.35", markersize=3, alpha=0.5
+        )
     panel.axvline(1, color="#d55e00")
     names = [statement.replace(", ", ",\n") for statement in STATEMENTS]
     panel.set_yticks(-np.arange(len(STATEMENTS)), names, fontsize=8)
     panel.set(title="Slack in every cell", xlabel="bound / measured (must exceed 1)", xscale="log")
 
 
-def _legend(figure: Any, grid: Grid) -> None:
+def _draw_legend(figure: Any, grid: Grid) -> None:
+    """Draw the legend below the panels."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D(
             [],
             [],
-            color=COLOURS[axis],
+            color=COLORS[axis],
             marker="o",
             markersize=4,
             label=f"{SYMBOLS[axis]} (base {value:g}{'/L' * (axis == 'rate')})",

@@ -1,4 +1,4 @@
-"""`experiment=theory`: check the theorems and leave the figure, the table and every cell in a folder."""
+"""Check of the theorems (`experiment=theory`) with its output folder: figure, table, cells and result."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 def check_theorems(grid: Grid, config: str, folder: Path, force: bool) -> dict[str, Any]:
-    """The result, new or as found; `result.json` is written last, as in every record."""
+    """Return the result, computed or reused from the folder; `result.json` is written last, as in every record."""
     record = Record(folder)
     code = digest_of((check, draw, summarize, *all_algorithms().values()))
-    with record.lock(wait=True):  # a second command waits, then finds the result
+    with record.lock(wait=True):  # a concurrent command waits, then reuses the result
         result = None if force else record.result(TheoryResult)
         if result and (result["config"], result.get("code")) == (config, code):
             log.info("already done (force=true runs it again)")
             return result
-        set_threads(1)  # a step here is microseconds: threads would only wait for each other
+        set_threads(1)  # a step takes microseconds, too short for threads
         started = time.monotonic()
         findings = check(grid, log.info)
         rows = summarize(findings.cells, grid)

@@ -1,4 +1,4 @@
-"""From cells to a table: does every statement hold, with which slack, and with the slopes it predicts?"""
+"""Summary table of the cells: violations, slack and slopes of each statement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AXES = {"rounds": "R", "steps": "K", "clients": "M", "rate": "eta"}
 
 
 def sweep(cells: list[Cell], grid: Grid, statement: str, axis: str) -> list[Cell]:
-    """The cells of a statement along one axis through the base cell."""
+    """Return the cells of a statement along one axis through the base cell."""
     base = dict(zip(AXES, grid.base, strict=True))
     others = [key for key in AXES if key != axis]
     return [
@@ -23,30 +23,31 @@ def sweep(cells: list[Cell], grid: Grid, statement: str, axis: str) -> list[Cell
 
 @dataclass(frozen=True)
 class Row:
-    """One statement in the table."""
+    """Row of the summary table: one statement."""
 
     statement: str
     cells: int
     violated: int
     smallest_slack: float
     median_slack: float
-    slopes: dict[str, tuple[float, float]]  # axis -> (measured, of the bound)
+    slopes: dict[str, tuple[float, float]]  # axis -> (slope of the measurement, slope of the bound)
 
 
 def summarize(cells: list[Cell], grid: Grid) -> list[Row]:
+    """Return one row per statement."""
     rows = []
     for statement in STATEMENTS:
-        own = [cell for cell in cells if cell.statement == statement]
-        slack = np.array([cell.slack for cell in own])
+        selected = [cell for cell in cells if cell.statement == statement]
+        slack = np.array([cell.slack for cell in selected])
         slack = slack[np.isfinite(slack)]
-        violated = sum(not cell.holds for cell in own)
+        violated = sum(not cell.holds for cell in selected)
         slopes = {axis: _slopes(sweep(cells, grid, statement, axis), axis) for axis in AXES}
-        rows.append(Row(statement, len(own), violated, float(slack.min()), float(np.median(slack)), slopes))
+        rows.append(Row(statement, len(selected), violated, float(slack.min()), float(np.median(slack)), slopes))
     return rows
 
 
 def _slopes(line: list[Cell], axis: str) -> tuple[float, float]:
-    """Of the measurement and of the bound, on logarithmic axes by least squares."""
+    """Return the slopes of measurement and bound on logarithmic axes, by least squares."""
     line = [cell for cell in line if cell.measured > 0 and cell.bound > 0]
     if len(line) < 2:
         return np.nan, np.nan
@@ -56,13 +57,13 @@ def _slopes(line: list[Cell], axis: str) -> tuple[float, float]:
 
 
 def cells_csv(cells: list[Cell]) -> str:
-    """Return a table with a line for every cell."""
+    """Return a CSV table with one line per cell."""
     header = [*asdict(cells[0]), "slack", "holds"]
     return as_csv(header, ([*asdict(cell).values(), cell.slack, cell.holds] for cell in cells))
 
 
 def summary_rows(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and text of the table; a slope is written measured / of the bound."""
+    """Return the header and the rows of the table as text; slopes are written measurement / bound."""
     header = ["statement", "cells", "violated", "smallest slack", "median slack"]
     header += [f"slope in {symbol}" for symbol in AXES.values()]
     body = []
@@ -73,6 +74,7 @@ def summary_rows(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def summary_markdown(rows: list[Row]) -> str:
+    """Return the summary table in Markdown."""
     header, body = summary_rows(rows)
     lines = [header, ["---"] * len(header), *body]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

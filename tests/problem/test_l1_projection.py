@@ -1,4 +1,4 @@
-"""The projection onto the l1 ball, against sorting, against cvxpy, and its feasibility to the last bit."""
+"""The projection onto the l1 ball: accuracy against sorting and cvxpy, and feasibility."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fco_cli.problem.mirror import Geometry, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.balls import SAMPLE_FROM, SAMPLE_STRIDE, L1Ball, L2Ball
+from fco_cli.problem.regularizers.balls import SAMPLE_MIN_SIZE, SAMPLE_STRIDE, L1Ball, L2Ball
 from fco_cli.problem.regularizers.boxes import Simplex
 
 pytestmark = pytest.mark.machine_code
@@ -21,7 +21,7 @@ COUNT, SIZE = 125_000, 7
 
 
 def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
-    """Every row of z onto the ball of its own radius."""
+    """Return the projection of each row of z onto the ball of the corresponding radius."""
     out = np.empty_like(z)
     psi, one_block = kind(radius=1.0), np.array([[0, z.shape[1], z.shape[1], 1, 1, 0]])
     numbers = np.repeat(psi.numbers, len(z))
@@ -32,12 +32,12 @@ def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
 
 
 def by_sorting(z: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Held, Wolfe and Crowder (1974): sort, find the last entry that stays, subtract."""
+    """Return the projection by sorting (Held, Wolfe and Crowder, 1974)."""
     size = np.abs(z)
     ordered = -np.sort(-size, axis=1)
     excess = np.cumsum(ordered, axis=1) - radius[:, None]
-    stays = ordered * np.arange(1, z.shape[1] + 1) > excess
-    last = z.shape[1] - 1 - np.argmax(stays[:, ::-1], axis=1)
+    is_kept = ordered * np.arange(1, z.shape[1] + 1) > excess
+    last = z.shape[1] - 1 - np.argmax(is_kept[:, ::-1], axis=1)
     theta = excess[np.arange(len(z)), last] / (last + 1)
     theta[size.sum(axis=1) <= radius] = 0
     return np.sign(z) * np.maximum(size - theta[:, None], 0)
@@ -67,13 +67,14 @@ def test_a_million_vectors_agree_with_sorting(family):
 
 
 def hidden_from_the_sample(n: int, d: int) -> np.ndarray:
-    """What the sample sees says nothing about the rest."""
+    """Return vectors whose large entries are not in the sample."""
     z = random.standard_normal((n, d)) * 100
     z[:, ::SAMPLE_STRIDE] = random.standard_normal((n, z[:, ::SAMPLE_STRIDE].shape[1])) * 1e-3
     return z
 
 
 def only_in_the_sample(n: int, d: int) -> np.ndarray:
+    """Return vectors whose large entries are all in the sample."""
     z = random.standard_normal((n, d)) * 1e-3
     z[:, ::SAMPLE_STRIDE] *= 1e6
     return z
@@ -86,7 +87,7 @@ LONG = FAMILIES | {"hidden from the sample": hidden_from_the_sample, "only in th
 @pytest.mark.parametrize("family", LONG)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
-    size = SAMPLE_FROM + 333
+    size = SAMPLE_MIN_SIZE + 333
     z = LONG[family](20, size).astype(dtype)
     radius = np.geomspace(0.01, 1000, 20)
     scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
@@ -99,13 +100,13 @@ def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
 @pytest.mark.parametrize(("kind", "order"), [(L1Ball, 1), (L2Ball, 2)])
 @pytest.mark.parametrize("family", LONG)
 def test_the_result_is_feasible_in_either_precision(family, kind, order, dtype):
-    """Not up to the rounding of single precision, 1e-7, but to 1e-9 and better."""
-    z = LONG[family](50, SAMPLE_FROM + 333).astype(dtype)
+    """In single precision too, the norm exceeds the radius by at most 1e-12 (relative), not 1e-7."""
+    z = LONG[family](50, SAMPLE_MIN_SIZE + 333).astype(dtype)
     radius = np.geomspace(0.01, 1000, 50)
     norms = np.linalg.norm(project(z, radius, kind).astype(float), order, axis=1)
     assert (norms <= radius * (1 + 1e-12)).all()
     outside = np.linalg.norm(z.astype(float), order, axis=1) > radius
-    # What is outside lands on the boundary, up to the rounding of every entry.
+    # Points outside are projected onto the boundary, up to the rounding of each entry.
     rounding = 64 * np.finfo(dtype).eps * np.maximum(np.abs(z).max(axis=1) * z.shape[1], radius)
     assert (radius - norms <= rounding)[outside].all()
 
@@ -121,9 +122,9 @@ def test_small_vectors_agree_with_cvxpy():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so_and_ends(bad):
-    """Divergence is detected by it."""
-    for size in (SIZE, SAMPLE_FROM):
+def test_non_finite_entries_stay_non_finite(bad):
+    """Diverged runs are detected by their non-finite values."""
+    for size in (SIZE, SAMPLE_MIN_SIZE):
         z = np.ones((1, size))
         z[0, 3] = bad
         assert not np.isfinite(project(z, np.ones(1))).all()
@@ -132,13 +133,13 @@ def test_what_is_not_finite_stays_so_and_ends(bad):
 def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
-    bias = 1e30  # free, and no measure of what is small
+    bias = 1e30  # unconstrained, and not part of the norm
     w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, bias], [6.0, 8.0, bias]])
     violation = problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 4))
     np.testing.assert_allclose(violation, [0, 0.5, 0, 0.5], atol=1e-15)
 
 
-def test_nothing_is_as_far_from_the_simplex_as_its_projection_is_long():
+def test_the_violation_of_zero_is_relative_to_the_norm_of_its_projection():
     data = ClientData(np.zeros((2, 3)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(3), Squared(), Simplex(total=1.0))
     np.testing.assert_allclose(problem.constraint_violation(np.zeros((1, 4)), problem.regularizer.numbers), 1)

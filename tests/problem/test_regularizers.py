@@ -1,6 +1,6 @@
-"""Every regularizer of the registry by its mathematics. A new one needs a case here, or a test fails.
+"""Mathematical properties of all registered regularizers. Each regularizer needs a case here.
 
-What only one of them can do is tested in test_regularizers_each.py, singular values in test_regularizers_nuclear.py.
+test_regularizers_each.py tests single regularizers, test_regularizers_nuclear.py the singular value decomposition.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 SHAPE, SIZE, JOBS = (3, 4), 12, 24
 COUNTS = {"group_size": 0, "nonzeros": 0}
-BY_FEATURE = ("factors", "groups")  # keys that no YAML needs to mention
+BY_FEATURE = ("factors", "groups")  # keys that are optional in YAML
 
 
 @dataclass
 class Case:
-    """A regularizer; psi for cvxpy as (penalty, constraints) unless it is not convex; psi* where it is known.
+    """A regularizer; psi for cvxpy as (penalty, constraints), if convex; the conjugate psi*, if known.
 
-    `powers` says how the numbers scale: with each multiplied by a**power, a w is the prox of a z where w was that of z.
-    Of a length, as a radius or the strength of a norm, the power is 1.
+    `powers` defines how the parameters scale: with each multiplied by a**power, the prox of a z is a times that of z.
+    The default power, that of a radius or of the strength of a norm, is 1.
     """
 
     regularizer: Regularizer
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its own, and whether it has numbers for the features."""
+        """Name of the regularizer, with a suffix if it has numbers per feature."""
         given = any(getattr(self.regularizer, key, None) for key in BY_FEATURE)
         return f"{self.regularizer.name} by feature" if given else self.regularizer.name
 
@@ -71,7 +71,7 @@ def slope_weights(case: Slope) -> np.ndarray:
 
 
 def slope_value(case: Slope, w):
-    """A sum of (differences of weights) * (sums of the largest entries), all of which cvxpy knows."""
+    """Return psi as a sum of (differences of weights) * (sums of the largest entries) for cvxpy."""
     steps = -np.diff(np.append(slope_weights(case), 0))
     return sum(step * cp.sum_largest(cp.abs(w), k + 1) for k, step in enumerate(steps))
 
@@ -197,8 +197,7 @@ def case_of(name: str) -> Case:
     return BY_NAME[name]
 
 
-def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
-    """Found automatically on all sides: one without the others is an oversight."""
+def test_every_regularizer_has_a_case_and_a_matching_yaml():
     from fco_cli import conf
 
     files = {path.stem: path for path in Path(conf.__path__[0]).glob("regularizer/*.yaml")}
@@ -213,21 +212,21 @@ def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
 
 
 @every
-def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
+def test_exactly_the_convex_penalties_have_a_subgradient(name):
     regularizer = case_of(name).regularizer
     assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
 
 
 @pytest.mark.parametrize("name", all_regularizers())
-def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(stacked, name):
-    """The prox of the weights one by one is that of all."""
+def test_exactly_the_separable_regularizers_act_on_each_weight_separately(stacked, name):
+    """The prox of single weights equals that of the whole vector."""
     regularizer, z = case_of(name).regularizer, points()[14]
     whole, each = stacked.prox(regularizer, z[None], 0.6, SHAPE), stacked.prox(regularizer, z[:, None], 0.6, (1, 1))
     assert np.array_equal(each[:, 0], whole[0]) == regularizer.separable
 
 
 def points(seed: int = 0, dtype=float) -> np.ndarray:
-    """Random points of many sizes, with zeros, ties and points far out and close to 0."""
+    """Return random points at several scales, with zeros and ties."""
     z = np.random.default_rng(seed).standard_normal((JOBS, SIZE))
     z *= np.repeat([0.01, 0.3, 2.0, 50.0], JOBS // 4)[:, None]
     z[::5, 3:6] = 0
@@ -242,7 +241,7 @@ in_both_precisions = pytest.mark.parametrize(
 
 
 def multiplied(numbers, factor, powers):
-    """Records with every number multiplied by factor ** its power, 1 unless `powers` says otherwise."""
+    """Return the records with each parameter multiplied by factor ** power; the power is 1 if not in `powers`."""
     out = numbers.copy()
     for name in out.dtype.names:
         with np.errstate(over="ignore"):
@@ -250,10 +249,10 @@ def multiplied(numbers, factor, powers):
     return out
 
 
-def three_points(stacked, regularizer, z, u, t):
-    """t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2 for all u in dom psi: only the prox has it.
+def assert_three_point_inequality(stacked, regularizer, z, u, t):
+    """Assert t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2, which characterizes the prox w.
 
-    The last term on the left is due to strong convexity; without convexity w is a minimizer and no more is known.
+    The last term on the left is due to strong convexity; it is omitted for a non-convex psi.
     """
     w = stacked.prox(regularizer, z, t, SHAPE)
     left = t * stacked.psi(regularizer, w, SHAPE) + ((w - z) ** 2).sum(1) / 2
@@ -269,26 +268,26 @@ def three_points(stacked, regularizer, z, u, t):
 def test_three_point_inequality(stacked, name, t):
     regularizer = case_of(name).regularizer
     z, w = points(), stacked.prox(regularizer, points(), t, SHAPE)
-    others = stacked.prox(regularizer, points(1), 1.0, SHAPE)  # in dom psi, whatever psi is
-    three_points(stacked, regularizer, z, others, t)
+    others = stacked.prox(regularizer, points(1), 1.0, SHAPE)  # in the domain of psi
+    assert_three_point_inequality(stacked, regularizer, z, others, t)
     if regularizer.convex:
-        three_points(stacked, regularizer, z, (others + w) / 2, t)
+        assert_three_point_inequality(stacked, regularizer, z, (others + w) / 2, t)
     if not regularizer.constraint:
-        three_points(stacked, regularizer, z, np.zeros_like(z), t)
-        three_points(stacked, regularizer, z, z, t)
+        assert_three_point_inequality(stacked, regularizer, z, np.zeros_like(z), t)
+        assert_three_point_inequality(stacked, regularizer, z, z, t)
 
 
 @every
 @given(z=vectors, other=vectors, t=times)
-def test_three_point_inequality_wherever_hypothesis_looks(stacked, name, z, other, t):
+def test_three_point_inequality_with_hypothesis(stacked, name, z, other, t):
     regularizer = case_of(name).regularizer
     u = stacked.prox(regularizer, other[None], 1.0, SHAPE) if regularizer.constraint else other[None]
-    three_points(stacked, regularizer, z[None], u, t)
+    assert_three_point_inequality(stacked, regularizer, z[None], u, t)
 
 
 @cache
 def in_cvxpy(name: str):
-    """The prox as a cvxpy problem in (z, t), so that it is compiled once."""
+    """Return the prox as a cvxpy problem in (z, t), which is compiled once."""
     w, z, t = cp.Variable(SIZE), cp.Parameter(SIZE), cp.Parameter(nonneg=True)
     penalty, constraints = case_of(name).psi(w)
     return w, z, t, penalty, cp.Problem(cp.Minimize(t * penalty + cp.sum_squares(w - z) / 2), constraints)
@@ -300,10 +299,10 @@ def test_value_and_prox_agree_with_cvxpy(stacked, name):
     for size, time, seed in [(0.3, 0.8, 1), (1.0, 0.8, 2), (4.0, 0.0, 3), (4.0, 0.3, 4), (2.0, 4.0, 5)]:
         z.value, t.value = size * np.random.default_rng(seed).standard_normal(SIZE), time
         problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-        mine = stacked.prox(regularizer, z.value[None], time, SHAPE)
-        np.testing.assert_allclose(mine[0], w.value, rtol=0, atol=5e-6)
-        w.value = mine[0]
-        value = stacked.psi(regularizer, mine, SHAPE)[0]
+        result = stacked.prox(regularizer, z.value[None], time, SHAPE)
+        np.testing.assert_allclose(result[0], w.value, rtol=0, atol=5e-6)
+        w.value = result[0]
+        value = stacked.psi(regularizer, result, SHAPE)[0]
         assert value == pytest.approx(float(getattr(penalty, "value", 0.0)), abs=1e-12)
 
 
@@ -331,8 +330,8 @@ def test_prox_is_firmly_non_expansive(stacked, name):
 
 @every
 @pytest.mark.parametrize("a", [1e-3, 30.0])
-def test_behaviour_under_scaling(stacked, name, a):
-    """The prox of a z is a times that of z where the numbers grow as their powers say."""
+def test_scaling(stacked, name, a):
+    """The prox of a z is a times that of z if the parameters scale with their powers."""
     case, z = case_of(name), points(7)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
     scaled = stacked.prox(case.regularizer, a * z, 0.7, SHAPE, multiplied(numbers, a, case.powers))
@@ -342,24 +341,24 @@ def test_behaviour_under_scaling(stacked, name, a):
 
 @every
 @in_both_precisions
-def test_stacked_jobs_have_the_bits_of_jobs_one_by_one(stacked, name, dtype):
-    """With numbers and times that differ from job to job."""
+def test_a_job_gives_the_same_bits_alone_and_in_a_stack(stacked, name, dtype):
+    """Parameters and t differ between jobs."""
     regularizer, random, z = case_of(name).regularizer, np.random.default_rng(8), points(9, dtype)
     t = random.uniform(0, 2, JOBS)
     t[::4] = 0
     numbers = multiplied(np.repeat(regularizer.numbers, JOBS), random.uniform(0.5, 1.5, JOBS), COUNTS)
-    together = stacked.prox(regularizer, z, t, SHAPE, numbers)
+    in_stack = stacked.prox(regularizer, z, t, SHAPE, numbers)
     values = stacked.psi(regularizer, points(9), SHAPE, numbers)
     for j in range(JOBS):
         alone = stacked.prox(regularizer, z[[j]], t[[j]], SHAPE, numbers[[j]])
-        np.testing.assert_array_equal(alone[0], together[j])
+        np.testing.assert_array_equal(alone[0], in_stack[j])
         assert stacked.psi(regularizer, points(9)[[j]], SHAPE, numbers[[j]])[0] == values[j]
 
 
 @every
 @given(z=vectors, t=times)
-def test_no_time_is_no_penalty_and_a_constraint_knows_no_time(stacked, name, z, t):
-    """Of a penalty t = 0 leaves z alone to the last bit; a constraint projects whatever t is, once and for all."""
+def test_prox_at_t_zero(stacked, name, z, t):
+    """For a penalty, t = 0 leaves z unchanged; a projection is idempotent and does not depend on t."""
     regularizer = case_of(name).regularizer
     at_once = stacked.prox(regularizer, z[None], 0.0, SHAPE)
     if regularizer.constraint:
@@ -371,7 +370,7 @@ def test_no_time_is_no_penalty_and_a_constraint_knows_no_time(stacked, name, z, 
 
 @pytest.mark.slow
 @every
-def test_single_precision_keeps_its_type_and_its_answer(stacked, name):
+def test_single_precision(stacked, name):
     regularizer, z = case_of(name).regularizer, points(13, np.float32)
     single = stacked.prox(regularizer, z, 0.5, SHAPE)
     assert single.dtype == np.float32
@@ -389,13 +388,13 @@ def test_subgradient_inequality(stacked, name, w, u, zeros):
     assert left >= right - 1e-11 * (1 + np.abs(left) + np.abs(right))
 
 
-# Linear oracles, of the sets that are bounded.
+# Linear minimization oracles of bounded sets.
 
 BOUNDED = {"l1_ball", "l2_ball", "linf_ball", "box", "simplex", "nuclear_ball"}
 
 
-def test_the_sets_with_a_linear_oracle():
-    """All that are convex and bounded; of blocks where every one of them has one."""
+def test_sets_with_a_linear_minimization_oracle():
+    """All convex bounded sets have one; a blockwise set if each of its pieces has one."""
     assert {case.regularizer.name for case in CASES if case.regularizer.lmo} == BOUNDED
     pieces = {"a": {"name": "l1_ball", "radius": 1.0}, "b": {"name": "box", "lower": 0.0, "upper": 1.0}}
     assert Blockwise(blocks=pieces).lmo is not None
@@ -403,10 +402,10 @@ def test_the_sets_with_a_linear_oracle():
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDED))
-def test_the_linear_oracle(stacked, name):
-    """lmo(g) lies in the set, and <g, lmo(g)> = -sup <-g, w>, the support function: what psi* is for a set.
+def test_linear_minimization_oracle(stacked, name):
+    """lmo(g) is in the set, and <g, lmo(g)> = -sup <-g, w>, where the supremum is psi*(-g), the support function.
 
-    At g = 0 as well. What is not finite stays visible, and a factor changes nothing.
+    This includes g = 0. The result is not finite if g is not, and does not depend on the scale of g.
     """
     case, g = case_of(name), points(16)
     w = stacked.lmo(case.regularizer, g, SHAPE)
@@ -423,33 +422,33 @@ def test_the_linear_oracle(stacked, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", sorted(BOUNDED))
-def test_the_linear_oracle_in_machine_code(stacked, name, dtype):
-    """The same as its text, with numbers that differ from job to job; alone and in a stack the same bits."""
+def test_linear_minimization_oracle_in_machine_code(stacked, name, dtype):
+    """Machine code agrees with Python, and a job gives the same bits alone and in a stack."""
     regularizer, g = case_of(name).regularizer, points(17, dtype)
     factors = np.random.default_rng(8).uniform(0.5, 1.5, JOBS)
     numbers = multiplied(np.repeat(regularizer.numbers, JOBS), factors, {})
-    together = stacked.lmo(regularizer, g, SHAPE, numbers)
-    assert together.dtype == dtype
+    in_stack = stacked.lmo(regularizer, g, SHAPE, numbers)
+    assert in_stack.dtype == dtype
     for j in range(JOBS):
-        np.testing.assert_array_equal(stacked.lmo(regularizer, g[[j]], SHAPE, numbers[[j]])[0], together[j])
-        text, block = np.empty_like(g[j]), OneBlock(0, *SHAPE, np.ones(SIZE))
+        np.testing.assert_array_equal(stacked.lmo(regularizer, g[[j]], SHAPE, numbers[[j]])[0], in_stack[j])
+        expected, block = np.empty_like(g[j]), OneBlock(0, *SHAPE, np.ones(SIZE))
         with np.errstate(all="ignore"):
-            regularizer.lmo.as_python(g[j], numbers[j], block, text)
-        np.testing.assert_allclose(together[j], text, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+            regularizer.lmo.as_python(g[j], numbers[j], block, expected)
+        np.testing.assert_allclose(in_stack[j], expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
 
 
-# What is not finite, huge or tiny.
+# Non-finite, huge and tiny entries.
 
 
 @every
 @in_both_precisions
 @pytest.mark.parametrize("t", [0.0, 0.5])
-def test_divergence_stays_visible(stacked, name, dtype, t):
-    """What is not finite raises nothing, and does not come back as a finite vector that looks like a model."""
+def test_prox_preserves_divergence(stacked, name, dtype, t):
+    """The prox of a vector with non-finite entries raises no error and is not finite."""
     regularizer, random = case_of(name).regularizer, np.random.default_rng(14)
     for bad in (np.nan, np.inf, -np.inf):
         z = points(14, dtype)
-        for j in range(JOBS):  # in one place, in two, ... in all
+        for j in range(JOBS):  # one entry, two entries, ... all entries
             z[j, random.permutation(SIZE)[: 1 + j % SIZE]] = bad
         z[SIZE:, 0] = -bad
         assert not np.isfinite(stacked.prox(regularizer, z, t, SHAPE)).all(axis=1).any()
@@ -459,14 +458,14 @@ def test_divergence_stays_visible(stacked, name, dtype, t):
 @every
 @pytest.mark.parametrize("a", [1e-300, 1e300])
 def test_huge_and_tiny_entries(stacked, name, a):
-    """By the law of scaling, in the unit of the entries; what is feasible stays so."""
+    """The result follows the scaling law, and projections are feasible."""
     case, z = case_of(name), points(15)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
-    found = stacked.prox(case.regularizer, a * z, 0.5, SHAPE)
+    result = stacked.prox(case.regularizer, a * z, 0.5, SHAPE)
     expected = stacked.prox(case.regularizer, z, 0.5, SHAPE, multiplied(numbers, 1 / a, case.powers))
     unit = np.maximum(np.abs(z), np.abs(expected)).max(axis=1, keepdims=True) + (z == 0).all(axis=1, keepdims=True)
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found / a / unit, expected / unit, rtol=0, atol=1e-12)
+    assert np.isfinite(result).all()
+    np.testing.assert_allclose(result / a / unit, expected / unit, rtol=0, atol=1e-12)
     if case.regularizer.constraint:
-        again = stacked.prox(case.regularizer, found, 0.5, SHAPE)
-        np.testing.assert_allclose(again, found, rtol=1e-9, atol=1e-9)
+        again = stacked.prox(case.regularizer, result, 0.5, SHAPE)
+        np.testing.assert_allclose(again, result, rtol=1e-9, atol=1e-9)

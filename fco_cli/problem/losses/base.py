@@ -1,8 +1,8 @@
-"""Losses: what a row's scores cost, given its label.
+"""Base class of losses.
 
-A loss is one class, and speaks of one row: of its `value`, its `slope` and, for a classification, its `hit`. The loop
-over jobs and rows stands in descent.py. A loss also says which labels it takes, how many scores they need, and what
-is worth knowing of the scores of data that were held out.
+A loss defines kernels on the scores and the label of one row: `value`, `slope` and, for classification, `hit`.
+descent.py contains the loops over jobs and rows. A loss also defines which labels are valid, the number of scores per
+row, and additional metrics of held-out data.
 """
 
 from __future__ import annotations
@@ -18,65 +18,66 @@ from fco_cli.problem.registry import members
 
 
 @kernel
-def never(scores, y):
+def never_correct(scores, y):
+    """Return False: losses that are not for classification have no correct predictions."""
     return False
 
 
 @kernel
-def label_itself(y):
+def label_as_score(y):
+    """Return the label as the optimal score."""
     return np.float64(y)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Its kernels see the scores [C] of one row and the row's label; a field is a number that they may name."""
+    """Loss of one row; its kernels receive the scores [C] and the label, and may use the dataclass fields by name."""
 
     name: ClassVar[str]
     value: ClassVar[Kernel]  # value(scores, y) -> number
-    slope: ClassVar[Kernel]  # slope(scores, y): the derivatives take the scores' place
-    optimal_score: ClassVar[Kernel | None] = None  # optimal_score(y) -> the score that minimizes the value, infinite
-    # where the infimum is at infinity; only a loss of one score has one, and only such a loss allows site_bias
-    together: ClassVar[Kernel | None] = None  # in place of slope: the whole loop (descent.each_row), where rows of a
-    # client depend on each other; only all of them then make a batch
-    hit: ClassVar[Kernel] = never  # hit(scores, y) -> whether the scores are right; only a classification has one
+    slope: ClassVar[Kernel]  # slope(scores, y): overwrites the scores with the derivatives
+    # optimal_score(y) -> the minimizing score, possibly infinite; only for losses of one score, required by site_bias
+    optimal_score: ClassVar[Kernel | None] = None
+    # replaces descent.each_row if the loss is not a sum over rows; a batch must then contain all rows of a client
+    together: ClassVar[Kernel | None] = None
+    hit: ClassVar[Kernel] = never_correct  # hit(scores, y) -> True if the prediction is correct; for classification
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
     @property
     def most_curved(self) -> Loss:
-        """A loss that says at scores of 0, where runs start, how large steps along this one's slopes may be."""
+        """Loss whose curvature at zero scores, where runs start, bounds the step size for this loss."""
         return self
 
     @property
     def classification(self) -> bool:
-        return self.hit is not never
+        """True if the loss is for classification."""
+        return self.hit is not never_correct
 
     def bound(self, name: str) -> Kernel:
-        """One of the kernels, with the loss's own numbers in it."""
+        """Return the kernel `name` with the parameters of this loss bound to it."""
         numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
         return specialize(getattr(self, name), **numbers)
 
-    # Which labels y [N] there may be; `classes` is how many classes have names, where they have.
-
     def allowed(self, classes: int | None = None) -> str:
-        """In words."""
+        """Return a description of the valid labels; `classes` is the number of named classes, if any."""
         return "finite numbers"
 
     def takes(self, y: Array, classes: int | None = None) -> Array:
-        """Label by label."""
+        """Return True for each valid label of y [N]."""
         return np.isfinite(y)
 
     def outputs(self, y: Array, classes: int | None = None) -> int:
-        """How many scores a row needs."""
+        """Return the number of scores per row."""
         return 1
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
-        """What else to know of data that were held out, from one score per row: scores [N], y [N], both float64.
+        """Return additional metrics of held-out data for scores [N] and labels y [N], both float64.
 
-        `offsets` say which rows are whose, as in ClientData.
+        `offsets` are the row offsets of the clients, as in ClientData.
         """
         return {}
 
 
 def all_losses() -> dict[str, type[Loss]]:
-    """Return every loss that has a name, by name."""
+    """Return all losses that have a name, by name."""
     return members(Loss, __package__)

@@ -1,4 +1,4 @@
-"""Losses of classes."""
+"""Losses for classification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CLASSES = 10_000
 
 
 class Logistic(Loss):
-    """log(1 + e^score) - y score for y in {0, 1}; e^-|score| never overflows."""
+    """Logistic loss: log(1 + e^score) - y score for y in {0, 1}, computed with e^-|score| to avoid overflow."""
 
     name = "logistic"
 
@@ -28,8 +28,8 @@ class Logistic(Loss):
     @kernel
     def slope(scores, y):
         s = scores[0]
-        small = np.exp(-abs(s))
-        sigmoid = (1.0 if s >= 0 else small) / (1.0 + small)
+        decay = np.exp(-abs(s))
+        sigmoid = (1.0 if s >= 0 else decay) / (1.0 + decay)
         scores[0] = sigmoid - y
 
     @staticmethod
@@ -53,17 +53,18 @@ class Logistic(Loss):
 
 
 def area_under_curve(scores: Array, positive: Array) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; 0.5 where one kind is absent."""
+    """Return the area under the ROC curve; 0.5 if a class is absent or a score is not finite."""
     from scipy.stats import rankdata
 
-    ahead, behind = int(positive.sum()), int((~positive).sum())
-    if ahead == 0 or behind == 0 or not np.isfinite(scores).all():
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if positives == 0 or negatives == 0 or not np.isfinite(scores).all():
         return 0.5
-    return float((rankdata(scores)[positive].sum() - ahead * (ahead + 1) / 2) / (ahead * behind))
+    return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 @kernel
 def largest(scores):
+    """Return the largest score."""
     top = scores[0]
     for c in range(1, scores.shape[0]):
         top = max(top, scores[c])
@@ -71,9 +72,9 @@ def largest(scores):
 
 
 class Softmax(Loss):
-    """log sum_c e^(score_c) - score_y, shifted by the largest score.
+    """Softmax loss: log sum_c e^(score_c) - score_y, shifted by the largest score to avoid overflow.
 
-    It is most curved where all scores are 0, or nearly: two classes at odds may be more so.
+    The curvature at zero scores is close to its maximum; scores that favor two classes equally may exceed it.
     """
 
     name = "softmax"
@@ -90,7 +91,7 @@ class Softmax(Loss):
     @staticmethod
     @kernel
     def slope(scores, y):
-        """Probabilities minus the label's indicator."""
+        """Overwrite the scores with the probabilities minus the indicator of the label."""
         top = largest(scores)
         total = 0.0
         for c in range(scores.shape[0]):
@@ -103,7 +104,7 @@ class Softmax(Loss):
     @staticmethod
     @kernel
     def hit(scores, y):
-        """Of equal scores the first counts."""
+        """Return True if the label has the largest score; of equal scores, the first is the prediction."""
         best = 0
         for c in range(1, scores.shape[0]):
             if scores[c] > scores[best]:
@@ -114,8 +115,8 @@ class Softmax(Loss):
         return f"whole numbers from 0 to {(classes or MAX_CLASSES) - 1}, at least 2 classes"
 
     def takes(self, y: Array, classes: int | None = None) -> Array:
-        fits = (y >= 0) & (y < (classes or MAX_CLASSES)) & (y == np.floor(y))
-        return fits & (not fits.all() or self.outputs(y, classes) > 1)
+        is_valid = (y >= 0) & (y < (classes or MAX_CLASSES)) & (y == np.floor(y))
+        return is_valid & (not is_valid.all() or self.outputs(y, classes) > 1)
 
     def outputs(self, y: Array, classes: int | None = None) -> int:
         return classes or int(y.max()) + 1

@@ -1,4 +1,4 @@
-"""Losses of numbers and counts."""
+"""Losses for regression and for counts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses.base import Loss, label_itself
+from fco_cli.problem.losses.base import Loss, label_as_score
 
-TINY = 1e-300
+TINY = 1e-300  # smallest denominator of a metric
 
 
 class Squared(Loss):
-    """(score - y)^2, no 1/2 (docs/method.md, Problem)."""
+    """Squared loss: (score - y)^2, without a factor 1/2 (docs/method.md, Problem)."""
 
     name = "squared"
     quadratic = True
-    optimal_score = label_itself
+    optimal_score = label_as_score
 
     @staticmethod
     @kernel
@@ -38,18 +38,18 @@ class Squared(Loss):
         return {"rmse": squared**0.5, "r2": 1 - squared / max(float(y.var()), TINY)}
 
 
-delta = np.nan  # bound to Huber's own
+delta = np.nan  # bound by `specialize` to Huber.delta
 
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """(score - y)^2 up to |score - y| = delta, from there on its tangent: an outlier pulls no harder than delta.
+    """Huber loss: (score - y)^2 for |score - y| <= delta, its linear continuation beyond.
 
-    `delta` is in the labels' units; as it grows this becomes the squared loss.
+    `delta` is in the units of the labels; the squared loss is the limit of large delta.
     """
 
     name = "huber"
-    optimal_score = label_itself
+    optimal_score = label_as_score
     delta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Huber(Loss):
 
     @property
     def most_curved(self) -> Loss:
-        """What it is within delta; where runs start it may be straight."""
+        """Squared loss: the Huber loss within delta; at zero scores the Huber loss itself may be linear."""
         return Squared()
 
     @staticmethod
@@ -80,11 +80,11 @@ class Huber(Loss):
         return {"mae": float(np.abs(scores - y).mean())}
 
 
-class CurvedAsCounts(Loss):
-    """max(y, 1) score^2 / 2: the curvature of the Poisson loss at the start, where the mean is 1, or at the count.
+class PoissonCurvature(Loss):
+    """Quadratic max(y, 1) score^2 / 2, whose curvature bounds that of the Poisson loss for means up to max(y, 1).
 
-    There is no bound for all scores. This one holds where the means stay at or below their counts or 1; 1/L is half of
-    what it allows, so that they may be twice as large.
+    The curvature of the Poisson loss is its mean, which is 1 at zero scores and unbounded in general. The step size 1/L
+    is half of what this bound allows, so that it is stable for means up to twice as large.
     """
 
     @staticmethod
@@ -99,13 +99,14 @@ class CurvedAsCounts(Loss):
 
 
 class Poisson(Loss):
-    """Half the deviance of counts y whose mean is e^score: e^score - y - y (score - log y), 0 where e^score = y."""
+    """Poisson loss: half the deviance of counts y with mean e^score, e^score - y - y (score - log y)."""
 
     name = "poisson"
 
     @property
     def most_curved(self) -> Loss:
-        return CurvedAsCounts()
+        """Quadratic with the curvature of the Poisson loss at the count or at a mean of 1, if that is larger."""
+        return PoissonCurvature()
 
     @staticmethod
     @kernel
@@ -124,12 +125,12 @@ class Poisson(Loss):
         return np.log(np.float64(y)) if y > 0 else -math.inf
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
-        """D^2, the share of the deviance that is explained: what R^2 is to squares."""
+        """Return D^2, the fraction of the deviance explained, which generalizes R^2."""
         from scipy.special import xlogy
 
         ideal, mean = xlogy(y, y).mean(), y.mean()
-        left, all_of_it = ideal - mean + np.exp(scores).mean() - (y * scores).mean(), ideal - xlogy(mean, mean)
-        return {"d2": float(1 - left / max(all_of_it, TINY))}
+        residual, total = ideal - mean + np.exp(scores).mean() - (y * scores).mean(), ideal - xlogy(mean, mean)
+        return {"d2": float(1 - residual / max(total, TINY))}
 
     def allowed(self, classes: int | None = None) -> str:
         return "whole numbers >= 0"

@@ -1,6 +1,6 @@
-"""A bias of every client's own: it never leaves the client, which takes the best one for its rows at any weights.
+"""Site bias: a bias per client that minimizes the client's loss at the current weights and stays at the client.
 
-What the others see is F_m(w) = min over b of the client's loss, as smooth and convex as the loss itself.
+The objective of client m is F_m(w) = min_b of its loss, which is as smooth and convex as the loss itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
 from fco_cli.problem.losses import Loss
 
 prange = range  # Numba's parallel range in the compiled kernel
-MAX_STEPS = 300  # so many bisections alone make a bracket 1e90 times narrower
-SATURATED = 40.0  # a score at which a logistic or Poisson loss is at its infimum: e^-40 < 2^-53
+MAX_STEPS = 300  # bisection alone narrows a bracket by a factor 1e90
+SATURATED = 40.0  # score at which a logistic or Poisson loss equals its infimum in float64: e^-40 < 2^-53
 
 
-def forward(w, batch, widths):  # bound by `specialize`, as the next ones
+# Placeholders bound by `specialize`.
+
+
+def forward(w, batch, widths):
     raise NotImplementedError
 
 
@@ -44,10 +47,10 @@ def each_row(scores, y, rows, seen, slopes):
 
 
 @kernel
-def slope_at(bias, scores, y, rows):
-    """Return the derivative of a batch's loss by a bias that is added to scores [B], and its rounding error.
+def slope_at_bias(bias, scores, y, rows):
+    """Return the derivative of the batch loss by a bias added to the scores [B], and its rounding error.
 
-    The derivative does not decrease with the bias.
+    The derivative is non-decreasing in the bias.
     """
     total, size, row = 0.0, 0.0, np.empty(1)
     for i in range(rows.shape[0]):
@@ -60,19 +63,20 @@ def slope_at(bias, scores, y, rows):
 
 @kernel
 def bias_bounds(scores, y, rows):
-    """Return the smallest and the largest of the rows' own best biases, which enclose the batch's; NaN after overflow.
+    """Return the smallest and the largest optimal bias of a single row, which bracket that of the batch.
 
-    A row's own bias leads to its optimal score. Where that score is infinite for some rows, so is a bound. Where it is
-    infinite, with one sign, for all of them, as for logistic labels that are all 1, the loss has no minimizer: both
-    bounds are then the smallest bias in modulus that leads every row at least to SATURATED.
+    The optimal bias of a row leads to its optimal score. If that score is infinite for some rows, a bound is infinite.
+    If it is infinite with the same sign for all rows, as for logistic labels that are all 1, the loss has no minimizer:
+    both bounds are then the smallest bias in magnitude that brings every score to SATURATED or beyond. If a score is
+    not finite, both bounds are NaN.
     """
     low, high, least, most = math.inf, -math.inf, math.inf, -math.inf
     for i in range(rows.shape[0]):
         if not is_finite(scores[i]):
             return math.nan, math.nan
         if weight_of(y, rows[i]) > 0:
-            own = optimal_score(label_of(y, rows[i])) - scores[i]
-            low, high = min(low, own), max(high, own)
+            optimal = optimal_score(label_of(y, rows[i])) - scores[i]
+            low, high = min(low, optimal), max(high, optimal)
             least, most = min(least, np.float64(scores[i])), max(most, np.float64(scores[i]))
     if low == math.inf:
         low = high = SATURATED - least
@@ -82,23 +86,24 @@ def bias_bounds(scores, y, rows):
 
 
 @kernel
-def root_between(a, at_a, b, at_b, scores, y, rows):
-    """Return where `slope_at` is 0 between a and b, where its signs are opposite (Chandrupatla, 1997).
+def find_root(a, at_a, b, at_b, scores, y, rows):
+    """Return the root of `slope_at_bias` between a and b, where its signs differ (Chandrupatla, 1997).
 
-    Inverse quadratic interpolation through the last three points where it can be trusted, bisection elsewhere.
+    The method uses inverse quadratic interpolation through the last three points where that is reliable, otherwise
+    bisection.
     """
     share = 0.5
     for _ in range(MAX_STEPS):
         bias = a + share * (b - a)
         if not min(a, b) < bias < max(a, b):
             bias = a / 2 + b / 2
-        at, error = slope_at(bias, scores, y, rows)
+        at, error = slope_at_bias(bias, scores, y, rows)
         if abs(at) <= error or abs(b - a) <= 1e-15 * abs(bias):
             return bias
         c, at_c = a, at_a
         if (at < 0) != (at_a < 0):
             c, at_c, b, at_b = b, at_b, a, at_a
-        a, at_a, share = bias, at, 0.5  # a and b enclose the root, c is the point that was left out
+        a, at_a, share = bias, at, 0.5  # a and b bracket the root, c is the discarded point
         if at_b != at_c:
             position, height = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
             if height * height < position and (1 - height) * (1 - height) < 1 - position:
@@ -109,35 +114,35 @@ def root_between(a, at_a, b, at_b, scores, y, rows):
 
 @kernel
 def best_bias(scores, y, rows):
-    """Return the bias at which the batch's loss is smallest, or that of `bias_bounds` where there is none.
+    """Return the bias that minimizes the batch loss, or the bound of `bias_bounds` if there is no minimizer.
 
-    Where a bound is infinite, steps of doubling length lead to a finite one.
+    An infinite bound is replaced with a finite one by steps of doubling length.
     """
     low, high = bias_bounds(scores, y, rows)
     if not low < high:
         return low
-    open_below, open_above, step = low == -math.inf, high == math.inf, 1.0
-    low = min(high, 0.0) - step if open_below else low
-    high = max(low, 0.0) + step if open_above else high
-    at_low, at_high = slope_at(low, scores, y, rows)[0], slope_at(high, scores, y, rows)[0]
-    while open_below and at_low > 0:
+    unbounded_below, unbounded_above, step = low == -math.inf, high == math.inf, 1.0
+    low = min(high, 0.0) - step if unbounded_below else low
+    high = max(low, 0.0) + step if unbounded_above else high
+    at_low, at_high = slope_at_bias(low, scores, y, rows)[0], slope_at_bias(high, scores, y, rows)[0]
+    while unbounded_below and at_low > 0:
         high, at_high, step = low, at_low, 2 * step
         low -= step
-        at_low = slope_at(low, scores, y, rows)[0]
-    while open_above and at_high < 0:
+        at_low = slope_at_bias(low, scores, y, rows)[0]
+    while unbounded_above and at_high < 0:
         low, at_low, step = high, at_high, 2 * step
         high += step
-        at_high = slope_at(high, scores, y, rows)[0]
+        at_high = slope_at_bias(high, scores, y, rows)[0]
     if at_low >= 0 or at_high <= 0:
         return low if at_low >= 0 else high
-    return root_between(low, at_low, high, at_high, scores, y, rows)
+    return find_root(low, at_low, high, at_high, scores, y, rows)
 
 
 @kernel
 def with_site_bias(scores, y, rows, seen, slopes):
-    """`each_row` for a client whose bias is its own: scores [J, 1, B] are seen with the best one added.
+    """Apply `each_row` to scores [J, 1, B] with the optimal bias of the client added.
 
-    The slopes are then those of the loss that is smallest over the bias, by the envelope theorem.
+    By the envelope theorem, the slopes are those of the loss minimized over the bias.
     """
     for j in range(scores.shape[0]):
         bias = best_bias(scores[j, 0], y, rows)
@@ -148,7 +153,7 @@ def with_site_bias(scores, y, rows, seen, slopes):
 
 @kernel
 def client_biases(w, x, y, widths, start, biases):
-    """The best bias of every client and job: biases [M, J]."""
+    """Write the optimal bias of each client and job to biases [M, J]."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
         scores = forward(w, where_they_are(x, rows), widths)
@@ -157,10 +162,10 @@ def client_biases(w, x, y, widths, start, biases):
 
 
 def bias_finder(parts: dict[str, Any], loss: Loss) -> Kernel:
-    """Return `best_bias` for a loss and for the labels and weights of descent.of_a_row."""
-    reading = {name: parts[name] for name in ("label_of", "weight_of")}
-    bounds = specialize(bias_bounds, optimal_score=loss.bound("optimal_score"), **reading)
-    slopes = specialize(slope_at, **parts)
+    """Return `best_bias` for a loss; `parts` are the kernels of descent.of_a_row that read labels and weights."""
+    readers = {name: parts[name] for name in ("label_of", "weight_of")}
+    bounds = specialize(bias_bounds, optimal_score=loss.bound("optimal_score"), **readers)
+    slopes = specialize(slope_at_bias, **parts)
     return specialize(
-        best_bias, bias_bounds=bounds, slope_at=slopes, root_between=specialize(root_between, slope_at=slopes)
+        best_bias, bias_bounds=bounds, slope_at_bias=slopes, find_root=specialize(find_root, slope_at_bias=slopes)
     )

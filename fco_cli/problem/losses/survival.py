@@ -1,4 +1,4 @@
-"""Times until an event: the Cox model, whose baseline hazard is every client's own."""
+"""Survival analysis: the Cox model, with a separate baseline hazard for each client."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def see(scores, y, weight, j, i, seen):  # bound by `specialize`
 
 
 @kernel
-def own_value(scores, y):
-    """What `partial_likelihood` has put in the place of a row's scores."""
+def stored_value(scores, y):
+    """Return the loss of a row, which `partial_likelihood` passes in place of the scores."""
     return scores[0]
 
 
 @kernel
 def partial_likelihood(scores, y, rows, seen, slopes):
-    """`each_row` of the Cox model: the rows of a batch, which must be all of a client, in the order of their times.
+    """Apply the Cox loss to a batch, which must contain all rows of a client; replaces `each_row`.
 
-    Of a row with an event the loss is log(sum over those at risk of e^score) - score, where at risk are all whose time
-    is not shorter (Breslow's way with ties); of a censored one 0.
+    The loss of a row with an event is log(sum of e^score over the rows at risk) - score. The rows at risk are those
+    whose time is not shorter (Breslow's method for ties). The loss of a censored row is 0.
     """
     count = rows.shape[0]
     times = np.empty(count)
@@ -38,7 +38,7 @@ def partial_likelihood(scores, y, rows, seen, slopes):
         for i in range(count):
             top = max(top, s[i])
         total, high = 0.0, count
-        while high > 0:  # from the longest time on, equal times together
+        while high > 0:  # in order of decreasing time; rows with equal times share a risk set
             low = high - 1
             while low > 0 and times[order[low - 1]] == times[order[high - 1]]:
                 low -= 1
@@ -53,7 +53,7 @@ def partial_likelihood(scores, y, rows, seen, slopes):
             see(loss, y[rows[i]], 1.0, j, i, seen)
         if slopes:
             hazard, low = 0.0, 0
-            while low < count:  # from the shortest time on
+            while low < count:  # in order of increasing time
                 high = low
                 while high < count and times[order[high]] == times[order[low]]:
                     hazard += 1.0 / at_risk[order[high]] if y[rows[order[high]]] > 0 else 0.0
@@ -65,24 +65,24 @@ def partial_likelihood(scores, y, rows, seen, slopes):
 
 
 class Cox(Loss):
-    """Minus the log of the partial likelihood within a client, per row (Cox, 1972; stratified by client).
+    """Cox loss: negative log partial likelihood per row, stratified by client (Cox, 1972).
 
-    A label is a time, negative where the row was censored at it. The bias cancels and stays 0. It is most curved where
-    all scores are 0, or nearly: those at risk may be weighed so that they are further apart.
+    A label is a time; a negative label means that the row was censored at that time. The bias cancels and stays 0. The
+    curvature at zero scores is close to its maximum; scores that weight distant rows of a risk set may exceed it.
     """
 
     name = "cox"
-    value = own_value
+    value = stored_value
     together = partial_likelihood
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
-        """Of the pairs within a client of whom one is known to have lasted longer: in how many it scores lower."""
+        """Return the concordance index over comparable pairs of rows of the same client."""
         pairs = np.zeros(2)
         count_pairs(scores, y, offsets, pairs)
         return {"concordance": float(pairs[0] / pairs[1]) if pairs[1] > 0 else 0.5}
 
     def allowed(self, classes: int | None = None) -> str:
-        return "a time, negative where the row was censored, never 0, and an event somewhere"
+        return "non-zero times, negative for censored rows, with at least one event"
 
     def takes(self, y: Array, classes: int | None = None) -> Array:
         return np.isfinite(y) & (y != 0) & (y > 0).any()
@@ -90,7 +90,7 @@ class Cox(Loss):
 
 @kernel
 def count_pairs(scores, y, offsets, pairs):
-    """Add the pairs in the right order, ties counting half, to pairs[0], and all that can be compared to pairs[1]."""
+    """Add the number of concordant pairs, with ties as 1/2, to pairs[0], and of comparable pairs to pairs[1]."""
     for m in range(offsets.shape[0] - 1):
         for i in range(offsets[m], offsets[m + 1]):
             if y[i] > 0:

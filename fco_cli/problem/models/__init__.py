@@ -1,1 +1,1 @@
-"""Models: parameters to scores, and slopes of scores back to gradients."""
+"""Models: kernels from parameters to scores (forward) and from slopes to gradients (backward)."""

@@ -1,7 +1,7 @@
-"""Models: how parameters and features give scores, and how derivatives by the scores flow back.
+"""The model protocol and linear models.
 
-Every sum below runs in an order that does not depend on the number of jobs, so that a job gives the same bits
-alone and in a stack. The loops finish a chunk of columns for all jobs before the next: the rows stay in cache.
+The order of summation does not depend on the number of jobs, so that a job gives the same bits alone and in a stack.
+The loops finish a chunk of columns for all jobs before they start the next, so that the rows stay in cache.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.regularizers.base import OneBlock
 from fco_cli.problem.streams import MODEL, generator
 
-FEW = 4  # vectors
+VECTOR_GROUP = 4  # vectors processed at a time
 
 
 @kernel
 def linear_forward(w, batch, widths):
-    """Scores [J, C, B] of the rows: kernel (C, d) times x plus bias (C)."""
+    """Return the scores [J, C, B] of the rows: weights (C, d) times x plus bias (C)."""
     features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     scores = np.empty((w.shape[0] * outputs, count), w.dtype)
     for v in range(scores.shape[0]):
@@ -39,9 +39,9 @@ def primal(z, t, psi, h, block, out):  # bound by `specialize`
 
 @kernel
 def linear_forward_from_dual(z, t, geometry, batch, widths):
-    """Scores [J, C, B] of the rows at grad (h + t psi)*(z), where h and psi take every weight by itself.
+    """Return the scores [J, C, B] of the rows at the primal point grad (h + t psi)*(z), for separable h and psi.
 
-    Some columns of a few vectors are made at a time, and used before they leave the cache.
+    The primal point is computed for a chunk of columns of a few vectors at a time and used while it is in cache.
     """
     features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     scores = np.empty((z.shape[0] * outputs, count), z.dtype)
@@ -49,16 +49,16 @@ def linear_forward_from_dual(z, t, geometry, batch, widths):
         for i in range(count):
             scores[v, i] = z[v // outputs, outputs * features + v % outputs]
     piece, low = geometry.table[0, 5], 0
-    w = np.empty((FEW, min(features, 2 * CHUNK)), z.dtype)
+    w = np.empty((VECTOR_GROUP, min(features, 2 * CHUNK)), z.dtype)
     while low < features:
         high = chunk_end(low, features)
-        for first in range(0, scores.shape[0], FEW):
-            last = min(first + FEW, scores.shape[0])
+        for first in range(0, scores.shape[0], VECTOR_GROUP):
+            last = min(first + VECTOR_GROUP, scores.shape[0])
             for v in range(first, last):
                 j, start = v // outputs, v % outputs * features
                 block = OneBlock(piece, 1, high - low, geometry.each[start + low : start + high])
-                own, out = z[j, start + low : start + high], w[v - first, : high - low]
-                primal(own, t[j], geometry.psi[j], geometry.h[0], block, out)
+                dual, out = z[j, start + low : start + high], w[v - first, : high - low]
+                primal(dual, t[j], geometry.psi[j], geometry.h[0], block, out)
             products_of_columns(w, 1, w.shape[1], 0, batch, low, high - low, scores[first:last])
         low = high
     return scores.reshape((z.shape[0], outputs, count))
@@ -66,7 +66,7 @@ def linear_forward_from_dual(z, t, geometry, batch, widths):
 
 @kernel
 def linear_backward(gradient, w, batch, widths, slopes):
-    """Add to `gradient` [J, P] the rows' sum of slope times derivative of the score; a linear model ignores w."""
+    """Add the sum over rows of slope times derivative of the score to `gradient` [J, P]; w is not used."""
     features, count, outputs = widths[0], batch.rows.shape[0], widths[-1]
     for j in range(gradient.shape[0]):
         for c in range(outputs):
@@ -77,7 +77,7 @@ def linear_backward(gradient, w, batch, widths, slopes):
 
 @kernel
 def sparse_forward(w, batch, widths):
-    """The same from the entries that are stored."""
+    """Return the scores [J, C, B] of sparse rows."""
     x, rows, features, outputs = batch.x, batch.rows, widths[0], widths[-1]
     scores = np.empty((w.shape[0], outputs, rows.shape[0]), w.dtype)
     for j in range(w.shape[0]):
@@ -93,7 +93,7 @@ def sparse_forward(w, batch, widths):
 
 @kernel
 def sparse_backward(gradient, w, batch, widths, slopes):
-    """The same, to the weights of the stored entries alone."""
+    """Add the sum over sparse rows of slope times derivative of the score to `gradient` [J, P]."""
     x, rows, features, outputs = batch.x, batch.rows, widths[0], widths[-1]
     for j in range(gradient.shape[0]):
         for c in range(outputs):
@@ -106,48 +106,49 @@ def sparse_backward(gradient, w, batch, widths, slopes):
 
 
 class Model(Protocol):
-    """What a problem asks of a model; its kernels loop over jobs. Rows of w [J, P] may be longer than P (near.py)."""
+    """Interface of models; the kernels loop over jobs. Rows of w [J, P] may be padded (kernels/aligned.py)."""
 
-    gather: ClassVar[Kernel]  # gather(x, rows, coming, vectors) -> batch: rows to be read by so many vectors
+    gather: ClassVar[Kernel]  # gather(x, rows, coming, vectors) -> batch; `vectors` vectors read its rows
     forward: ClassVar[Kernel]  # forward(w, batch, widths) -> scores [J, C, B]
-    forward_from_dual: ClassVar[Kernel | None]  # forward_from_dual(z, t, geometry, batch, widths) -> the same at the
-    # primal of z, made by columns, from `primal` for weights by themselves; none: all of it is made before
+    # forward_from_dual(z, t, geometry, batch, widths) -> scores at the primal point of z, computed in chunks of columns
+    # for separable h and psi; None: the whole primal point is computed before `forward`
+    forward_from_dual: ClassVar[Kernel | None]
     backward: ClassVar[Kernel]  # backward(gradient, w, batch, widths, slopes [J, C, B]): adds to gradient [J, P]
-    convex: ClassVar[bool]  # whether a convex loss of its scores is convex in w
+    convex: ClassVar[bool]  # True if a convex loss of the scores is convex in w
 
     @property
     def site_bias(self) -> bool:
-        """Whether every client has a bias of its own, which it keeps: always the best for its rows (descent.py)."""
+        """True if each client has its own optimal bias (losses/site_bias.py)."""
         ...
 
     @property
     def widths(self) -> Array:
-        """Of the layers, from the features to the outputs: what the kernels must know of the model's shape."""
+        """Widths of the layers, from the features to the outputs."""
         ...
 
     @property
     def layout(self) -> Layout: ...
 
     def initial(self) -> Array:
-        """w_0 [P]."""
+        """Return the initial parameters w_0 [P]."""
         ...
 
 
 def glorot_uniform(random: np.random.Generator, inputs: int, outputs: int) -> Array:
-    """The weights of a layer at the start, flat (Glorot and Bengio, 2010)."""
+    """Return the initial weights of a layer, flat (Glorot and Bengio, 2010)."""
     limit = np.sqrt(6 / (inputs + outputs))
     return random.uniform(-limit, limit, inputs * outputs)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """score = weights . x + bias, with a score per output."""
+    """Linear model: score = weights . x + bias, for each output."""
 
     features: int
     outputs: int = 1
-    weights_shape: tuple[int, ...] | None = None  # how the regularizer sees the weights, e.g. (32, 32)
-    seed: int | None = None  # of a Glorot-uniform start; none: zeros
-    site_bias: bool = False  # that of the model then stays 0
+    weights_shape: tuple[int, ...] | None = None  # shape of the weights for the regularizer, e.g. (32, 32)
+    seed: int | None = None  # seed of Glorot-uniform initial weights; None: zeros
+    site_bias: bool = False  # if True, the bias of the model itself stays 0
 
     gather: ClassVar[Kernel] = gathered
     forward: ClassVar[Kernel] = linear_forward
@@ -165,7 +166,7 @@ class Linear:
         return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularized=False)))
 
     def initial(self) -> Array:
-        """w_0 (docs/method.md, "Experiments"); the bias is 0 in any case."""
+        """Return the initial parameters (docs/method.md, "Experiments"); the bias is 0."""
         w = np.zeros(self.layout.size)
         if self.seed is not None:
             random = generator(self.seed, MODEL)
@@ -175,7 +176,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class SparseLinear(Linear):
-    """The same for rows of which only stored entries are looked at."""
+    """Linear model of sparse rows."""
 
     gather: ClassVar[Kernel] = in_place
     forward: ClassVar[Kernel] = sparse_forward

@@ -1,7 +1,7 @@
-"""A fully connected ReLU network, its gradient written out.
+"""Fully connected ReLU network with an explicit backward pass.
 
-One job at a time, so that a job's numbers do not depend on its stack. With batches of ten these loops are faster
-than calls of a matrix library, which would spend its time on packing the weights.
+Jobs are computed one at a time, so that results do not depend on the stack. For batches of ten rows these loops are
+faster than a matrix library, which would spend most of the time packing the weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fco_cli.problem.streams import MODEL, generator
 
 
 @kernel
-def inner_width(widths):
-    """The width of all layers' inputs together."""
+def total_input_width(widths):
+    """Return the sum of the input widths of all layers."""
     total = 0
     for layer in range(widths.shape[0] - 1):
         total += widths[layer]
@@ -31,7 +31,7 @@ def inner_width(widths):
 
 @kernel
 def dense(w, inputs, scores):
-    """scores [C, B] = kernel (C, d) times the inputs [B, d] plus bias (C), with w the two after one another."""
+    """Write weights (C, d) times the inputs [B, d] plus bias (C) to scores [C, B]; w is the weights, then the bias."""
     outputs, features = scores.shape[0], inputs.shape[1]
     for c in range(outputs):
         for i in range(scores.shape[1]):
@@ -41,35 +41,35 @@ def dense(w, inputs, scores):
 
 
 @kernel
-def activate(w, batch, widths, activations):
-    """The inputs [B, width] of every layer of one job, flat, one after another; returns where the last layer starts.
+def compute_activations(w, batch, widths, activations):
+    """Write the inputs [B, width] of all layers of one job to `activations`, flat and consecutive.
 
-    Two numbers: in the activations and in w.
+    Return the start of the last layer in `activations` and in w.
     """
     x, rows, count = batch.x, batch.rows, batch.rows.shape[0]
     inputs = activations[: count * widths[0]].reshape((count, widths[0]))
     for i in range(count):
         for k in range(widths[0]):
             inputs[i, k] = x[rows[i], k]
-    at, place = 0, 0
+    input_start, weight_start = 0, 0
     for layer in range(1, widths.shape[0] - 1):
         features, outputs = widths[layer - 1], widths[layer]
-        inputs = activations[at : at + count * features].reshape((count, features))
-        at += count * features
-        target = activations[at : at + count * outputs].reshape((count, outputs))
+        inputs = activations[input_start : input_start + count * features].reshape((count, features))
+        input_start += count * features
+        target = activations[input_start : input_start + count * outputs].reshape((count, outputs))
         scores = np.empty((outputs, count), w.dtype)
-        dense(w[place:], inputs, scores)
-        place += (features + 1) * outputs
+        dense(w[weight_start:], inputs, scores)
+        weight_start += (features + 1) * outputs
         for c in range(outputs):
             for i in range(count):
                 target[i, c] = max(scores[c, i], scores.dtype.type(0))
-    return at, place
+    return input_start, weight_start
 
 
 @kernel
-def slope_below(weights, inputs, slope, below):
-    """Slopes [d, B] by the scores of the layer below: the weights' transpose times `slope`, 0 where ReLU was 0."""
-    every = where_they_are(weights, np.arange(weights.shape[0]))
+def backpropagate(weights, inputs, slope, below):
+    """Write the slopes [d, B] of the layer below: transposed weights times `slope`, 0 where the ReLU is inactive."""
+    all_rows = where_they_are(weights, np.arange(weights.shape[0]))
     row = np.empty((1, weights.shape[1]), weights.dtype)
     column = np.empty((1, weights.shape[0]), weights.dtype)
     for i in range(inputs.shape[0]):
@@ -77,7 +77,7 @@ def slope_below(weights, inputs, slope, below):
             column[0, c] = slope[c, i]
         for k in range(row.shape[1]):
             row[0, k] = 0
-        add_rows(row, 1, row.shape[1], every, column)
+        add_rows(row, 1, row.shape[1], all_rows, column)
         for k in range(row.shape[1]):
             if inputs[i, k] > 0:
                 below[k, i] = row[0, k]
@@ -85,47 +85,47 @@ def slope_below(weights, inputs, slope, below):
 
 @kernel
 def network_forward(w, batch, widths):
-    """Scores [J, C, B] of the rows."""
+    """Return the scores [J, C, B] of the rows."""
     count = batch.rows.shape[0]
     scores = np.empty((w.shape[0], widths[-1], count), w.dtype)
-    activations = np.empty(count * inner_width(widths), w.dtype)
+    activations = np.empty(count * total_input_width(widths), w.dtype)
     for j in range(w.shape[0]):
-        at, place = activate(w[j], batch, widths, activations)
-        dense(w[j, place:], activations[at:].reshape((count, widths[-2])), scores[j])
+        input_start, weight_start = compute_activations(w[j], batch, widths, activations)
+        dense(w[j, weight_start:], activations[input_start:].reshape((count, widths[-2])), scores[j])
     return scores
 
 
 @kernel
 def network_backward(gradient, w, batch, widths, slopes):
-    """Add to `gradient` [J, P] the rows' sum of slope times derivative of the score; it may be w itself."""
+    """Add the sum over rows of slope times derivative of the score to `gradient` [J, P], which may be w itself."""
     count = batch.rows.shape[0]
-    every = np.arange(count)
-    activations = np.empty(count * inner_width(widths), w.dtype)
+    all_rows = np.arange(count)
+    activations = np.empty(count * total_input_width(widths), w.dtype)
     for j in range(w.shape[0]):
-        at, place = activate(w[j], batch, widths, activations)
+        input_start, weight_start = compute_activations(w[j], batch, widths, activations)
         slope = slopes[j]
         for layer in range(widths.shape[0] - 1, 0, -1):
             features, outputs = widths[layer - 1], widths[layer]
-            inputs = activations[at : at + count * features].reshape((count, features))
+            inputs = activations[input_start : input_start + count * features].reshape((count, features))
             kernel_size = outputs * features
             below = np.zeros((features, count), w.dtype)
-            if layer > 1:  # first what needs this layer's weights, then their change
-                weights = w[j, place : place + kernel_size].reshape((outputs, features))
-                slope_below(weights, inputs, slope, below)
-            target = gradient[j, place : place + kernel_size].reshape((outputs, features))
-            add_rows(target, 1, features, where_they_are(inputs, every), slope)
+            if layer > 1:  # reads the weights of this layer before they may change
+                weights = w[j, weight_start : weight_start + kernel_size].reshape((outputs, features))
+                backpropagate(weights, inputs, slope, below)
+            target = gradient[j, weight_start : weight_start + kernel_size].reshape((outputs, features))
+            add_rows(target, 1, features, where_they_are(inputs, all_rows), slope)
             for c in range(outputs):
                 for i in range(count):
-                    gradient[j, place + kernel_size + c] += slope[c, i]
+                    gradient[j, weight_start + kernel_size + c] += slope[c, i]
             slope = below
             if layer > 1:
-                at -= count * widths[layer - 2]
-                place -= (widths[layer - 2] + 1) * features
+                input_start -= count * widths[layer - 2]
+                weight_start -= (widths[layer - 2] + 1) * features
 
 
 @dataclass(frozen=True)
 class Network:
-    """Dense layers with ReLU between them; the weights of every layer are regularized on their own, no bias is."""
+    """Dense layers with ReLU between them; the weights of each layer are regularized separately, biases are not."""
 
     features: int
     hidden: tuple[int, ...]
@@ -155,7 +155,7 @@ class Network:
         return Layout(tuple(blocks))
 
     def initial(self) -> Array:
-        """Glorot-uniform weights, zero biases (docs/method.md, "Experiments")."""
+        """Return Glorot-uniform weights and zero biases (docs/method.md, "Experiments")."""
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)
         for block in layout.blocks:

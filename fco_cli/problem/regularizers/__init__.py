@@ -1,4 +1,4 @@
-"""Regularizers and constraints, one small class each."""
+"""Regularizers and constraints, one class each."""
 
 from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
 

@@ -1,7 +1,7 @@
-"""Constraints to an l1 or l2 ball: psi is 0 inside and infinite outside, its prox the projection.
+"""The l1 and l2 balls.
 
-What a projection returns lies inside the ball and not only up to rounding: norms are summed in float64 whatever
-the precision of the vector, and the last step rounds towards 0.
+Projections are exactly feasible, not only up to rounding: norms are summed in float64 for vectors of any precision,
+and the final scaling rounds toward 0.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from fco_cli.kernels.norms import two_norm
 from fco_cli.problem.regularizers.base import Ball, absolute_sum, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
-SAMPLE_FROM = 2048  # entries; a smaller vector needs no sample
-SAMPLE_STRIDE = 17  # coprime to the usual widths of layers, so that the sample sees every column of a kernel
-STRETCH = 1024  # entries that are summed in the vector's own precision, which is fast
+SAMPLE_MIN_SIZE = 2048  # shorter vectors do not use a sample
+SAMPLE_STRIDE = 17  # coprime to common layer widths, so that the sample covers all columns of a weight matrix
+SUM_CHUNK = 1024  # entries summed in the precision of the vector, for speed, before they are added in float64
 
 
 @kernel
 def excess_over(z, limit):
-    """sum_i max(|z_i| - limit, 0), and how many terms are not 0; without a branch, so that it vectorizes."""
+    """Return sum_i max(|z_i| - limit, 0) and the number of positive terms; branch-free, so that it vectorizes."""
     zero = z.dtype.type(0)
     excess, above = 0.0, 0
-    for low in range(0, z.shape[0], STRETCH):
-        part = z[low : low + STRETCH]
+    for low in range(0, z.shape[0], SUM_CHUNK):
+        part = z[low : low + SUM_CHUNK]
         total, count = zero, np.int32(0)
         for i in range(part.shape[0]):
             over = abs(part[i]) - limit
@@ -38,12 +38,12 @@ def excess_over(z, limit):
 
 
 @kernel
-def newton(z, radius, theta):
-    """The theta with sum_i max(|z_i| - theta, 0) = radius, by Newton's method from any start.
+def newton_threshold(z, radius, theta):
+    """Return theta with sum_i max(|z_i| - theta, 0) = radius, by Newton's method from any initial theta.
 
-    The sum is convex, falling and piecewise linear in theta: a step from the right of the root lands on its left, from
-    there on no step overshoots, and the root is exact when the set of entries above theta no longer changes
-    (Michelot's method). After the first step only rounding could make that set grow.
+    The sum is convex, decreasing and piecewise linear in theta. A step from the right of the root lands on its
+    left, and later steps do not overshoot. The root is exact when the set of entries above theta no longer changes
+    (Michelot's method). After the first step, only rounding can enlarge that set.
     """
     count, falling = 0, False
     while True:
@@ -58,28 +58,29 @@ def newton(z, radius, theta):
 
 @kernel
 def l1_ball_threshold(z, total, radius):
-    """The theta > 0 with sum_i max(|z_i| - theta, 0) = radius, for total = |z|_1 > radius.
+    """Return theta > 0 with sum_i max(|z_i| - theta, 0) = radius, for total = |z|_1 > radius.
 
-    Expected time O(n): a sample of the entries tells where to start, and two or three passes over z remain.
+    Expected time O(n): a sample of the entries gives the initial theta, then two or three passes over z suffice.
     """
-    theta = (total - radius) / z.shape[0]  # at most the root: it would be the root if no entry were below it
-    if z.shape[0] >= SAMPLE_FROM:
+    theta = (total - radius) / z.shape[0]  # lower bound of the root; equal to it if no entry is smaller
+    if z.shape[0] >= SAMPLE_MIN_SIZE:
         sample = np.empty(z.shape[0] // SAMPLE_STRIDE, z.dtype)
         for i in range(sample.shape[0]):
             sample[i] = z[i * SAMPLE_STRIDE]
-        theta = newton(sample, radius * sample.shape[0] / z.shape[0], theta)
-    return newton(z, radius, theta)
+        theta = newton_threshold(sample, radius * sample.shape[0] / z.shape[0], theta)
+    return newton_threshold(z, radius, theta)
 
 
 @kernel
 def factor_within(norm, radius, like):
-    """radius / norm in the precision of the array `like`, so rounded that what it scales stays within the radius."""
+    """Return radius / norm in the precision of the array `like`, rounded down so that the scaled vector is feasible."""
     eps = 2.3e-16 if like.itemsize == 8 else 1.2e-7
     return like.dtype.type(radius / norm * (1 - 2 * eps))
 
 
 @kernel
 def project_onto_l1_ball(z, radius, out):
+    """Write the projection of z onto the l1 ball to out."""
     total = absolute_sum(z)
     if total <= radius:
         copy(z, out)
@@ -93,7 +94,7 @@ def project_onto_l1_ball(z, radius, out):
 
 @dataclass(kw_only=True)
 class L1Ball(Ball):
-    """|w|_1 <= radius, each regularized block on its own."""
+    """The l1 ball: |w|_1 <= radius, separately for each regularized block."""
 
     name: str = "l1_ball"
     bounds_two_norm = True
@@ -106,7 +107,7 @@ class L1Ball(Ball):
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        """-radius sign(g_i) at the largest |g_i|, 0 elsewhere."""
+        """Write the minimizing vertex to out: -radius sign(g_i) at the largest |g_i|, 0 at the other entries."""
         top = 0
         for i in range(g.shape[0]):
             out[i] = 0 * g[i]
@@ -117,7 +118,7 @@ class L1Ball(Ball):
 
 @dataclass(kw_only=True)
 class L2Ball(Ball):
-    """|w|_2 <= radius, each regularized block on its own."""
+    """The l2 ball: |w|_2 <= radius, separately for each regularized block."""
 
     name: str = "l2_ball"
     bounds_two_norm = True
@@ -131,6 +132,6 @@ class L2Ball(Ball):
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        """-radius g / |g|."""
+        """Write -radius g / |g| to out."""
         norm = two_norm(g)
         scale(g, g.dtype.type(0) if norm <= 1e-300 else -factor_within(norm, psi.radius, g), out)

@@ -1,12 +1,13 @@
-"""What a regularizer is: three kernels on one vector, and the numbers they depend on.
+"""Base classes of regularizers and constraints.
 
-The kernels see one regularized block of one job: `w` or `z` flat, `psi` the regularizer's numbers by the names of its
-dataclass fields (`psi.strength`) and `block`, a OneBlock. The stack and the blocks are looped over elsewhere
-(mirror.py), so a new regularizer is a few lines about one vector. A constraint is a regularizer whose prox ignores t.
+A regularizer defines kernels on one flat vector: its value, its proximal operator and, where they exist, a subgradient
+and a linear minimization oracle. A kernel receives one regularized block of one job: the vector `w` or `z`, the
+parameters `psi` as named fields of the dataclass (`psi.strength`), and `block`, a OneBlock. mirror.py contains the
+loops over jobs and blocks. A constraint is a regularizer whose prox ignores t.
 
-A prox keeps divergence visible: of a z that is not finite it makes no finite vector, even where the mathematics would
-(the projection of infinity onto a box is a corner of it), for a run that has blown up is recognized by that. Where
-nothing else does it, `+ 0 * z[i]` does: 0 for a number, NaN for the others.
+A prox must preserve divergence: if z has a NaN or infinite entry, the result must not be finite, even where the
+projection is (infinity projects onto a corner of a box). The engine detects diverged runs by their non-finite values.
+Kernels that would lose them add `0 * z[i]`, which is 0 for finite z[i] and NaN otherwise.
 """
 
 from __future__ import annotations
@@ -25,71 +26,71 @@ from fco_cli.problem.registry import members
 
 
 class OneBlock(NamedTuple):
-    """What a kernel is told about its block: which piece of psi acts on it, its shape, a number for every weight."""
+    """Description of one parameter block for a kernel: the piece of psi, the shape, one number per weight."""
 
-    piece: int  # 0 unless psi has pieces, see blockwise.py
+    piece: int  # index of the piece of psi; 0 unless psi is blockwise
     rows: int
     columns: int
-    each: Array  # [rows * columns], in the precision of the weights: what `Regularizer.each` says of them
+    each: Array  # [rows * columns], result of `Regularizer.each`, in the precision of the weights
 
 
 @dataclass(kw_only=True)
 class Regularizer:
-    """psi, with its numbers in the fields that subclasses add; the class attributes describe its kind."""
+    """Regularizer psi; subclasses add its parameters as fields, class attributes describe its properties."""
 
     name: str
     value: ClassVar[Kernel]  # value(w, psi, block) -> psi(w)
-    prox: ClassVar[Kernel]  # prox(z, t, psi, block, out): out = argmin_w t psi(w) + |w - z|^2 / 2, for t >= 0
-    subgradient: ClassVar[Kernel | None] = None  # subgradient(w, psi, block, out), where one exists
-    lmo: ClassVar[Kernel | None] = None  # lmo(g, psi, block, out): out = argmin of <g, w>, where psi is a bounded set
+    prox: ClassVar[Kernel]  # prox(z, t, psi, block, out): out = argmin_w t psi(w) + |w - z|^2 / 2, t >= 0
+    subgradient: ClassVar[Kernel | None] = None  # subgradient(w, psi, block, out), of a convex penalty
+    lmo: ClassVar[Kernel | None] = None  # lmo(g, psi, block, out): out = argmin_w <g, w>, of a bounded convex set
     constraint: ClassVar[bool] = False
     convex: ClassVar[bool] = True
-    separable: ClassVar[bool] = False  # a sum over the weights, one by one: prox then acts on each by itself
-    dominates_two_norm: ClassVar[bool] = False  # psi(w) >= strength |w|_2, with factors: of the scaled w
-    bounds_two_norm: ClassVar[bool] = False  # |w|_2 <= radius where psi is finite
+    separable: ClassVar[bool] = False  # coordinate-separable: psi is a sum of functions of one weight each
+    dominates_two_norm: ClassVar[bool] = False  # psi(w) >= strength |w|_2; with factors, of the scaled w
+    bounds_two_norm: ClassVar[bool] = False  # |w|_2 <= radius wherever psi is finite
 
     @property
     def numbers(self) -> Numbers:
-        """What the kernels receive as `psi`: [1]."""
+        """Parameters that the kernels receive as `psi`, as a record array [1]."""
         return numbers_of(self)
 
     @property
     def kind(self) -> str:
-        """What must be the same for two runs to share a stack: all but the numbers."""
+        """Key of everything except the parameters; runs in one stack must have equal keys."""
         return self.name
 
     def table(self, layout: Layout) -> Array:
-        """For the kernels, a row per block: start, stop, rows, columns, regularized, piece."""
-        return np.column_stack([layout.table, [self.piece_of(block.name) for block in layout.blocks]])
+        """Return one row per block for the kernels: start, stop, rows, columns, regularized, piece."""
+        return np.column_stack([layout.table, [self.piece_index(block.name) for block in layout.blocks]])
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        """What the kernels must know of every weight [P], such as its factor or its group; ones if nothing.
+        """Return one number per weight [P] for the kernels, such as its penalty factor or group; ones by default.
 
-        `features` are the names of a linear model's features, where they have any.
+        `features` are the feature names of a linear model, or None.
         """
         return np.ones(layout.size)
 
     def curvature(self, numbers: Numbers, each: Array) -> Array:
-        """Return how strongly convex psi is along every weight [P], for its numbers [1] and what `each` returns."""
+        """Return the strong convexity of psi along each weight [P], for its parameters [1] and the result of `each`."""
         return np.zeros(len(each))
 
-    def piece_of(self, name: str) -> int:
-        """The index of the piece of psi that acts on the block `name`."""
+    def piece_index(self, name: str) -> int:
+        """Return the index of the piece of psi that acts on the block `name`."""
         return 0
 
     def check_layout(self, layout: Layout) -> None:
-        """Refuse a model that this regularizer cannot act on."""
+        """Raise UserError if this regularizer does not support the model's layout."""
         for block in layout.blocks:
             if block.regularized:
                 self.check(block.shape)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse a block that this regularizer cannot act on."""
+        """Raise UserError if this regularizer does not support a block of this shape."""
 
 
 @dataclass(kw_only=True)
 class Constraint(Regularizer):
-    """psi is 0 in a set and infinite outside; its prox, the projection, keeps iterates inside."""
+    """Indicator function of a set: psi is 0 inside and infinite outside; its prox is the projection."""
 
     constraint: ClassVar[bool] = True
 
@@ -101,7 +102,7 @@ class Constraint(Regularizer):
 
 @dataclass(kw_only=True)
 class Ball(Constraint):
-    """A norm is at most `radius`."""
+    """Norm ball of the given radius."""
 
     radius: float
 
@@ -111,6 +112,7 @@ class Ball(Constraint):
 
 @kernel
 def absolute_sum(w):
+    """Return the l1 norm of w."""
     total = 0.0
     for i in range(w.shape[0]):
         total += abs(w[i])
@@ -119,19 +121,21 @@ def absolute_sum(w):
 
 @kernel
 def scale(z, factor, out):
-    """out = factor * z."""
+    """Write factor * z to out."""
     for i in range(z.shape[0]):
         out[i] = factor * z[i]
 
 
 def non_negative(key: str, value: float) -> None:
+    """Raise UserError unless the parameter is finite and >= 0."""
     require(np.isfinite(value) and value >= 0, f"regularizer.{key}", value, "a number >= 0")
 
 
 def positive(key: str, value: float) -> None:
+    """Raise UserError unless the parameter is finite and > 0."""
     require(np.isfinite(value) and value > 0, f"regularizer.{key}", value, "a number > 0")
 
 
 def all_regularizers() -> dict[str, type[Regularizer]]:
-    """Every regularizer in this folder by name; a new file needs no list to be added to."""
+    """Return all regularizers by name; the modules of this package are discovered automatically."""
     return members(Regularizer, __package__)

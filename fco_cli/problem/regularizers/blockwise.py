@@ -1,4 +1,8 @@
-"""A sum of separable pieces: every block of parameters has its own regularizer."""
+"""Blockwise regularizer: each parameter block has its own regularizer, called a piece.
+
+Parameters and kernels of the pieces are chained in the same way: each link holds the `first` piece and the chain of the
+`others`; the last link is the last piece itself.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +17,47 @@ from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
 
-# The numbers and the kernels are chained alike: the first piece, and the chain of the others; the last is itself.
 
-
-def first(*arguments):  # bound by `specialize` to the kernel of the first piece, `others` to the chain of the rest
+def first(*arguments):  # bound by `specialize` to the kernel of the first piece
     raise NotImplementedError
 
 
-def others(*arguments):
+def others(*arguments):  # bound by `specialize` to the chain of the other pieces
     raise NotImplementedError
 
 
 @kernel
-def among_others(block):
-    """The same block, its piece counted from the second piece."""
+def relative_to_others(block):
+    """Return the block with its piece index counted from the second piece."""
     return OneBlock(block.piece - 1, block.rows, block.columns, block.each)
 
 
 @kernel
-def value_of_one(w, psi, block):
-    return first(w, psi.first, block) if block.piece == 0 else others(w, psi.others, among_others(block))
+def dispatch_value(w, psi, block):
+    """Return the value of the block's piece."""
+    return first(w, psi.first, block) if block.piece == 0 else others(w, psi.others, relative_to_others(block))
 
 
 @kernel
-def prox_of_one(z, t, psi, block, out):
+def dispatch_prox(z, t, psi, block, out):
+    """Apply the prox of the block's piece."""
     if block.piece == 0:
         first(z, t, psi.first, block, out)
     else:
-        others(z, t, psi.others, among_others(block), out)
+        others(z, t, psi.others, relative_to_others(block), out)
 
 
 @kernel
-def vector_of_one(w, psi, block, out):
-    """A subgradient, or a point of a set."""
+def dispatch_vector(w, psi, block, out):
+    """Apply the subgradient or the linear minimization oracle of the block's piece."""
     if block.piece == 0:
         first(w, psi.first, block, out)
     else:
-        others(w, psi.others, among_others(block), out)
+        others(w, psi.others, relative_to_others(block), out)
 
 
-def choice(template: Kernel, kernels: list[Kernel]) -> Kernel:
-    """The kernel that calls the one of `kernels` that `block.piece` names."""
+def dispatch_by_piece(template: Kernel, kernels: list[Kernel]) -> Kernel:
+    """Return a kernel that calls the entry of `kernels` with the index `block.piece`."""
     chain = kernels[-1]
     for one in reversed(kernels[:-1]):
         chain = specialize(template, first=one, others=chain)
@@ -62,9 +66,9 @@ def choice(template: Kernel, kernels: list[Kernel]) -> Kernel:
 
 @dataclass(kw_only=True)
 class Blockwise(Regularizer):
-    """psi(w) = sum over blocks b of psi_b(w_b).
+    """Sum over blocks: psi(w) = sum_b psi_b(w_b).
 
-    `blocks` names for every regularized block its regularizer and that one's numbers, for example
+    `blocks` maps each regularized block to the name and the parameters of its regularizer, for example
     {weights: {name: l1, strength: 0.1}}.
     """
 
@@ -72,13 +76,14 @@ class Blockwise(Regularizer):
     name: str = "blockwise"
 
     def __post_init__(self) -> None:
-        require(len(self.blocks) > 0, "regularizer.blocks", self.blocks, "block: {name: ..., ...} for every block")
+        require(len(self.blocks) > 0, "regularizer.blocks", self.blocks, "a mapping of each block to {name: ..., ...}")
         self.convex = all(one.convex for one in self.pieces.values())  # type: ignore[misc]
         self.constraint = all(one.constraint for one in self.pieces.values())  # type: ignore[misc]
         self.separable = all(one.separable for one in self.pieces.values())  # type: ignore[misc]
 
     @cached_property
     def pieces(self) -> dict[str, Regularizer]:
+        """Regularizers by block."""
         return {block: _regularizer(block, options) for block, options in self.blocks.items()}
 
     @property
@@ -93,11 +98,11 @@ class Blockwise(Regularizer):
         return chain
 
     def bound_classes(self) -> list[type]:
-        """Return the classes that the configuration names."""
+        """Return the regularizer classes named in the configuration."""
         return [type(one) for one in self.pieces.values()]
 
-    def piece_of(self, name: str) -> int:
-        return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which has no psi
+    def piece_index(self, name: str) -> int:
+        return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which is not regularized
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         numbers = super().each(layout, features)
@@ -107,31 +112,34 @@ class Blockwise(Regularizer):
 
     def check_layout(self, layout: Layout) -> None:
         regularized = {block.name: block for block in layout.blocks if block.regularized}
-        complete = set(self.pieces) == set(regularized)
-        require(complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularized)}, no others")
+        is_complete = set(self.pieces) == set(regularized)
+        require(
+            is_complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularized)}, no others"
+        )
         for name, one in self.pieces.items():
             one.check(regularized[name].shape)
 
     @property
     def value(self) -> Kernel:  # type: ignore[override]
-        return choice(value_of_one, [one.value for one in self.pieces.values()])
+        return dispatch_by_piece(dispatch_value, [one.value for one in self.pieces.values()])
 
     @property
     def prox(self) -> Kernel:  # type: ignore[override]
-        return choice(prox_of_one, [one.prox for one in self.pieces.values()])
+        return dispatch_by_piece(dispatch_prox, [one.prox for one in self.pieces.values()])
 
     @property
     def subgradient(self) -> Kernel | None:  # type: ignore[override]
         kernels = [one.subgradient for one in self.pieces.values() if one.subgradient is not None]
-        return choice(vector_of_one, kernels) if len(kernels) == len(self.pieces) else None
+        return dispatch_by_piece(dispatch_vector, kernels) if len(kernels) == len(self.pieces) else None
 
     @property
     def lmo(self) -> Kernel | None:  # type: ignore[override]
         kernels = [one.lmo for one in self.pieces.values() if one.lmo is not None]
-        return choice(vector_of_one, kernels) if len(kernels) == len(self.pieces) else None
+        return dispatch_by_piece(dispatch_vector, kernels) if len(kernels) == len(self.pieces) else None
 
 
 def _regularizer(block: str, options: dict[str, Any]) -> Regularizer:
+    """Return the regularizer of one block; raise UserError for an unknown name or parameter."""
     numbers = dict(options)
     kinds = {name: kind for name, kind in all_regularizers().items() if kind is not Blockwise}
     name = numbers.pop("name", None)

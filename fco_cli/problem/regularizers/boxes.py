@@ -1,4 +1,4 @@
-"""Constraints with flat sides: a box, the linf ball, the positive orthant, the simplex."""
+"""Polyhedral constraints: box, linf ball, non-negative orthant, simplex."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from fco_cli.errors import require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.regularizers.base import Ball, Constraint, positive
 
-FAR = 1e6  # times the total: the digits of such a threshold no longer suffice for the sum to be right
+MAX_RELATIVE_THRESHOLD = 1e6  # relative to the total; beyond it the sum of the projection loses too many digits
 
 
 @kernel
 def clip(z, lower, upper, out):
+    """Write z clipped to [lower, upper] to out; a non-finite entry becomes NaN."""
     for i in range(z.shape[0]):
         inside = lower if z[i] < lower else z[i]
         out[i] = (upper if z[i] > upper else inside) + 0 * z[i]
 
 
 @kernel
-def corner(g, lower, upper, out):
-    """The corner of the box that is farthest along -g."""
+def minimizing_corner(g, lower, upper, out):
+    """Write the corner of the box that minimizes <g, w> to out; the midpoint where g_i = 0."""
     for i in range(g.shape[0]):
         side = upper if g[i] < 0 else (lower + upper) / 2
         out[i] = (lower if g[i] > 0 else side) + 0 * g[i]
@@ -31,7 +32,10 @@ def corner(g, lower, upper, out):
 
 @kernel
 def simplex_threshold(z, total):
-    """The theta with sum_i max(z_i - theta, 0) = total: entries that fall below it leave, never to return."""
+    """Return theta with sum_i max(z_i - theta, 0) = total, by Michelot's method.
+
+    The threshold only increases, so the set of entries above it only shrinks.
+    """
     threshold, count = -np.inf, -1
     while True:
         above, larger = 0, 0.0
@@ -46,15 +50,15 @@ def simplex_threshold(z, total):
 
 
 @kernel
-def cut_at(z, threshold, out):
-    """out = max(z - threshold, 0)."""
+def positive_part_above(z, threshold, out):
+    """Write max(z - threshold, 0) to out; a non-finite entry becomes NaN."""
     for i in range(z.shape[0]):
         out[i] = (0.0 if z[i] <= threshold else z[i] - threshold) + 0 * z[i]
 
 
 @dataclass(kw_only=True)
 class Box(Constraint):
-    """lower <= w_i <= upper."""
+    """Box: lower <= w_i <= upper."""
 
     lower: float
     upper: float
@@ -63,7 +67,8 @@ class Box(Constraint):
 
     def __post_init__(self) -> None:
         finite = np.isfinite(self.lower) and np.isfinite(self.upper)
-        require(finite and self.lower < self.upper, "regularizer.upper", self.upper, f"above lower, {self.lower}")
+        is_valid = finite and self.lower < self.upper
+        require(is_valid, "regularizer.upper", self.upper, f"a finite number above lower, {self.lower}")
 
     @staticmethod
     @kernel
@@ -73,12 +78,12 @@ class Box(Constraint):
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        corner(g, psi.lower, psi.upper, out)
+        minimizing_corner(g, psi.lower, psi.upper, out)
 
 
 @dataclass(kw_only=True)
 class LinfBall(Ball):
-    """|w_i| <= radius."""
+    """The linf ball: |w_i| <= radius."""
 
     name: str = "linf_ball"
     separable: ClassVar[bool] = True
@@ -91,12 +96,12 @@ class LinfBall(Ball):
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        corner(g, -psi.radius, psi.radius, out)
+        minimizing_corner(g, -psi.radius, psi.radius, out)
 
 
 @dataclass(kw_only=True)
 class NonNegative(Constraint):
-    """w_i >= 0."""
+    """Non-negative orthant: w_i >= 0."""
 
     name: str = "non_negative"
     separable: ClassVar[bool] = True
@@ -109,7 +114,7 @@ class NonNegative(Constraint):
 
 @dataclass(kw_only=True)
 class Simplex(Constraint):
-    """w_i >= 0 and sum_i w_i = total."""
+    """Simplex: w_i >= 0 and sum_i w_i = total."""
 
     total: float
     name: str = "simplex"
@@ -120,23 +125,23 @@ class Simplex(Constraint):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """max(z - theta, 0), where theta makes the sum right."""
+        """Write max(z - theta, 0) to out, with the theta for which the sum is the total."""
         threshold = simplex_threshold(z, psi.total)
-        if abs(threshold) <= FAR * psi.total:
-            cut_at(z, threshold, out)
+        if abs(threshold) <= MAX_RELATIVE_THRESHOLD * psi.total:
+            positive_part_above(z, threshold, out)
             return
         top = z[0]
         for i in range(z.shape[0]):
             top = max(top, z[i])
-        below = np.empty_like(z)  # z - top, which has the same projection
+        shifted = np.empty_like(z)  # z - top has the same projection
         for i in range(z.shape[0]):
-            below[i] = z[i] - top
-        cut_at(below, simplex_threshold(below, psi.total), out)
+            shifted[i] = z[i] - top
+        positive_part_above(shifted, simplex_threshold(shifted, psi.total), out)
 
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        """All of the total at the smallest g_i."""
+        """Write the minimizing vertex to out: the total at the smallest g_i, 0 at the other entries."""
         least = 0
         for i in range(g.shape[0]):
             out[i] = 0 * g[i]

@@ -1,4 +1,4 @@
-"""Counting non-zero weights. Neither is convex: the prox is a global minimizer, the theorems do not apply."""
+"""Cardinality penalty and constraint, both non-convex: the prox is a global minimizer, the theorems do not apply."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negative
-from fco_cli.problem.regularizers.ordered import by_magnitude
+from fco_cli.problem.regularizers.ordered import order_by_magnitude
 
 
 @dataclass(kw_only=True)
 class L0(Regularizer):
-    """psi(w) = strength * (number of non-zero weights): hard thresholding."""
+    """The l0 penalty: psi(w) = strength * (number of non-zero weights)."""
 
     strength: float
     name: str = "l0"
@@ -36,7 +36,7 @@ class L0(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """A weight is worth its price t * strength where z_i^2 / 2 exceeds it."""
+        """Apply hard thresholding: keep z_i where z_i^2 / 2 exceeds t * strength."""
         threshold = np.sqrt(2 * t * psi.strength)
         for i in range(z.shape[0]):
             out[i] = 0.0 if abs(z[i]) <= threshold else z[i]
@@ -44,7 +44,7 @@ class L0(Regularizer):
 
 @dataclass(kw_only=True)
 class L0Ball(Constraint):
-    """At most `nonzeros` weights differ from 0: the largest stay."""
+    """The l0 ball: at most `nonzeros` weights are non-zero; the projection keeps those largest in magnitude."""
 
     nonzeros: int
     name: str = "l0_ball"
@@ -56,7 +56,7 @@ class L0Ball(Constraint):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        order = by_magnitude(z)
+        order = order_by_magnitude(z)
         for rank in range(z.shape[0]):
             entry = z[order[rank]]
             out[order[rank]] = (entry if rank < psi.nonzeros else 0.0) + 0 * entry

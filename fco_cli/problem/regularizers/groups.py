@@ -1,4 +1,4 @@
-"""Norms of whole groups of weights: they are kept or dropped together."""
+"""Sums of l2 norms of groups of weights: the weights of a group are all zero or all non-zero."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.norms import squared_length
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
-from fco_cli.problem.regularizers.features import by_feature
+from fco_cli.problem.regularizers.features import expand_by_feature
 
 
 @kernel
-def shrink_length(z, threshold, out):
-    """out = max(1 - threshold / |z|, 0) z: the prox of threshold * |.|_2."""
+def block_soft_threshold(z, threshold, out):
+    """Write max(1 - threshold / |z|, 0) z, the prox of threshold * |.|_2, to out."""
     length = np.sqrt(squared_length(z))
     factor = 0.0 if length <= threshold else 1.0 - threshold / length
     scale(z, z.dtype.type(factor), out)
 
 
 @kernel
-def direction(w, strength, out):
-    """out = strength * w / |w|; 0 at 0, the smallest subgradient."""
+def norm_subgradient(w, strength, out):
+    """Write strength * w / |w| to out; at 0 the subgradient of least norm, 0."""
     length = np.sqrt(squared_length(w))
     scale(w, w.dtype.type(0.0 if length == 0 else strength / length), out)
 
 
 @dataclass(kw_only=True)
 class L2Norm(Regularizer):
-    """psi(w) = strength * |w|_2, not squared: it drops a whole block or shrinks it."""
+    """The l2 norm of a block: psi(w) = strength * |w|_2, not squared; the prox shrinks a block or sets it to 0."""
 
     strength: float
     name: str = "l2_norm"
@@ -54,38 +54,41 @@ class L2Norm(Regularizer):
     @kernel
     def prox(z, t, psi, block, out):
         if t * psi.strength > 0:
-            shrink_length(z, t * psi.strength, out)
+            block_soft_threshold(z, t * psi.strength, out)
         else:
-            copy(z, out)  # also where the square of a tiny length is 0
+            copy(z, out)  # exact even where the squared norm underflows to 0
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        direction(w, psi.strength, out)
+        norm_subgradient(w, psi.strength, out)
 
 
 @kernel
-def squared_lengths(w, groups, size):
-    """Of every group, times its size: groups[i] is the group of weight i; a size is 1 where all have the same."""
-    most = 0
+def squared_group_norms(w, groups, size):
+    """Return the squared l2 norm and the scaling factor of each group; groups[i] is the group of weight i.
+
+    The factor is 1 for groups of equal size (`size` > 0), otherwise the number of weights in the group.
+    """
+    last = 0
     for i in range(w.shape[0]):
-        most = max(most, int(groups[i]))
-    totals, sizes = np.zeros(most + 1), np.zeros(most + 1)
+        last = max(last, int(groups[i]))
+    totals, sizes = np.zeros(last + 1), np.zeros(last + 1)
     for i in range(w.shape[0]):
         entry = np.float64(w[i])
         totals[int(groups[i])] += entry * entry
         sizes[int(groups[i])] += 1
-    for g in range(most + 1):
+    for g in range(last + 1):
         sizes[g] = 1 if size > 0 else sizes[g]
     return totals, sizes
 
 
 @dataclass(kw_only=True)
 class GroupLasso(Regularizer):
-    """psi(w) = strength * sum over groups g of |w_g|_2; a group is `group_size` weights in a row.
+    """Group lasso: psi(w) = strength * sum_g |w_g|_2, where a group is `group_size` consecutive weights.
 
-    Or `groups` says to which group a feature belongs, in a mapping or a CSV file of two columns, feature and group;
-    groups then have unequal sizes n_g, and psi(w) = strength * sum_g sqrt(n_g) |w_g|_2: none is favored for its size.
+    Alternatively, `groups` assigns features to groups, as a mapping or a CSV file with the columns feature and group.
+    Groups may then have different sizes n_g, and psi(w) = strength * sum_g sqrt(n_g) |w_g|_2.
     """
 
     strength: float
@@ -106,55 +109,59 @@ class GroupLasso(Regularizer):
 
     @property
     def kind(self) -> str:
-        """Runs with other groups have their own stack."""
+        """Key of the stack: runs with different groups do not share one."""
         return f"{self.name}({self.group_size or sorted(self.groups.items())})"
 
     def check(self, shape: tuple[int, ...]) -> None:
         if self.groups is None:
-            divides = prod(shape) % self.group_size == 0
-            require(divides, "regularizer.group_size", self.group_size, f"a divisor of {prod(shape)}, the block's size")
+            size = prod(shape)
+            is_divisor = size % self.group_size == 0
+            require(is_divisor, "regularizer.group_size", self.group_size, f"a divisor of {size}, the block size")
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        """The number of its group."""
+        """Return the group index of each weight."""
         if self.groups is None:
             starts = layout.table[:, 0]
-            places = np.arange(layout.size) - np.repeat(starts, np.diff([*starts, layout.size]))
-            return (places // self.group_size).astype(float)
-        numbers = {group: place for place, group in enumerate(sorted(set(self.groups.values())))}
-        given = {feature: numbers[group] for feature, group in self.groups.items()}
-        found = by_feature("regularizer.groups", given, layout, features, other=-1)
-        if (outside := np.flatnonzero((found < 0) & layout.regularized)).size:
-            name = f"x{outside[0]}" if features is None else features[outside[0] % len(features)]
-            raise UserError(f"regularizer.groups: feature {name!r} is in no group; every feature needs one")
-        return np.maximum(found, 0)
+            positions = np.arange(layout.size) - np.repeat(starts, np.diff([*starts, layout.size]))
+            return (positions // self.group_size).astype(float)
+        indices = {group: index for index, group in enumerate(sorted(set(self.groups.values())))}
+        given = {feature: indices[group] for feature, group in self.groups.items()}
+        assigned = expand_by_feature("regularizer.groups", given, layout, features, other=-1)
+        if (missing := np.flatnonzero((assigned < 0) & layout.regularized)).size:
+            name = f"x{missing[0]}" if features is None else features[missing[0] % len(features)]
+            raise UserError(f"regularizer.groups: feature {name!r} has no group; assign every feature to a group")
+        return np.maximum(assigned, 0)
 
     @staticmethod
     @kernel
     def value(w, psi, block):
-        lengths, sizes = squared_lengths(w, block.each, psi.group_size)
+        squared_norms, sizes = squared_group_norms(w, block.each, psi.group_size)
         total = 0.0
-        for g in range(lengths.shape[0]):
-            total += np.sqrt(sizes[g] * lengths[g])
+        for g in range(squared_norms.shape[0]):
+            total += np.sqrt(sizes[g] * squared_norms[g])
         return psi.strength * total
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """Every group is shortened by t * strength, or dropped."""
+        """Apply block soft thresholding to each group, with threshold t * strength * sqrt(n_g)."""
         if t * psi.strength <= 0:
             copy(z, out)
             return
-        lengths, sizes = squared_lengths(z, block.each, psi.group_size)
-        for g in range(lengths.shape[0]):
-            threshold, length = t * psi.strength * np.sqrt(sizes[g]), np.sqrt(lengths[g])
-            lengths[g] = 0.0 if length <= threshold else 1.0 - threshold / length
+        squared_norms, sizes = squared_group_norms(z, block.each, psi.group_size)
+        factors = squared_norms  # overwritten in place
+        for g in range(squared_norms.shape[0]):
+            threshold, norm = t * psi.strength * np.sqrt(sizes[g]), np.sqrt(squared_norms[g])
+            factors[g] = 0.0 if norm <= threshold else 1.0 - threshold / norm
         for i in range(z.shape[0]):
-            out[i] = z.dtype.type(lengths[int(block.each[i])]) * z[i]
+            out[i] = z.dtype.type(factors[int(block.each[i])]) * z[i]
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        lengths, sizes = squared_lengths(w, block.each, psi.group_size)
+        squared_norms, sizes = squared_group_norms(w, block.each, psi.group_size)
         for i in range(w.shape[0]):
             g = int(block.each[i])
-            out[i] = 0.0 if lengths[g] == 0 else psi.strength * np.sqrt(sizes[g]) * (w[i] / np.sqrt(lengths[g]))
+            out[i] = (
+                0.0 if squared_norms[g] == 0 else psi.strength * np.sqrt(sizes[g]) * (w[i] / np.sqrt(squared_norms[g]))
+            )

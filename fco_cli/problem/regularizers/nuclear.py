@@ -20,12 +20,11 @@ from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 
 
 @kernel
-def zero_share(w, length):
-    """Up to this share of the matrix's norm a singular value counts as zero.
+def rank_tolerance(w, length):
+    """Return the relative tolerance of the numerical rank: smaller singular values, over the norm, count as zero.
 
-    Rounding the entries of a matrix moves its singular values by eps * norm, and a sum over `length` entries by up to
-    `length` times as much (the rule of numerical rank). What is below is 0 as far as anyone can tell, and its vectors
-    are noise that differs between processors. What is left out weighs no more than its singular values: nothing.
+    Rounding of the entries perturbs the singular values by eps * norm, and sums over `length` entries by up to `length`
+    times as much. Singular vectors below the tolerance are rounding noise and differ between processors.
     """
     eps = 2.3e-16 if w.itemsize == 8 else 1.2e-7
     return max(length * eps, ROUNDING)
@@ -33,7 +32,7 @@ def zero_share(w, length):
 
 @dataclass(kw_only=True)
 class Nuclear(Regularizer):
-    """psi(W) = strength * (sum of the singular values of W)."""
+    """Nuclear norm: psi(W) = strength * (sum of the singular values of W)."""
 
     strength: float
     name: str = "nuclear"
@@ -43,7 +42,8 @@ class Nuclear(Regularizer):
         non_negative("strength", self.strength)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        require(len(shape) == 2, "regularizer", self.name, f"one for vectors: this task's weights have shape {shape}")
+        is_matrix = len(shape) == 2
+        require(is_matrix, "regularizer", self.name, f"a regularizer of vectors; the weights have shape {shape}")
 
     @staticmethod
     @kernel
@@ -56,18 +56,18 @@ class Nuclear(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """Singular value thresholding: every s_i becomes max(s_i - t * strength, 0)."""
+        """Apply singular value thresholding: replace each s_i with max(s_i - t * strength, 0)."""
         threshold = t * psi.strength
         if threshold <= 0:
             copy(z, out)
             return
         a, norm = wide(z, block)
-        if norm <= threshold:  # then so is every singular value
+        if norm <= threshold:  # no singular value exceeds the norm
             scale(z, 0.0, out)
             return
         threshold = max(threshold / norm, NOTHING)
-        share = 1e-12 if z.itemsize == 8 else 1e-8  # products of rows this small beside it change the result as little
-        u, rows, squared = singular_pairs(a, min(block.rows, block.columns), share * threshold)
+        accuracy = 1e-12 if z.itemsize == 8 else 1e-8  # relative; smaller inner products do not change the result
+        u, rows, squared = singular_pairs(a, min(block.rows, block.columns), accuracy * threshold)
         weights = squared
         for i in range(weights.shape[0]):
             below = squared[i] <= threshold * threshold
@@ -77,11 +77,11 @@ class Nuclear(Regularizer):
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        """The smallest subgradient: strength * U V^T over the non-zero singular values."""
+        """Write the subgradient of least norm to out: strength * U V^T over the non-zero singular values."""
         a, _norm = wide(w, block)
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
-        weights, zero = squared, zero_share(w, max(block.rows, block.columns))
+        weights, tolerance = squared, rank_tolerance(w, max(block.rows, block.columns))
         for i in range(weights.shape[0]):
             singular = np.sqrt(squared[i])
-            weights[i] = 0.0 if singular <= zero else psi.strength / singular
+            weights[i] = 0.0 if singular <= tolerance else psi.strength / singular
         write_product(u, weights, rows, block, out)

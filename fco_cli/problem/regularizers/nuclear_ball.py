@@ -1,4 +1,4 @@
-"""The nuclear-norm ball: singular values projected on an l1 ball."""
+"""The nuclear norm ball, by projecting the singular values onto the l1 ball."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear
 
-SLACK = 1e-12  # beyond rounding: the radius is so small a share of the norm that the threshold's digits do not suffice
+FEASIBILITY_TOLERANCE = 1e-12  # relative; exceeded if the radius is so small that the threshold loses digits
 
 
 @dataclass(kw_only=True)
 class NuclearBall(Ball):
-    """The singular values of W sum to at most radius."""
+    """Nuclear norm ball: the singular values of W sum to at most radius."""
 
     name: str = "nuclear_ball"
     bounds_two_norm = True
@@ -42,7 +42,7 @@ class NuclearBall(Ball):
         for i in range(squared.shape[0]):
             share[i] = 0.0 if singular[i] <= threshold else 1 - threshold / singular[i]  # NaN stays NaN
             total += share[i] * singular[i]
-        factor = norm * (radius / total if total > radius * (1 + SLACK) else 1.0)
+        factor = norm * (radius / total if total > radius * (1 + FEASIBILITY_TOLERANCE) else 1.0)
         for i in range(squared.shape[0]):
             share[i] *= factor
         write_product(u, share, rows, block, out)
@@ -50,7 +50,7 @@ class NuclearBall(Ball):
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
-        """-radius u v^T of the largest singular value."""
+        """Write -radius u v^T to out, with the singular vectors of the largest singular value."""
         a, _norm = wide(g, block)
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
         top, weights = 0, np.zeros(squared.shape[0])

@@ -1,4 +1,4 @@
-"""Regularizers that order the weights: monotone sequences and SLOPE, both by pooling adjacent violators."""
+"""Monotone sequences and SLOPE, both by the pool adjacent violators algorithm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fco_cli.problem.regularizers.base import Constraint, Regularizer, non_negat
 
 
 @kernel
-def nearest_increasing(z):
-    """The projection of z on w_1 <= w_2 <= ..., in linear time.
+def isotonic_projection(z):
+    """Return the projection of z onto w_1 <= w_2 <= ..., in linear time.
 
-    Neighbours that fall are pooled into their mean, and the pool with the one before it as long as that falls too.
+    Decreasing neighbors are pooled into their mean, and a pool is merged with the previous one while it decreases.
     """
     means, counts = np.empty(z.shape[0]), np.empty(z.shape[0], np.int64)
     pools = 0
@@ -26,23 +26,23 @@ def nearest_increasing(z):
             count += counts[pools]
         means[pools], counts[pools] = mean, count
         pools += 1
-    nearest, i = np.empty(z.shape[0]), 0
+    result, i = np.empty(z.shape[0]), 0
     for pool in range(pools):
         for _ in range(counts[pool]):
-            nearest[i] = means[pool]
+            result[i] = means[pool]
             i += 1
-    return nearest
+    return result
 
 
 @kernel
 def ramp_weight(psi, rank, size):
-    """The weight of the entry with the given rank, 0 for the largest: from strength * (1 + ramp) down to strength."""
+    """Return the weight of the entry of this rank, from strength * (1 + ramp) at rank 0 (the largest) to strength."""
     return psi.strength * (1.0 + psi.ramp * (size - 1 - rank) / max(size - 1, 1))
 
 
 @kernel
-def by_magnitude(w):
-    """Indices from the largest |w_i| to the smallest; ties in their order."""
+def order_by_magnitude(w):
+    """Return the indices by decreasing |w_i|; the sort is stable."""
     magnitude = np.empty(w.shape[0])
     for i in range(w.shape[0]):
         magnitude[i] = -abs(w[i])
@@ -51,22 +51,22 @@ def by_magnitude(w):
 
 @dataclass(kw_only=True)
 class Monotone(Constraint):
-    """w_1 <= w_2 <= ... <= w_n."""
+    """Monotone sequences: w_1 <= w_2 <= ... <= w_n."""
 
     name: str = "monotone"
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        copy(nearest_increasing(z), out)
+        copy(isotonic_projection(z), out)
 
 
 @dataclass(kw_only=True)
 class Slope(Regularizer):
-    """psi(w) = sum_i weight_i |w|_(i), the larger the magnitude the larger its weight (SLOPE, OWL).
+    """SLOPE (OWL): psi(w) = sum_i weight_i |w|_(i), with larger weights for larger magnitudes.
 
-    The weights fall linearly, as in OSCAR: from strength * (1 + ramp) for the largest entry to strength for the
-    smallest. Equal magnitudes of correlated features are favoured.
+    The weights decrease linearly, as in OSCAR, from strength * (1 + ramp) for the largest entry to strength for the
+    smallest. The penalty favors equal magnitudes of correlated features.
     """
 
     strength: float
@@ -80,7 +80,7 @@ class Slope(Regularizer):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        order, total = by_magnitude(w), 0.0
+        order, total = order_by_magnitude(w), 0.0
         for rank in range(w.shape[0]):
             total += ramp_weight(psi, rank, w.shape[0]) * abs(w[order[rank]])
         return total
@@ -88,19 +88,19 @@ class Slope(Regularizer):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """Sorted magnitudes less their weights, made monotone again and cut at 0."""
-        order, size = by_magnitude(z), z.shape[0]
-        rising = np.empty(size)
+        """Subtract the weights from the sorted magnitudes, project onto monotone sequences and clip at 0."""
+        order, size = order_by_magnitude(z), z.shape[0]
+        increasing = np.empty(size)
         for rank in range(size):
-            rising[size - 1 - rank] = abs(z[order[rank]]) - t * ramp_weight(psi, rank, size)
-        rising = nearest_increasing(rising)
+            increasing[size - 1 - rank] = abs(z[order[rank]]) - t * ramp_weight(psi, rank, size)
+        increasing = isotonic_projection(increasing)
         for rank in range(size):
-            magnitude = rising[size - 1 - rank]
+            magnitude = increasing[size - 1 - rank]
             out[order[rank]] = np.sign(z[order[rank]]) * (0.0 if magnitude < 0 else magnitude)  # NaN stays NaN
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        order = by_magnitude(w)
+        order = order_by_magnitude(w)
         for rank in range(w.shape[0]):
             out[order[rank]] = ramp_weight(psi, rank, w.shape[0]) * np.sign(w[order[rank]])

@@ -1,4 +1,4 @@
-"""Separable penalties: none, l1, elastic net, l2 squared. A factor for every weight says how much of psi it takes."""
+"""Separable penalties with penalty factors per weight: none, l1, elastic net, l2 squared."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
-from fco_cli.problem.regularizers.features import by_feature
+from fco_cli.problem.regularizers.features import expand_by_feature
 
-MAPPING = "null or a number for features by their names, such as {age: 0, sex: 0.5}"
+FACTORS_FORMAT = "null or a mapping of feature names to numbers, such as {age: 0, sex: 0.5}"
 
 
 @kernel
 def soft_threshold(z, threshold, shrink, out):
-    """out = shrink * sign(z) max(|z| - threshold, 0): z minus what of it lies within the threshold; NaN stays NaN."""
+    """Write shrink * sign(z) max(|z| - threshold, 0) to out; NaN stays NaN."""
     for i in range(z.shape[0]):
         out[i] = shrink * (z[i] - min(max(z[i], -threshold), threshold))
 
 
 @kernel
 def soft_threshold_each(z, threshold, factors, out):
-    """The same with the threshold factors[i] * threshold for entry i."""
+    """Apply soft thresholding with the threshold factors[i] * threshold for entry i."""
     for i in range(z.shape[0]):
         bound = factors[i] * threshold
         out[i] = z[i] - min(max(z[i], -bound), bound)
@@ -35,13 +35,14 @@ def soft_threshold_each(z, threshold, factors, out):
 
 @kernel
 def shrink_each(z, amount, factors, out):
-    """out_i = z_i / (1 + factors[i] * amount)."""
+    """Write z[i] / (1 + factors[i] * amount) to out[i]."""
     for i in range(z.shape[0]):
         out[i] = z[i] / (1 + factors[i] * amount)
 
 
 @kernel
 def weighted_absolute_sum(w, factors):
+    """Return sum_i factors[i] |w_i|."""
     total = 0.0
     for i in range(w.shape[0]):
         total += factors[i] * abs(w[i])
@@ -50,6 +51,7 @@ def weighted_absolute_sum(w, factors):
 
 @kernel
 def weighted_squared_length(w, factors):
+    """Return sum_i factors[i] w_i^2, summed in float64."""
     total = 0.0
     for i in range(w.shape[0]):
         entry = np.float64(w[i])
@@ -82,28 +84,30 @@ class NoRegularizer(Regularizer):
 
 @dataclass(kw_only=True)
 class Weighted(Regularizer):
-    """strength * sum_i factor_i (something of w_i); `factors` has those that are not 1, by the features' names."""
+    """Base class of penalties strength * sum_i factor_i f(w_i); factors are 1 for features not in `factors`."""
 
     strength: float
-    factors: Any = None  # such as {age: 0}: never penalized
+    factors: Any = None  # for example {age: 0}: age is not penalized
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)
-        require(self.factors is None or isinstance(self.factors, dict), "regularizer.factors", self.factors, MAPPING)
+        require(
+            self.factors is None or isinstance(self.factors, dict), "regularizer.factors", self.factors, FACTORS_FORMAT
+        )
         self.factors = {str(feature): factor for feature, factor in (self.factors or {}).items()}
         for feature, factor in self.factors.items():
-            number = isinstance(factor, int | float) and 0 <= factor < np.inf
-            require(number, f"regularizer.factors.{feature}", factor, "a number >= 0")
+            is_valid = isinstance(factor, int | float) and 0 <= factor < np.inf
+            require(is_valid, f"regularizer.factors.{feature}", factor, "a number >= 0")
 
     @property
     def kind(self) -> str:
-        """Runs with other factors have their own stack."""
+        """Key of the stack: runs with different factors do not share one."""
         given = ", ".join(f"{feature}={factor:g}" for feature, factor in sorted(self.factors.items()))
         return f"{self.name}({given})" if given else self.name
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        return by_feature("regularizer.factors", self.factors, layout, features, other=1.0)
+        return expand_by_feature("regularizer.factors", self.factors, layout, features, other=1.0)
 
 
 @dataclass(kw_only=True)
@@ -127,7 +131,7 @@ class L1(Weighted):
     @kernel
     def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = psi.strength * block.each[i] * np.sign(w[i])  # 0 at 0: the smallest subgradient
+            out[i] = psi.strength * block.each[i] * np.sign(w[i])  # at 0: the subgradient of least norm
 
 
 @dataclass(kw_only=True)
@@ -148,8 +152,8 @@ class ElasticNet(Weighted):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        lengths = psi.strength * weighted_absolute_sum(w, block.each)
-        return lengths + psi.l2_strength / 2 * weighted_squared_length(w, block.each)
+        l1_part = psi.strength * weighted_absolute_sum(w, block.each)
+        return l1_part + psi.l2_strength / 2 * weighted_squared_length(w, block.each)
 
     @staticmethod
     @kernel

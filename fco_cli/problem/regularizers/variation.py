@@ -1,4 +1,4 @@
-"""Total variation of a sequence and the fused lasso, by the taut string."""
+"""Total variation of a sequence and the fused lasso, by the taut string algorithm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fco_cli.problem.regularizers.penalties import soft_threshold
 
 
 @kernel
-def variation(w):
+def total_variation(w):
+    """Return sum_i |w_{i+1} - w_i|."""
     total = 0.0
     for i in range(w.shape[0] - 1):
         total += abs(w[i + 1] - w[i])
@@ -20,13 +21,13 @@ def variation(w):
 
 
 @kernel
-def pull_string(z, width, out):
-    """out = argmin_w width * sum_i |w_{i+1} - w_i| + |w - z|^2 / 2.
+def taut_string(z, width, out):
+    """Write argmin_w width * sum_i |w_{i+1} - w_i| + |w - z|^2 / 2 to out, by the taut string algorithm.
 
-    The slopes of the shortest string through the tube of half-width `width` around the running sums of z, fixed at
-    both ends. From a knot, the string may leave with any slope between `steepest` (to stay above the tube's floor)
-    and `flattest` (to stay below its ceiling); when no such slope is left it bends at the point that ruled last.
-    Linear time on all but adversarial sequences.
+    The result is the slopes of the shortest string through the tube of half-width `width` around the cumulative sums
+    of z, with fixed ends. After a knot, the slope of the string is at least `min_slope`, to stay above the floor of
+    the tube, and at most `max_slope`, to stay below its ceiling. When no slope satisfies both, the next knot is at the
+    point that set the violated bound. Time is linear except on adversarial sequences.
     """
     size = z.shape[0]
     sums = np.zeros(size + 1)
@@ -34,7 +35,7 @@ def pull_string(z, width, out):
         sums[i + 1] = sums[i] + z[i]
     knot, height = 0, 0.0
     while knot < size:
-        steepest, flattest = -np.inf, np.inf
+        min_slope, max_slope = -np.inf, np.inf
         floor, ceiling, k = knot, knot, knot
         end, end_height = size, sums[size]
         while k < size:
@@ -42,16 +43,16 @@ def pull_string(z, width, out):
             slack = width if k < size else 0.0
             low = (sums[k] - slack - height) / (k - knot)
             high = (sums[k] + slack - height) / (k - knot)
-            if low > flattest:  # the floor rises over the ceiling met before: bend at the ceiling
+            if low > max_slope:  # the floor exceeds an earlier ceiling: knot at that ceiling
                 end, end_height = ceiling, sums[ceiling] + width
                 break
-            if high < steepest:
+            if high < min_slope:  # the ceiling is below an earlier floor: knot at that floor
                 end, end_height = floor, sums[floor] - width
                 break
-            if low >= steepest:
-                steepest, floor = low, k
-            if high <= flattest:
-                flattest, ceiling = high, k
+            if low >= min_slope:
+                min_slope, floor = low, k
+            if high <= max_slope:
+                max_slope, ceiling = high, k
         slope = (end_height - height) / (end - knot)
         for i in range(knot, end):
             out[i] = slope
@@ -60,15 +61,16 @@ def pull_string(z, width, out):
 
 @kernel
 def add_variation_subgradient(w, strength, out):
+    """Add a subgradient of strength * sum_i |w_{i+1} - w_i| to out."""
     for i in range(w.shape[0] - 1):
-        pull = strength * np.sign(w[i + 1] - w[i])
-        out[i + 1] += pull
-        out[i] -= pull
+        change = strength * np.sign(w[i + 1] - w[i])
+        out[i + 1] += change
+        out[i] -= change
 
 
 @dataclass(kw_only=True)
 class TotalVariation(Regularizer):
-    """psi(w) = strength * sum_i |w_{i+1} - w_i|: piecewise constant sequences."""
+    """Total variation: psi(w) = strength * sum_i |w_{i+1} - w_i|; favors piecewise constant sequences."""
 
     strength: float
     name: str = "total_variation"
@@ -79,13 +81,13 @@ class TotalVariation(Regularizer):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        return psi.strength * variation(w)
+        return psi.strength * total_variation(w)
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
         if t * psi.strength > 0:
-            pull_string(z, t * psi.strength, out)
+            taut_string(z, t * psi.strength, out)
         else:
             copy(z, out)
 
@@ -98,7 +100,7 @@ class TotalVariation(Regularizer):
 
 @dataclass(kw_only=True)
 class FusedLasso(Regularizer):
-    """psi(w) = strength * |w|_1 + variation_strength * sum_i |w_{i+1} - w_i|."""
+    """Fused lasso: psi(w) = strength * |w|_1 + variation_strength * sum_i |w_{i+1} - w_i|."""
 
     strength: float
     variation_strength: float
@@ -112,14 +114,14 @@ class FusedLasso(Regularizer):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        return psi.strength * absolute_sum(w) + psi.variation_strength * variation(w)
+        return psi.strength * absolute_sum(w) + psi.variation_strength * total_variation(w)
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        """The soft threshold of the total variation's prox (Friedman et al., 2007)."""
+        """Apply the prox of the total variation, then soft thresholding (Friedman et al., 2007)."""
         if t * psi.variation_strength > 0:
-            pull_string(z, t * psi.variation_strength, out)
+            taut_string(z, t * psi.variation_strength, out)
         else:
             copy(z, out)
         soft_threshold(out, z.dtype.type(t * psi.strength), z.dtype.type(1), out)

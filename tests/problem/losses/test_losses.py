@@ -1,4 +1,4 @@
-"""Losses by their formulas, their slopes by finite differences, and the labels that they take."""
+"""Losses: values by formula, slopes by finite differences, and valid labels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fco_cli.problem.losses import Huber, Loss, all_losses
 
 @dataclass(frozen=True)
 class Case:
-    """What a loss must be: the formula for one row's scores [C], labels for [N] rows, labels that it must refuse."""
+    """Expected behavior of a loss: formula for the scores [C] of one row, valid labels [N], invalid labels."""
 
     formula: object
     labels: object
-    refused: tuple
+    invalid: tuple
     outputs: int = 1
 
 
@@ -49,8 +49,8 @@ CASES = {
 }
 
 
-def test_every_loss_has_its_case():
-    """But for those whose rows depend on each other: test_survival.py."""
+def test_every_loss_has_a_case():
+    """Losses that are not sums over rows are tested in test_survival.py."""
     ours = {name: kind for name, kind in all_losses().items() if kind.__module__.startswith("fco_cli.")}
     assert set(CASES) == {name for name, kind in ours.items() if kind.together is None}
 
@@ -67,7 +67,7 @@ def case(loss) -> Case:
 
 @pytest.fixture
 def rows(case):
-    """Scores and label of some rows."""
+    """Return scores and label of some rows."""
     random = np.random.default_rng(1)
     labels = case.labels(random, 20).astype(float)
     return [(3 * random.standard_normal(case.outputs), y) for y in labels]
@@ -94,7 +94,7 @@ def test_the_slope_is_the_derivative(loss, case, rows):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_extreme_scores_are_stable(name, dtype):
-    """A wrong answer with score 1e4 costs 1e4 and has slope +-1; a right one costs nothing."""
+    """A wrong prediction with score 1e4 has loss 1e4 and slope +-1; a correct one has loss 0."""
     loss, size, zero = all_losses()[name](), dtype(1e4), dtype(0)
     if name == "logistic":
         rows = [([size], 1, 0, [0]), ([-size], 0, 0, [0]), ([size], 0, size, [1]), ([-size], 1, size, [-1])]
@@ -107,14 +107,14 @@ def test_extreme_scores_are_stable(name, dtype):
         np.testing.assert_allclose(slope(loss, scores, y), slopes)
 
 
-def test_hits_are_the_right_answers():
+def test_hits_are_correct_predictions():
     logistic, softmax = (all_losses()[name]().bound("hit") for name in ("logistic", "softmax"))
     assert [logistic(np.array([s]), y) for s in (2.0, -1.0) for y in (0.0, 1.0)] == [False, True, True, False]
-    scores = np.array([1.0, 9.0, 9.0])  # of equal scores the first counts
+    scores = np.array([1.0, 9.0, 9.0])  # of equal scores, the first is the prediction
     assert [softmax(scores, y) for y in (0.0, 1.0, 2.0)] == [False, True, False]
 
 
-def test_what_is_no_classification_has_no_hits(loss):
+def test_classification_losses(loss):
     assert loss.classification == (loss.name in ("logistic", "softmax"))
 
 
@@ -122,14 +122,14 @@ def test_labels(loss, case):
     y = case.labels(np.random.default_rng(0), 50)
     assert loss.takes(y).all()
     assert loss.outputs(y) == case.outputs
-    for wrong in case.refused:
+    for wrong in case.invalid:
         np.testing.assert_array_equal(loss.takes(np.append(y, wrong)), [True] * 50 + [False])
     assert loss.allowed()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_what_is_not_a_number_stays_so(loss, case, dtype):
-    """Divergence is detected by it."""
+def test_nan_scores_give_nan(loss, case, dtype):
+    """Diverged runs are detected by their NaN values."""
     scores = np.full(case.outputs, np.nan, dtype)
     assert not np.isfinite(loss.bound("value")(scores, dtype(1)))
     assert not np.isfinite(slope(loss, scores, dtype(1))).any()
@@ -147,7 +147,7 @@ def test_huber_is_squared_below_delta_and_linear_above():
             Huber(delta=wrong)
 
 
-def test_metrics_are_scikit_learns(loss):
+def test_metrics_agree_with_scikit_learn(loss):
     random = np.random.default_rng(5)
     y, scores = CASES[loss.name].labels(random, 200).astype(float), random.standard_normal(200)
     expected = {
@@ -164,5 +164,5 @@ def test_named_classes_bound_the_labels_of_softmax():
     softmax, y = all_losses()["softmax"](), np.array([0, 1, 1])
     assert softmax.outputs(y, classes=5) == 5
     np.testing.assert_array_equal(softmax.takes(np.array([0, 1, 2]), classes=2), [True, True, False])
-    assert not softmax.takes(np.zeros(3)).any()  # one class is nothing to learn
+    assert not softmax.takes(np.zeros(3)).any()  # a single class is invalid
     assert softmax.takes(np.zeros(3), classes=2).all()

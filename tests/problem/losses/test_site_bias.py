@@ -1,4 +1,4 @@
-"""A bias of every client's own: the same as a column of its own for every client, which psi leaves alone."""
+"""Site biases: equivalent to one indicator column per client that is not regularized."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def with_site_bias(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber", "poisson"])
-def test_the_loss_is_smallest_over_the_bias(make_problem, loss):
+def test_the_bias_minimizes_the_loss(make_problem, loss):
     problem = make_problem(loss=loss)
     w = 0.3 * np.random.default_rng(0).standard_normal((2, 7))
-    own, data = with_site_bias(problem), problem.data
-    biases, value = own.site_biases(w), all_losses()[loss]().bound("value").as_python
+    biased, data = with_site_bias(problem), problem.data
+    biases, value = biased.site_biases(w), all_losses()[loss]().bound("value").as_python
     for j in range(2):
         total = 0.0
         for m in range(data.clients):
@@ -39,11 +39,11 @@ def test_the_loss_is_smallest_over_the_bias(make_problem, loss):
             best = minimize_scalar(mean, bounds=(-20, 20), method="bounded", options={"xatol": 1e-10})
             assert biases[m, j] == pytest.approx(best.x, abs=1e-5)
             total += best.fun / data.clients
-        assert own.risk(w).value[j] == pytest.approx(total, rel=1e-9)
+        assert biased.risk(w).value[j] == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_the_solution_is_that_with_a_column_for_every_client(make_problem, make_algorithm, loss):
+def test_the_solution_equals_that_with_a_column_per_client(make_problem, make_algorithm, loss):
     problem = make_problem(L1(strength=0.05), loss, sizes=(9, 6, 12), features=4)
     data = problem.data
     columns = np.repeat(np.eye(3), data.sizes, axis=0)
@@ -52,33 +52,34 @@ def test_the_solution_is_that_with_a_column_for_every_client(make_problem, make_
         L1(strength=0.05, factors={"x4": 0, "x5": 0, "x6": 0}),
     )  # fmt: skip
 
-    def solved(one: Problem) -> np.ndarray:
-        solver = make_algorithm("optimum", one)
-        return solver.round(solver.initial_state(one.initial_models(one.regularizer.numbers))).state["w"]
+    def solve(problem: Problem) -> np.ndarray:
+        solver = make_algorithm("optimum", problem)
+        start = problem.initial_models(problem.regularizer.numbers)
+        return solver.round(solver.initial_state(start)).state["w"]
 
-    own = with_site_bias(problem)
-    w, w_wide = solved(own), solved(wide)
+    biased = with_site_bias(problem)
+    w, w_wide = solve(biased), solve(wide)
     np.testing.assert_allclose(w[0, :4], w_wide[0, :4], atol=1e-7)
-    np.testing.assert_allclose(own.site_biases(w)[:, 0], w_wide[0, 4:7] + w_wide[0, 7], atol=1e-6)
-    assert abs(w[0, 4]) < 1e-10  # the common bias has nothing to add
+    np.testing.assert_allclose(biased.site_biases(w)[:, 0], w_wide[0, 4:7] + w_wide[0, 7], atol=1e-6)
+    assert abs(w[0, 4]) < 1e-10  # the common bias stays 0
 
 
-def test_rows_held_out_have_the_bias_of_training(make_problem):
+def test_held_out_rows_use_the_bias_of_training(make_problem):
     problem = make_problem(loss="logistic")
     held_out = ClientData(problem.data.x[:11], problem.data.y[:11], np.array([0, 5, 11]))
     held_out = replace(held_out, trained_as=np.array([2, -1]))
-    own = replace(with_site_bias(problem), held_out=held_out)
+    biased = replace(with_site_bias(problem), held_out=held_out)
     w = np.random.default_rng(0).standard_normal((1, 7))
-    biases = own.site_biases(w)[:, 0]
+    biases = biased.site_biases(w)[:, 0]
     scores = held_out.x @ w[0, :6] + w[0, 6] + np.repeat([biases[2], biases.mean()], [5, 6])
-    np.testing.assert_allclose(own.scores_on(held_out, w)[0, 0], scores, rtol=1e-12)
+    np.testing.assert_allclose(biased.scores_on(held_out, w)[0, 0], scores, rtol=1e-12)
     losses = np.log1p(np.exp(scores)) - held_out.y * scores
-    found = own.validation(w, gradient=False)
-    assert found.value[0] == pytest.approx((losses[:5].mean() + losses[5:].mean()) / 2)
-    assert found.accuracy[0] == pytest.approx(np.mean((scores > 0) == (held_out.y > 0.5)))
+    result = biased.validation(w, gradient=False)
+    assert result.value[0] == pytest.approx((losses[:5].mean() + losses[5:].mean()) / 2)
+    assert result.accuracy[0] == pytest.approx(np.mean((scores > 0) == (held_out.y > 0.5)))
 
 
-def test_a_client_whose_labels_are_all_alike_teaches_nothing(make_problem):
+def test_a_client_with_equal_labels_has_a_saturated_bias(make_problem):
     problem = with_site_bias(make_problem(loss="logistic"))
     problem.data.y[problem.data.offsets[0] : problem.data.offsets[1]] = 1
     risk = problem.risk(np.zeros((1, 7)))
@@ -102,7 +103,7 @@ def poisson_slope(s, y):
     return np.exp(s) - y
 
 
-# By loss: its slope, and the size of the terms whose difference a row's slope is, in which rounding errors count.
+# By loss: its slope, and the magnitude of the terms that cancel in it, which determines the rounding error.
 SLOPES = {
     "squared": (squared_slope, lambda s, y: abs(s) + abs(y)),
     "huber": (huber_slope, lambda s, y: abs(s) + abs(y)),
@@ -118,8 +119,8 @@ NUMBERS = {
     "of 1e-150": (np.zeros(9), 1e-150 * (3 + NORMAL)),
     "an outlier": (NORMAL, np.append(NORMAL[:8] + 3, 1e9)),
     "far scores": (1e5 * NORMAL, NORMAL),
-    "all alike": (np.zeros(9), np.full(9, -0.1)),
-    "residuals alike": (NORMAL, NORMAL - 250.1),
+    "all equal": (np.zeros(9), np.full(9, -0.1)),
+    "equal residuals": (NORMAL, NORMAL - 250.1),
 }
 CLASSES = {
     "mixed": (NORMAL, np.arange(9) % 2),
@@ -139,7 +140,7 @@ LABELS = {"squared": NUMBERS, "huber": NUMBERS, "logistic": CLASSES, "poisson": 
 
 
 def problem_with_scores(loss, scores, y, dtype, weights=None):
-    """One client whose rows have these scores at w = (1, 0)."""
+    """Return a problem with one client whose rows have these scores at w = (1, 0)."""
     data = ClientData(
         scores.astype(dtype)[:, None], y.astype(dtype), np.array([0, len(y)]),
         None if weights is None else weights.astype(dtype),
@@ -148,7 +149,7 @@ def problem_with_scores(loss, scores, y, dtype, weights=None):
 
 
 def derivative(loss, problem, bias):
-    """By the bias, in extended precision, and its error in double precision."""
+    """Return the derivative by the bias in extended precision, and its rounding error in double precision."""
     s, y = (column.astype(np.longdouble) for column in (problem.data.x[:, 0], problem.data.y))
     weights = np.ones_like(s) if problem.data.row_weights is None else problem.data.targets[:, 1].astype(s.dtype)
     slope, size = SLOPES[loss]
@@ -164,13 +165,13 @@ def test_every_loss_with_an_optimal_score_is_listed():
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("loss", "case"), [(loss, case) for loss in LABELS for case in LABELS[loss]])
-def test_the_derivative_by_the_bias_changes_its_sign_at_the_bias(loss, case, dtype, weighted):
-    weights = np.arange(1, 10) % 4 / 2 if weighted else None  # two are 0
+def test_the_derivative_changes_its_sign_at_the_bias(loss, case, dtype, weighted):
+    weights = np.arange(1, 10) % 4 / 2 if weighted else None  # two weights are 0
     problem = problem_with_scores(loss, *LABELS[loss][case], dtype, weights)
     bias = problem.site_biases(np.array([[1.0, 0.0]]))[0, 0]
-    apart = 2 * np.finfo(dtype).eps * abs(np.longdouble(bias))
-    below, error_below = derivative(loss, problem, bias - apart)
-    above, error_above = derivative(loss, problem, bias + apart)
+    distance = 2 * np.finfo(dtype).eps * abs(np.longdouble(bias))
+    below, error_below = derivative(loss, problem, bias - distance)
+    above, error_above = derivative(loss, problem, bias + distance)
     assert below <= error_below
     assert above >= -error_above
 
@@ -193,7 +194,7 @@ def test_rows_without_weight_do_not_keep_a_bias_finite():
 
 @pytest.mark.parametrize("loss", sorted(LABELS))
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
-def test_scores_that_have_diverged_stay_visible(loss, broken):
+def test_diverged_scores_give_nan(loss, broken):
     problem = problem_with_scores(loss, np.append(NORMAL, broken), np.arange(10) % 2, "float64")
     assert np.isnan(problem.site_biases(np.array([[1.0, 0.0]]))[0, 0])
     assert not np.isfinite(problem.risk(np.array([[1.0, 0.0]])).value[0])
@@ -202,7 +203,7 @@ def test_scores_that_have_diverged_stay_visible(loss, broken):
 @pytest.mark.machine_code
 @pytest.mark.ci
 @pytest.mark.parametrize("loss", sorted(LABELS))
-def test_machine_code_finds_the_bias_of_the_text(loss):
+def test_machine_code_agrees_with_python(loss):
     for scores, y in LABELS[loss].values():
         problem = problem_with_scores(loss, scores, y, "float64")
         finder = bias_finder(of_a_row(problem.data, problem.loss), problem.loss)

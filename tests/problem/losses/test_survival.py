@@ -1,4 +1,4 @@
-"""The Cox model by its formula."""
+"""The Cox loss against its formula."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(ties: bool = True) -> ClientData:
 
 
 def by_formula(scores: np.ndarray, y: np.ndarray) -> float:
-    """Breslow's partial likelihood of one client, per row."""
+    """Return the negative log partial likelihood of one client per row (Breslow)."""
     events = [i for i in range(len(y)) if y[i] > 0]
     return sum(np.log(np.exp(scores[abs(y) >= y[i]]).sum()) - scores[i] for i in events) / len(y)
 
@@ -44,20 +44,20 @@ def test_value_and_gradient_are_the_formulas(regularizer, ties):
         parts = [slice(low, high) for low, high in pairwise(OFFSETS)]
         return np.mean([by_formula(data.x[part] @ v[:3] + v[3], data.y[part]) for part in parts])
 
-    found = problem.risk(w)
+    risk_of_w = problem.risk(w)
     for j in range(2):
-        assert found.value[j] == pytest.approx(risk(w[j]), rel=1e-12)
+        assert risk_of_w.value[j] == pytest.approx(risk(w[j]), rel=1e-12)
         slopes = [(risk(w[j] + step) - risk(w[j] - step)) / 2e-6 for step in 1e-6 * np.eye(4)]
-        np.testing.assert_allclose(found.gradient[j], slopes, atol=1e-8)
+        np.testing.assert_allclose(risk_of_w.gradient[j], slopes, atol=1e-8)
 
 
-def test_the_order_of_a_client_s_rows_does_not_matter(regularizer):
+def test_the_order_of_rows_does_not_matter(regularizer):
     data, order = rows(), np.random.default_rng(2).permutation(9)
-    mixed = ClientData(np.vstack([data.x[order], data.x[9:]]), np.append(data.y[order], data.y[9:]), OFFSETS)
+    permuted = ClientData(np.vstack([data.x[order], data.x[9:]]), np.append(data.y[order], data.y[9:]), OFFSETS)
     w = np.random.default_rng(1).standard_normal((1, 4))
     np.testing.assert_allclose(
         problem_of(data, regularizer).risk(w).gradient,
-        problem_of(mixed, regularizer).risk(w).gradient,
+        problem_of(permuted, regularizer).risk(w).gradient,
         rtol=1e-12,
         atol=1e-15,
     )
@@ -65,27 +65,27 @@ def test_the_order_of_a_client_s_rows_does_not_matter(regularizer):
 
 @pytest.mark.ci
 @pytest.mark.machine_code
-def test_machine_code_says_the_same(regularizer, make_algorithm, full_cohort):
+def test_machine_code_agrees_with_python(regularizer, make_algorithm, full_cohort):
     problem = problem_of(rows(), regularizer)
     w = np.random.default_rng(1).standard_normal((1, 4))
-    found = problem.risk(w)
+    gradient = problem.risk(w).gradient
     algorithm = make_algorithm("fedavg", problem, client_lr=1.0)
-    made = algorithm.round({"w": w}, full_cohort(problem))
-    np.testing.assert_allclose(made.state["w"], w - found.gradient, rtol=1e-12, atol=1e-14)
+    result = algorithm.round({"w": w}, full_cohort(problem))
+    np.testing.assert_allclose(result.state["w"], w - gradient, rtol=1e-12, atol=1e-14)
 
 
 def test_concordance_counts_pairs_within_clients():
     random = np.random.default_rng(3)
     y, scores = rows().y, random.integers(0, 4, 20).astype(float)
-    right = pairs = 0.0
+    concordant = pairs = 0.0
     for low, high in ((0, 9), (9, 20)):
         for i in range(low, high):
             for k in range(low, high):
                 longer = abs(y[k]) > y[i] or (y[k] < 0 and abs(y[k]) == y[i])
                 if y[i] > 0 and longer:
                     pairs += 1
-                    right += float(scores[i] > scores[k]) + 0.5 * float(scores[i] == scores[k])
-    assert Cox().metrics(scores, y, OFFSETS)["concordance"] == pytest.approx(right / pairs)
+                    concordant += float(scores[i] > scores[k]) + 0.5 * float(scores[i] == scores[k])
+    assert Cox().metrics(scores, y, OFFSETS)["concordance"] == pytest.approx(concordant / pairs)
     assert Cox().metrics(scores[:1], y[:1], np.array([0, 1])) == {"concordance": 0.5}
 
 
@@ -95,7 +95,7 @@ def test_labels_are_times_and_an_event_is_needed():
     assert not cox.takes(np.array([-1.0, -2])).any()
 
 
-def test_rows_have_no_weights(regularizer):
+def test_row_weights_are_rejected(regularizer):
     data = rows()
     with pytest.raises(UserError, match=r"^task\.weights: the cox loss"):
         problem_of(ClientData(data.x, data.y, data.offsets, np.ones(20)), regularizer)

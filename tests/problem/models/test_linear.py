@@ -1,3 +1,5 @@
+"""Linear models against matrix products, and their bits in stacks of jobs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +15,7 @@ from fco_cli.problem.models.linear import Linear
     [(3, 1, 1), (4, 3, 5), (7, 2, 13), (CHUNK, 1, 4), (CHUNK + 1, 2, 6), (2 * CHUNK + 3, 1, 10)],
 )
 def test_forward_and_backward_are_matrix_products(features, outputs, count):
-    """Sizes on both sides of the chunks of columns and of the five rows that dot products take at a time."""
+    """The sizes are below and above the chunk of columns and the five rows that a dot product processes at a time."""
     random, model = np.random.default_rng(0), Linear(features, outputs)
     x, rows = random.standard_normal((15, features)), random.permutation(15)[:count]
     w = random.standard_normal((2, model.layout.size))
@@ -33,7 +35,7 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
 @pytest.mark.machine_code
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_bits_do_not_depend_on_the_stack(dtype):
-    """Seven vectors: those that are multiplied four or two at a time, and those that are left over."""
+    """Seven vectors are multiplied in groups of four and two, with one left over."""
     random, model = np.random.default_rng(0), Linear(2 * CHUNK + 9)
     x, rows = random.standard_normal((15, 2 * CHUNK + 9)).astype(dtype), np.arange(13)
     w = random.standard_normal((7, model.layout.size)).astype(dtype)
@@ -45,26 +47,26 @@ def test_bits_do_not_depend_on_the_stack(dtype):
     )
     for j in range(7):
         job = w[j : j + 1]
-        alone, own = model.forward(job, batch, model.widths), np.zeros_like(job)
-        model.backward(own, job, batch, model.widths, alone)
+        alone, gradient_alone = model.forward(job, batch, model.widths), np.zeros_like(job)
+        model.backward(gradient_alone, job, batch, model.widths, alone)
         np.testing.assert_array_equal(scores[j : j + 1], alone)
-        np.testing.assert_array_equal(gradient[j : j + 1], own)
+        np.testing.assert_array_equal(gradient[j : j + 1], gradient_alone)
 
 
 @pytest.mark.machine_code
 @pytest.mark.parametrize("vectors", [2, READERS])
-def test_bits_do_not_depend_on_rows_that_come_next(vectors):
-    """Two of them are asked for with every five rows that two or four vectors are multiplied with."""
+def test_bits_do_not_depend_on_prefetched_rows(vectors):
+    """Two rows are prefetched for every five rows that are multiplied with two or four vectors."""
     random, model = np.random.default_rng(0), Linear(21)
     x, rows, coming = random.standard_normal((30, 21)), np.arange(11), np.array([29, 12, 17, 13, 21])
     w = random.standard_normal((vectors, model.layout.size))
-    with_more, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
-    np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (with_more, alone)))
-    assert with_more.asked.tolist() == [4]
+    prefetching, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
+    np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (prefetching, alone)))
+    assert prefetching.asked.tolist() == [4]
     assert alone.asked.tolist() == [0]
 
 
-def test_layout_and_start():
+def test_layout_and_initial_parameters():
     model = Linear(6, weights_shape=(2, 3))
     assert [block.shape for block in model.layout.blocks] == [(2, 3), (1,)]
     assert [block.regularized for block in model.layout.blocks] == [True, False]

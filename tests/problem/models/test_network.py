@@ -1,4 +1,4 @@
-"""The network's scores and gradient, against other ways to compute them."""
+"""Scores and gradient of the network, against NumPy and finite differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.models.network import Network
 
 MODEL = Network(7, (6, 5), 3, seed=0)
-ROWS = np.array([4, 0, 9, 9, 2, 7, 1])  # more than one group of five, one row twice
+ROWS = np.array([4, 0, 9, 9, 2, 7, 1])  # more than five rows, one of them twice
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,13 @@ def data():
 
 @pytest.fixture(scope="module")
 def models() -> np.ndarray:
-    """Three jobs, with biases that are not 0."""
+    """Return the parameters of three jobs, with non-zero biases."""
     w = np.repeat(MODEL.initial()[None], 3, axis=0)
     return w + 0.3 * np.random.default_rng(2).standard_normal(w.shape)
 
 
 def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """[B, C], by NumPy."""
+    """Return the scores [B, C], computed with NumPy."""
     blocks = {block.name: MODEL.layout.view(w[None], block.name)[0] for block in MODEL.layout.blocks}
     for layer in (1, 2):
         x = np.maximum(x @ blocks[f"weights{layer}"].T + blocks[f"bias{layer}"], 0)
@@ -44,14 +44,14 @@ def test_scores(data, models):
 
 
 def gradient(w, x, y) -> np.ndarray:
-    """Of the mean loss: what `descend` adds with rate -1."""
+    """Return the gradient of the mean loss: the change by a step with rate -1."""
     step = descent(ClientData(x, y, np.array([0, len(y)])), MODEL, Softmax())
     out = np.zeros_like(w)
     step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, -np.ones(len(w)))
     return out
 
 
-def test_the_gradient_is_that_of_finite_differences(data, models):
+def test_the_gradient_agrees_with_finite_differences(data, models):
     x, y = data
 
     def loss(w: np.ndarray) -> float:
@@ -68,20 +68,20 @@ def test_the_gradient_is_that_of_finite_differences(data, models):
 @pytest.mark.ci
 @pytest.mark.machine_code
 def test_a_job_gives_the_same_bits_alone_and_in_a_stack(data, models):
-    together = gradient(models, *data)
+    stacked = gradient(models, *data)
     for j in range(3):
-        assert (gradient(models[j : j + 1], *data) == together[j]).all()
+        assert (gradient(models[j : j + 1], *data) == stacked[j]).all()
 
 
-def test_the_state_may_be_the_query(data, models):
-    """As in FedAvg: every layer must see the weights from before the step."""
+def test_the_gradient_may_overwrite_the_weights(data, models):
+    """As in FedAvg: every layer must use the weights from before the step."""
     step = descent(ClientData(*data, np.array([0, len(data[1])])), MODEL, Softmax())
     w = models.copy()
     step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)
 
 
-def test_the_start_is_glorot_uniform_and_a_function_of_the_seed():
+def test_initial_weights_are_glorot_uniform_and_depend_on_the_seed():
     model = Network(300, (200,), 62, seed=3)
     w = model.initial()[None]
     for name, shape in (("weights1", (200, 300)), ("weights2", (62, 200))):
@@ -101,7 +101,7 @@ def test_weights_are_regularized_and_biases_are_not():
     ]  # fmt: skip
 
 
-def test_with_no_hidden_layer_it_is_the_linear_model(data):
+def test_a_network_without_hidden_layers_is_the_linear_model(data):
     network, linear = Network(7, (), 3, seed=0), Linear(7, 3)
     w = np.random.default_rng(0).standard_normal((2, linear.layout.size))
     assert network.layout.size == linear.layout.size
