@@ -41,8 +41,8 @@ from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import DamagedMemory
 from tests.federation.conftest import NAMES
-from tests.federation.mutations import mutations
 from tests.federation.coordinator.test_clients import task_of
+from tests.federation.mutations import mutations
 from tests.federation.test_path import FEW
 
 VICTIM = "north"
