@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.kernels.aligned import PANEL, in_panels, where_they_are
+from fco_cli.kernels.aligned import PANEL, to_panels, where_they_are
 from fco_cli.kernels.compiled import Kernel, kernel, kernel_in_order, specialize
 from fco_cli.kernels.products import add_to_columns
 from fco_cli.problem.data import ClientData, Elsewhere
@@ -50,7 +50,7 @@ class Risk(Protocol):
 def quadratics(panels, linear, constant, w, rows, products, values, gradient):
     """values [J] = w'Aw - 2c'w + e and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
 
-    A comes as panels of its columns, see near.py; without a gradient as its upper triangle, off the diagonal
+    A comes as panels of its columns, see aligned.py; without a gradient as its upper triangle, off the diagonal
     doubled: half of it. `products` [J, P] become Aw, the sum of A's rows, each as often as w says; `rows` [P] count
     from 0.
     """
@@ -104,12 +104,12 @@ class QuadraticRisk:
 
     @cached_property
     def _panels(self) -> Array:
-        return in_panels(self.matrix)
+        return to_panels(self.matrix)
 
     @cached_property
     def _panels_of_upper(self) -> Array:
         """All that w'Aw needs."""
-        return in_panels(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
+        return to_panels(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
 
     @cached_property
     def _every(self) -> Array:
