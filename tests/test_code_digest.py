@@ -81,7 +81,7 @@ def digest(folder, **edits):
 def forget():
     for cached in (modules.parsed_module, follow.digest_of, modules.is_foreign):
         cached.cache_clear()
-    cache.parsed_modules.known = None
+    cache.parsed_modules.modules = None
 
 
 @pytest.mark.parametrize(

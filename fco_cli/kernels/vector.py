@@ -76,7 +76,7 @@ class Loops:
     def broadcast(self, number: Any) -> Any:
         """Return a register with the number in every lane."""
         index = ir.IntType(32)
-        first = self.builder.insert_element(ir.Constant(self.several, ir.Undefined), number, ir.Constant(index, 0))
+        first = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), number, ir.Constant(index, 0))
         return self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(index, self.lanes), None))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.layout import Block, Layout
-from fco_cli.problem.mirror import Geometry, farthest, psi_subgradient, psi_value, to_primal
+from fco_cli.problem.mirror import Geometry, linear_minimization_oracle, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
@@ -65,7 +65,7 @@ def _subgradient(regularizer, w, shape=None, numbers=None):
 
 
 def _lmo(regularizer, g, shape=None, numbers=None):
-    template = specialize(farthest, lmo=regularizer.lmo)
+    template = specialize(linear_minimization_oracle, lmo=regularizer.lmo)
     return _call(template, regularizer, g, shape, numbers)(bias=0.0)
 
 

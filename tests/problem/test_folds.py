@@ -49,9 +49,9 @@ def test_whole_clients():
 @pytest.mark.parametrize(
     ("sizes", "folds", "by", "line"),
     [
-        ((3, 2), 6, "rows", "path.folds: got 6, must be at most 5, the rows that train"),
-        ((3, 2), 3, "clients", "path.folds: got 3, must be at most 2, the clients that train"),
-        ((5,), 3, "each_client", "path.by: got 'each_client', must be rows: there is one client only"),
+        ((3, 2), 6, "rows", "path.folds: got 6, must be at most 5, the number of training rows"),
+        ((3, 2), 3, "clients", "path.folds: got 3, must be at most 2, the number of training clients"),
+        ((5,), 3, "each_client", "path.by: got 'each_client', must be rows, because there is only one client"),
     ],
 )
 def test_more_folds_than_rows_or_clients_are_refused(sizes, folds, by, line):

@@ -241,6 +241,6 @@ def test_divergence_stays_visible(mirror, regularizer, t):
 
 
 def test_power_is_checked():
-    with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number above 1 and at most 2"):
+    with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number > 1 and <= 2"):
         PNorm(power=1.0)
     assert set(MIRRORS) == {"euclidean", "entropy", "p_norm"}

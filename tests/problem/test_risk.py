@@ -31,7 +31,7 @@ def by_formula(problem, w):
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_three_ways_to_the_same_risk(make_problem, weighting, dtype, cached, monkeypatch):
-    monkeypatch.setattr("fco_cli.problem.risk.CACHED", cached)
+    monkeypatch.setattr("fco_cli.problem.risk.CACHE_BYTES", cached)
     problem = make_problem(weighting=weighting, dtype=dtype, sizes=(7, 4, 9, 1, 12, 3, 2, 5, 6, 8))
     w = np.random.default_rng(1).standard_normal((3, problem.layout.size)).astype(dtype)
     quadratic = QuadraticRisk.of(problem.data, problem.weights, rows_at_once=5)(w)
