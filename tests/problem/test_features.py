@@ -1,4 +1,4 @@
-"""Numbers for features by their names: penalty factors and groups."""
+"""Per-feature numbers by feature name: penalty factors and groups."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fco_cli.problem.regularizers.penalties import L1
 NAMES = ("age", "color=red", "color=blue")
 
 
-def test_a_feature_has_its_own_number_and_a_column_that_became_several_shares_one():
+def test_numbers_by_feature_and_by_encoded_column():
     layout = Linear(3, outputs=2).layout
     numbers = by_feature("key", {"age": 2, "color": 0}, layout, NAMES, other=1.0)
-    assert numbers.tolist() == [2, 0, 0] * 2 + [1, 1]  # of both classes alike; not of the bias
+    assert numbers.tolist() == [2, 0, 0] * 2 + [1, 1]  # the same for both classes; not for the bias
     assert by_feature("key", {"color=red": 3}, layout, NAMES, other=1.0)[:3].tolist() == [1, 3, 1]
     assert by_feature("key", {"x2": 5}, Linear(3).layout, None, other=1.0).tolist() == [1, 1, 5, 1]
     assert by_feature("key", {"x2": 5}, Linear(3, 2).layout, None, other=1.0).tolist() == [1, 1, 5, 1, 1, 5, 1, 1]
 
 
-def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never(make_problem, full_cohort):
-    """At the optimum the gradient of what is not penalized vanishes, that of the others is within the strength."""
+def test_a_feature_with_factor_0_is_not_penalized(make_problem, full_cohort):
+    """At the optimum, the gradient is 0 for unpenalized features and at most the strength for the others."""
     from fco_cli.algorithms import all_algorithms
     from fco_cli.algorithms.rounds import Varying
 
@@ -40,7 +40,7 @@ def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: L1(strength=1, factors={"agee": 0}).each(Linear(3).layout, NAMES), "regularizer.factors.agee: .*age"),
         (lambda: L1(strength=1, factors={"age": -1}), "regularizer.factors.age: got -1, must be a number >= 0"),
@@ -60,21 +60,21 @@ def test_a_feature_without_a_factor_of_its_own_is_penalized_and_one_with_0_never
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(make, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_numbers_are_rejected(make, message):
+    with pytest.raises(UserError, match=message):
         make()
 
 
-def test_groups_may_come_from_a_table(tmp_path):
+def test_groups_from_a_table(tmp_path):
     path = tmp_path / "groups.csv"
     path.write_text("feature,group\nage,body\ncolor,hue\n")
     groups = GroupLasso(strength=1, group_size=1, groups=str(path))
-    assert groups.groups == {"age": "body", "color": "hue"}  # the content, not the path, is the run's identity
+    assert groups.groups == {"age": "body", "color": "hue"}  # the run's identity includes the content, not the path
     assert groups.each(Linear(3).layout, NAMES)[:3].tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"age,body\n", "must begin with the line feature,group"),
         (b"feature,group\nage\n", "line 2 has no two columns"),
@@ -82,10 +82,10 @@ def test_groups_may_come_from_a_table(tmp_path):
         (b"\xff\xfe", "no CSV file in UTF-8"),
     ],
 )
-def test_a_table_that_is_none_is_refused(tmp_path, content, words):
+def test_an_invalid_table_is_rejected(tmp_path, content, message):
     path = tmp_path / "groups.csv"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^regularizer.groups: .*{words}"):
+    with pytest.raises(UserError, match=f"^regularizer.groups: .*{message}"):
         GroupLasso(strength=1, group_size=1, groups=str(path))
     with pytest.raises(UserError, match="is no CSV file"):
         GroupLasso(strength=1, group_size=1, groups=str(tmp_path / "nosuch.csv"))

@@ -1,4 +1,4 @@
-"""The projection onto the l1 ball, against sorting, against cvxpy, and its feasibility to the last bit."""
+"""Projection onto the l1 ball: agreement with sorting and cvxpy, and feasibility."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT, SIZE = 125_000, 7
 
 
 def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
-    """Every row of z onto the ball of its own radius."""
+    """Project row i of z onto the ball of radius[i]."""
     out = np.empty_like(z)
     psi, one_block = kind(radius=1.0), np.array([[0, z.shape[1], z.shape[1], 1, 1, 0]])
     numbers = np.repeat(psi.numbers, len(z))
@@ -32,7 +32,7 @@ def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
 
 
 def by_sorting(z: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Held, Wolfe and Crowder (1974): sort, find the last entry that stays, subtract."""
+    """Project by sorting (Held, Wolfe and Crowder, 1974)."""
     size = np.abs(z)
     ordered = -np.sort(-size, axis=1)
     excess = np.cumsum(ordered, axis=1) - radius[:, None]
@@ -59,7 +59,7 @@ FAMILIES = {
 @pytest.mark.ci
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_million_vectors_agree_with_sorting(family):
-    """Eight families of 125,000."""
+    """There are eight families of 125,000 vectors."""
     z = FAMILIES[family](COUNT, SIZE)
     radius = random.uniform(0.01, 5, COUNT)
     scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
@@ -67,7 +67,7 @@ def test_a_million_vectors_agree_with_sorting(family):
 
 
 def hidden_from_the_sample(n: int, d: int) -> np.ndarray:
-    """What the sample sees says nothing about the rest."""
+    """Return vectors whose sampled entries are much smaller than the others."""
     z = random.standard_normal((n, d)) * 100
     z[:, ::SAMPLE_STRIDE] = random.standard_normal((n, z[:, ::SAMPLE_STRIDE].shape[1])) * 1e-3
     return z
@@ -99,13 +99,13 @@ def test_long_vectors_whose_threshold_starts_from_a_sample(family, dtype):
 @pytest.mark.parametrize(("kind", "order"), [(L1Ball, 1), (L2Ball, 2)])
 @pytest.mark.parametrize("family", LONG)
 def test_the_result_is_feasible_in_either_precision(family, kind, order, dtype):
-    """Not up to the rounding of single precision, 1e-7, but to 1e-9 and better."""
+    """The relative violation is at most 1e-12, also in single precision."""
     z = LONG[family](50, SAMPLE_FROM + 333).astype(dtype)
     radius = np.geomspace(0.01, 1000, 50)
     norms = np.linalg.norm(project(z, radius, kind).astype(float), order, axis=1)
     assert (norms <= radius * (1 + 1e-12)).all()
     outside = np.linalg.norm(z.astype(float), order, axis=1) > radius
-    # What is outside lands on the boundary, up to the rounding of every entry.
+    # Points outside the ball are projected onto its boundary, up to the rounding error of every entry.
     rounding = 64 * np.finfo(dtype).eps * np.maximum(np.abs(z).max(axis=1) * z.shape[1], radius)
     assert (radius - norms <= rounding)[outside].all()
 
@@ -121,24 +121,24 @@ def test_small_vectors_agree_with_cvxpy():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so_and_ends(bad):
-    """Divergence is detected by it."""
+def test_non_finite_input_gives_non_finite_output(bad):
+    """Divergence is detected by non-finite values."""
     for size in (SIZE, SAMPLE_FROM):
         z = np.ones((1, size))
         z[0, 3] = bad
         assert not np.isfinite(project(z, np.ones(1))).all()
 
 
-def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
+def test_the_constraint_violation_is_a_relative_distance():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
-    bias = 1e30  # free, and no measure of what is small
+    bias = 1e30  # unconstrained, and not part of the scale
     w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, bias], [6.0, 8.0, bias]])
     violation = problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 4))
     np.testing.assert_allclose(violation, [0, 0.5, 0, 0.5], atol=1e-15)
 
 
-def test_nothing_is_as_far_from_the_simplex_as_its_projection_is_long():
+def test_the_relative_distance_of_0_from_the_simplex_is_1():
     data = ClientData(np.zeros((2, 3)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(3), Squared(), Simplex(total=1.0))
     np.testing.assert_allclose(problem.constraint_violation(np.zeros((1, 4)), problem.regularizer.numbers), 1)

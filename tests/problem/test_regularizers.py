@@ -1,6 +1,6 @@
-"""Every regularizer of the registry by its mathematics. A new one needs a case here, or a test fails.
+"""Mathematical properties of every registered regularizer; a new one requires a case here, or a test fails.
 
-What only one of them can do is tested in test_regularizers_each.py, singular values in test_regularizers_nuclear.py.
+test_regularizers_each.py tests properties of single regularizers, test_regularizers_nuclear.py singular values.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 SHAPE, SIZE, JOBS = (3, 4), 12, 24
 COUNTS = {"group_size": 0, "nonzeros": 0}
-BY_FEATURE = ("factors", "groups")  # keys that no YAML needs to mention
+BY_FEATURE = ("factors", "groups")  # keys that are optional in YAML
 
 
 @dataclass
 class Case:
-    """A regularizer; psi for cvxpy as (penalty, constraints) unless it is not convex; psi* where it is known.
+    """A regularizer, psi in cvxpy as (penalty, constraints) if it is convex, and psi* if it is known.
 
-    `powers` says how the numbers scale: with each multiplied by a**power, a w is the prox of a z where w was that of z.
-    Of a length, as a radius or the strength of a norm, the power is 1.
+    `powers` defines the scaling of the numbers: if each is multiplied by a**power and w is the prox of z, then a w is
+    the prox of a z. The default power is 1, for a radius or the strength of a norm.
     """
 
     regularizer: Regularizer
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its own, and whether it has numbers for the features."""
+        """Name of the regularizer, marked if it has per-feature numbers."""
         given = any(getattr(self.regularizer, key, None) for key in BY_FEATURE)
         return f"{self.regularizer.name} by feature" if given else self.regularizer.name
 
@@ -71,7 +71,7 @@ def slope_weights(case: Slope) -> np.ndarray:
 
 
 def slope_value(case: Slope, w):
-    """A sum of (differences of weights) * (sums of the largest entries), all of which cvxpy knows."""
+    """Return SLOPE as a sum of (differences of weights) * (sums of the largest entries), which cvxpy supports."""
     steps = -np.diff(np.append(slope_weights(case), 0))
     return sum(step * cp.sum_largest(cp.abs(w), k + 1) for k, step in enumerate(steps))
 
@@ -197,8 +197,8 @@ def case_of(name: str) -> Case:
     return BY_NAME[name]
 
 
-def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
-    """Found automatically on all sides: one without the others is an oversight."""
+def test_every_regularizer_has_a_case_and_a_matching_yaml():
+    """Regularizers are discovered automatically, so that a missing case or YAML file is detected."""
     from fco_cli import conf
 
     files = {path.stem: path for path in Path(conf.__path__[0]).glob("regularizer/*.yaml")}
@@ -213,21 +213,21 @@ def test_every_regularizer_has_a_case_and_a_yaml_that_fits_it():
 
 
 @every
-def test_a_penalty_that_is_convex_has_a_subgradient_and_no_other(name):
+def test_exactly_the_convex_penalties_have_a_subgradient(name):
     regularizer = case_of(name).regularizer
     assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
 
 
 @pytest.mark.parametrize("name", all_regularizers())
-def test_a_separable_one_acts_on_every_weight_by_itself_and_no_other_does(stacked, name):
-    """The prox of the weights one by one is that of all."""
+def test_exactly_the_separable_regularizers_have_a_separable_prox(stacked, name):
+    """The prox of single weights is equal to that of all weights."""
     regularizer, z = case_of(name).regularizer, points()[14]
     whole, each = stacked.prox(regularizer, z[None], 0.6, SHAPE), stacked.prox(regularizer, z[:, None], 0.6, (1, 1))
     assert np.array_equal(each[:, 0], whole[0]) == regularizer.separable
 
 
 def points(seed: int = 0, dtype=float) -> np.ndarray:
-    """Random points of many sizes, with zeros, ties and points far out and close to 0."""
+    """Return random points of many scales, with zeros and ties."""
     z = np.random.default_rng(seed).standard_normal((JOBS, SIZE))
     z *= np.repeat([0.01, 0.3, 2.0, 50.0], JOBS // 4)[:, None]
     z[::5, 3:6] = 0
@@ -238,11 +238,11 @@ def points(seed: int = 0, dtype=float) -> np.ndarray:
 
 in_both_precisions = pytest.mark.parametrize(
     "dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
-)  # the second doubles the time to compile
+)  # float32 doubles the compile time
 
 
 def multiplied(numbers, factor, powers):
-    """Records with every number multiplied by factor ** its power, 1 unless `powers` says otherwise."""
+    """Return the records with every number multiplied by factor ** powers[name]; the default power is 1."""
     out = numbers.copy()
     for name in out.dtype.names:
         with np.errstate(over="ignore"):
@@ -251,9 +251,9 @@ def multiplied(numbers, factor, powers):
 
 
 def three_points(stacked, regularizer, z, u, t):
-    """t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2 for all u in dom psi: only the prox has it.
+    """Check t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2, which characterizes the prox w.
 
-    The last term on the left is due to strong convexity; without convexity w is a minimizer and no more is known.
+    The last term on the left is due to strong convexity; it is omitted if psi is not convex.
     """
     w = stacked.prox(regularizer, z, t, SHAPE)
     left = t * stacked.psi(regularizer, w, SHAPE) + ((w - z) ** 2).sum(1) / 2
@@ -269,7 +269,7 @@ def three_points(stacked, regularizer, z, u, t):
 def test_three_point_inequality(stacked, name, t):
     regularizer = case_of(name).regularizer
     z, w = points(), stacked.prox(regularizer, points(), t, SHAPE)
-    others = stacked.prox(regularizer, points(1), 1.0, SHAPE)  # in dom psi, whatever psi is
+    others = stacked.prox(regularizer, points(1), 1.0, SHAPE)  # in the domain of psi
     three_points(stacked, regularizer, z, others, t)
     if regularizer.convex:
         three_points(stacked, regularizer, z, (others + w) / 2, t)
@@ -280,7 +280,7 @@ def test_three_point_inequality(stacked, name, t):
 
 @every
 @given(z=vectors, other=vectors, t=times)
-def test_three_point_inequality_wherever_hypothesis_looks(stacked, name, z, other, t):
+def test_three_point_inequality_with_hypothesis(stacked, name, z, other, t):
     regularizer = case_of(name).regularizer
     u = stacked.prox(regularizer, other[None], 1.0, SHAPE) if regularizer.constraint else other[None]
     three_points(stacked, regularizer, z[None], u, t)
@@ -288,7 +288,7 @@ def test_three_point_inequality_wherever_hypothesis_looks(stacked, name, z, othe
 
 @cache
 def in_cvxpy(name: str):
-    """The prox as a cvxpy problem in (z, t), so that it is compiled once."""
+    """Return the prox as a cvxpy problem with parameters (z, t), which is compiled once."""
     w, z, t = cp.Variable(SIZE), cp.Parameter(SIZE), cp.Parameter(nonneg=True)
     penalty, constraints = case_of(name).psi(w)
     return w, z, t, penalty, cp.Problem(cp.Minimize(t * penalty + cp.sum_squares(w - z) / 2), constraints)
@@ -310,7 +310,7 @@ def test_value_and_prox_agree_with_cvxpy(stacked, name):
 @pytest.mark.parametrize("name", [name for name, case in BY_NAME.items() if case.conjugate])
 @pytest.mark.parametrize("t", [0.05, 1.0, 20.0])
 def test_moreau_identity(stacked, name, t):
-    """z = w + t g with w the prox of psi and g that of psi*, that is <w, g> = psi(w) + psi*(g)."""
+    """If w is the prox of psi and z = w + t g, then <w, g> = psi(w) + psi*(g)."""
     case, z = case_of(name), points(4)
     w = stacked.prox(case.regularizer, z, t, SHAPE)
     g = (z - w) / t
@@ -323,7 +323,7 @@ def test_moreau_identity(stacked, name, t):
 
 @every_convex
 def test_prox_is_firmly_non_expansive(stacked, name):
-    """|prox(x) - prox(y)|^2 <= <prox(x) - prox(y), x - y>."""
+    """Check |prox(x) - prox(y)|^2 <= <prox(x) - prox(y), x - y>."""
     regularizer, x, y = case_of(name).regularizer, points(5), points(6)
     change = stacked.prox(regularizer, x, 0.7, SHAPE) - stacked.prox(regularizer, y, 0.7, SHAPE)
     assert ((change**2).sum(1) <= (change * (x - y)).sum(1) * (1 + 1e-12) + 1e-12).all()
@@ -331,8 +331,8 @@ def test_prox_is_firmly_non_expansive(stacked, name):
 
 @every
 @pytest.mark.parametrize("a", [1e-3, 30.0])
-def test_behaviour_under_scaling(stacked, name, a):
-    """The prox of a z is a times that of z where the numbers grow as their powers say."""
+def test_behavior_under_scaling(stacked, name, a):
+    """The prox of a z is a times the prox of z if the numbers are scaled by their powers."""
     case, z = case_of(name), points(7)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
     scaled = stacked.prox(case.regularizer, a * z, 0.7, SHAPE, multiplied(numbers, a, case.powers))
@@ -342,8 +342,8 @@ def test_behaviour_under_scaling(stacked, name, a):
 
 @every
 @in_both_precisions
-def test_stacked_jobs_have_the_bits_of_jobs_one_by_one(stacked, name, dtype):
-    """With numbers and times that differ from job to job."""
+def test_stacked_and_single_jobs_are_bitwise_equal(stacked, name, dtype):
+    """Numbers and step sizes differ between jobs."""
     regularizer, random, z = case_of(name).regularizer, np.random.default_rng(8), points(9, dtype)
     t = random.uniform(0, 2, JOBS)
     t[::4] = 0
@@ -358,8 +358,8 @@ def test_stacked_jobs_have_the_bits_of_jobs_one_by_one(stacked, name, dtype):
 
 @every
 @given(z=vectors, t=times)
-def test_no_time_is_no_penalty_and_a_constraint_knows_no_time(stacked, name, z, t):
-    """Of a penalty t = 0 leaves z alone to the last bit; a constraint projects whatever t is, once and for all."""
+def test_penalties_with_t_0_and_constraints_with_any_t(stacked, name, z, t):
+    """The prox of a penalty with t = 0 is z; that of a constraint is the projection for every t, and idempotent."""
     regularizer = case_of(name).regularizer
     at_once = stacked.prox(regularizer, z[None], 0.0, SHAPE)
     if regularizer.constraint:
@@ -371,7 +371,7 @@ def test_no_time_is_no_penalty_and_a_constraint_knows_no_time(stacked, name, z, 
 
 @pytest.mark.slow
 @every
-def test_single_precision_keeps_its_type_and_its_answer(stacked, name):
+def test_single_precision_keeps_its_dtype_and_agrees_with_double(stacked, name):
     regularizer, z = case_of(name).regularizer, points(13, np.float32)
     single = stacked.prox(regularizer, z, 0.5, SHAPE)
     assert single.dtype == np.float32
@@ -382,20 +382,20 @@ def test_single_precision_keeps_its_type_and_its_answer(stacked, name):
 @every_penalty
 @given(w=vectors, u=vectors, zeros=st.integers(0, SIZE))
 def test_subgradient_inequality(stacked, name, w, u, zeros):
-    """psi(u) >= psi(w) + <g, u - w>, also at the kinks."""
+    """Check psi(u) >= psi(w) + <g, u - w>, also where psi is not differentiable."""
     regularizer, w = case_of(name).regularizer, np.where(np.arange(SIZE) < zeros, 0.0, w)[None]
     g = stacked.subgradient(regularizer, w, SHAPE)
     left, right = stacked.psi(regularizer, u[None], SHAPE), stacked.psi(regularizer, w, SHAPE) + (g * (u - w)).sum()
     assert left >= right - 1e-11 * (1 + np.abs(left) + np.abs(right))
 
 
-# Linear oracles, of the sets that are bounded.
+# Linear minimization oracles of bounded sets.
 
 BOUNDED = {"l1_ball", "l2_ball", "linf_ball", "box", "simplex", "nuclear_ball"}
 
 
-def test_the_sets_with_a_linear_oracle():
-    """All that are convex and bounded; of blocks where every one of them has one."""
+def test_exactly_the_bounded_convex_sets_have_a_linear_oracle():
+    """A blockwise constraint has one if all its pieces have one."""
     assert {case.regularizer.name for case in CASES if case.regularizer.lmo} == BOUNDED
     pieces = {"a": {"name": "l1_ball", "radius": 1.0}, "b": {"name": "box", "lower": 0.0, "upper": 1.0}}
     assert Blockwise(blocks=pieces).lmo is not None
@@ -404,9 +404,9 @@ def test_the_sets_with_a_linear_oracle():
 
 @pytest.mark.parametrize("name", sorted(BOUNDED))
 def test_the_linear_oracle(stacked, name):
-    """lmo(g) lies in the set, and <g, lmo(g)> = -sup <-g, w>, the support function: what psi* is for a set.
+    """lmo(g) is in the set, and -<g, lmo(g)> = sup <-g, w>, the support function, which is psi* for a set.
 
-    At g = 0 as well. What is not finite stays visible, and a factor changes nothing.
+    This includes g = 0. Non-finite g gives a non-finite result, and positive factors of g have no effect.
     """
     case, g = case_of(name), points(16)
     w = stacked.lmo(case.regularizer, g, SHAPE)
@@ -423,8 +423,8 @@ def test_the_linear_oracle(stacked, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", sorted(BOUNDED))
-def test_the_linear_oracle_in_machine_code(stacked, name, dtype):
-    """The same as its text, with numbers that differ from job to job; alone and in a stack the same bits."""
+def test_the_compiled_linear_oracle(stacked, name, dtype):
+    """It agrees with Python; numbers differ between jobs, and stacked and single jobs are bitwise equal."""
     regularizer, g = case_of(name).regularizer, points(17, dtype)
     factors = np.random.default_rng(8).uniform(0.5, 1.5, JOBS)
     numbers = multiplied(np.repeat(regularizer.numbers, JOBS), factors, {})
@@ -438,18 +438,18 @@ def test_the_linear_oracle_in_machine_code(stacked, name, dtype):
         np.testing.assert_allclose(together[j], text, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
 
 
-# What is not finite, huge or tiny.
+# Non-finite, huge and tiny entries.
 
 
 @every
 @in_both_precisions
 @pytest.mark.parametrize("t", [0.0, 0.5])
-def test_divergence_stays_visible(stacked, name, dtype, t):
-    """What is not finite raises nothing, and does not come back as a finite vector that looks like a model."""
+def test_non_finite_input_gives_non_finite_output(stacked, name, dtype, t):
+    """It raises no exception and does not return a finite vector that looks like a model."""
     regularizer, random = case_of(name).regularizer, np.random.default_rng(14)
     for bad in (np.nan, np.inf, -np.inf):
         z = points(14, dtype)
-        for j in range(JOBS):  # in one place, in two, ... in all
+        for j in range(JOBS):  # one, two, ... all entries
             z[j, random.permutation(SIZE)[: 1 + j % SIZE]] = bad
         z[SIZE:, 0] = -bad
         assert not np.isfinite(stacked.prox(regularizer, z, t, SHAPE)).all(axis=1).any()
@@ -459,7 +459,7 @@ def test_divergence_stays_visible(stacked, name, dtype, t):
 @every
 @pytest.mark.parametrize("a", [1e-300, 1e300])
 def test_huge_and_tiny_entries(stacked, name, a):
-    """By the law of scaling, in the unit of the entries; what is feasible stays so."""
+    """The scaling law holds relative to the largest entry, and feasible points are unchanged."""
     case, z = case_of(name), points(15)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
     found = stacked.prox(case.regularizer, a * z, 0.5, SHAPE)

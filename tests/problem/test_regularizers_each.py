@@ -1,4 +1,4 @@
-"""What single regularizers promise beyond being a prox, and which numbers they refuse."""
+"""Properties of single regularizers, and validation of their numbers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fco_cli.problem.regularizers.variation import TotalVariation
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-# The l1 and l2 balls: feasible to the last bit; the l1 ball's threshold is found by iteration, which must end.
+# The l1 and l2 balls: exact feasibility, and termination of the iteration for the l1 threshold.
 
 
 @pytest.mark.parametrize(("kind", "order"), [(L1Ball, 1), (L2Ball, 2)])
 @given(z=arrays(float, 12, elements=st.floats(-50, 50)))
-def test_balls_are_never_left(stacked, kind, order, z):
+def test_projections_are_feasible(stacked, kind, order, z):
     inside = stacked.prox(kind(radius=1.5), z[None], 1.0)[0]
     assert np.linalg.norm(inside, order) <= 1.5 * (1 + 1e-14)
 
@@ -45,32 +45,32 @@ def test_balls_are_never_left(stacked, kind, order, z):
     unit=st.sampled_from([1.0, 1e-3, 1 / 3, 1e7]),
 )
 def test_l1_ball_with_ties(stacked, z, unit):
-    """Equal entries sit exactly at the threshold, where rounding decides which side they are on."""
+    """Equal entries are exactly at the threshold, up to rounding."""
     w = stacked.prox(L1Ball(radius=1.5), unit * z[None], 1.0)[0]
     norm = np.abs(unit * z).sum()
     np.testing.assert_allclose(np.abs(w).sum(), min(norm, 1.5), atol=1e-14 * max(norm, 1))
     assert (np.sign(w) * np.sign(z) >= 0).all()
 
 
-def test_l1_ball_ends_where_an_entry_is_at_the_threshold(stacked):
-    """0.1 is the threshold itself here: rounding puts the entry above and below it in turn."""
+def test_l1_ball_terminates_with_an_entry_at_the_threshold(stacked):
+    """The threshold is 0.1: by rounding, the entry is above and below it in alternating iterations."""
     w = stacked.prox(L1Ball(radius=0.2), np.array([[0.3, 0.0, -0.1, 0.0]]), 1.0)[0]
     np.testing.assert_allclose(w, [0.2, 0, 0, 0], atol=1e-15)
 
 
-def test_simplex_keeps_its_total_far_from_it(stacked):
-    """1e300 less a threshold that is 1e300 but for rounding would be 0, a sum that is not the total."""
+def test_simplex_total_for_huge_entries(stacked):
+    """Subtracting a threshold of about 1e300 from 1e300 would give 0 instead of the total."""
     z = np.array([[1e300, 0, -1e300], [1e9, 1e9 - 1, 1e9 - 5], [-1e12, -1e12, -1e12]])
     w = stacked.prox(Simplex(total=1.7), z, 1.0)
     np.testing.assert_allclose(w, [[1.7, 0, 0], [1.35, 0.35, 0], [1.7 / 3] * 3], rtol=1e-12, atol=1e-12)
 
 
-# The others.
+# Other regularizers.
 
 
 @pytest.mark.parametrize("regularizer", [L0(strength=0.4), L0Ball(nonzeros=3)], ids=lambda one: one.name)
 def test_cardinality_finds_the_global_minimum(stacked, regularizer):
-    """Against every support of six weights."""
+    """Compare with all supports of six weights."""
     assert not regularizer.convex
     z, t = np.random.default_rng(10).standard_normal((10, 6)) * 2, 1.3
     z[0, 1] = z[0, 2] = -z[0, 0]  # a tie
@@ -87,7 +87,7 @@ def test_cardinality_finds_the_global_minimum(stacked, regularizer):
 @given(z=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), width=st.floats(1e-3, 100))
 @settings(max_examples=150)
 def test_taut_string_is_optimal(stacked, z, width):
-    """Its dual certificate: the running sums of z - w stay in the tube, and touch its walls where w jumps."""
+    """Check the dual certificate: cumulative sums of z - w stay in the tube and touch its boundary where w jumps."""
     z = np.array(z)
     w = stacked.prox(TotalVariation(strength=1.0), z[None], width)[0]
     u, tolerance = np.cumsum(z - w), 1e-9 * (1 + np.abs(z).sum())
@@ -105,7 +105,7 @@ def test_monotone_agrees_with_scikit_learn(stacked, z):
     np.testing.assert_allclose(w, isotonic_regression(np.array(z)), atol=1e-9)
 
 
-# Blockwise: the piece of every block by its index.
+# Blockwise regularizers.
 
 THREE = {
     "first": {"name": "l1", "strength": 0.5},
@@ -117,8 +117,8 @@ LAYOUT = Layout(
 )
 
 
-def test_blockwise_gives_every_block_its_own():
-    """Three blocks, three pieces, one of them a constraint: the sum of the parts."""
+def test_blockwise_applies_a_piece_to_every_block():
+    """There are three blocks with three pieces, one of them a constraint."""
     regularizer = Blockwise(blocks=THREE)
     regularizer.check_layout(LAYOUT)
     geometry = Geometry(
@@ -141,8 +141,8 @@ def test_blockwise_gives_every_block_its_own():
     expected = 0.5 * np.abs(w[:, 5:9]).sum(1) + 0.1 * np.abs(w[:, :3]).sum(1) + (w[:, :3] ** 2).sum(1)
     np.testing.assert_allclose(total, expected)
     assert regularizer.kind == "blockwise(first=l1, second=simplex, third=elastic_net)"
-    assert not regularizer.constraint  # not all of it
-    assert regularizer.subgradient is None  # a constraint has none
+    assert not regularizer.constraint  # some pieces are penalties
+    assert regularizer.subgradient is None  # constraints have no subgradient
 
 
 def test_blockwise_of_penalties_has_a_subgradient_and_of_constraints_is_one():
@@ -156,7 +156,7 @@ def test_blockwise_of_penalties_has_a_subgradient_and_of_constraints_is_one():
     assert not both.convex
 
 
-def test_numbers_are_read_by_name_also_of_pieces():
+def test_numbers_of_pieces_are_read_by_name():
     psi = Blockwise(blocks=THREE).numbers
     assert psi.shape == (1,)
     assert psi[0].first.strength == 0.5
@@ -170,24 +170,24 @@ def test_blockwise_must_name_all_regularized_blocks_and_no_others():
         Blockwise(blocks={"bias": {"name": "none"}}).check_layout(layout)
 
 
-# Their numbers.
+# Validation of numbers.
 
 
 @pytest.mark.parametrize("name", all_regularizers())
-def test_numbers_are_checked_and_named(name):
+def test_invalid_numbers_are_named(name):
     kind = all_regularizers()[name]
     own = [one.name for one in fields(kind) if one.type in ("float", "int")]
     usual = {key: {"group_size": 2, "nonzeros": 2, "lower": -1.0}.get(key, 1.0) for key in own}
     for key in own:
-        blamed = "upper" if key == "lower" else key  # the sides of a box are checked together
-        count = key in ("group_size", "nonzeros")  # whole numbers by their type
+        reported = "upper" if key == "lower" else key  # the sides of a box are checked together
+        count = key in ("group_size", "nonzeros")  # integers
         for bad in (-np.inf if key == "lower" else -2.0, np.nan, 0 if count else np.inf):
-            with pytest.raises(UserError, match=rf"^regularizer\.{blamed}: got "):
+            with pytest.raises(UserError, match=rf"^regularizer\.{reported}: got "):
                 kind(**{**usual, key: bad})
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Blockwise(blocks={"weights": {"name": "ridge"}}), "regularizer.blocks.weights.name: got 'ridge'"),
         (lambda: Blockwise(blocks={"weights": {"name": "l1", "lambda": 1.0}}), "regularizer.blocks.weights"),
@@ -203,11 +203,11 @@ def test_numbers_are_checked_and_named(name):
         (lambda: Slope(strength=1.0, ramp=-1.0), "regularizer.ramp"),
     ],
 )
-def test_wrong_numbers_are_refused_by_name(make, words):
-    with pytest.raises(UserError) as refusal:
+def test_invalid_arguments_are_rejected(make, message):
+    with pytest.raises(UserError) as error:
         make()
-    assert words in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_strength_may_be_zero():

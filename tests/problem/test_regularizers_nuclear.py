@@ -1,4 +1,4 @@
-"""The nuclear norm and its ball against LAPACK: the singular value decomposition is our own."""
+"""Nuclear norm and nuclear ball, compared with LAPACK's singular value decomposition."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def matrices():
     yield 3 * orthogonal  # all singular values equal
     yield (orthogonal * np.logspace(0, -12, 8)) @ orthogonal.T  # from 1 to 1e-12
     rows = random.standard_normal((5, 7))
-    rows[3], rows[1] = rows[0], 0  # a repeated row and an empty one
+    rows[3], rows[1] = rows[0], 0  # a repeated row and a zero row
     yield rows
 
 
 def harder_matrices():
-    """Also what is hard for the eigenvectors of A A^T, whose eigenvalues are squares."""
+    """Yield matrices that are difficult for the eigenvectors of A A^T, whose eigenvalues are squares."""
     yield from matrices()
     random = np.random.default_rng(6)
     for values in (
         np.logspace(0, -12, 32),
         np.logspace(0, -60, 32),
         np.repeat([3.0, 2.0, 0.5, 0.0], 8),
-        np.concatenate([[1.0], np.full(31, 1e-7)]),  # squares equal but for the rounding beside the first
+        np.concatenate([[1.0], np.full(31, 1e-7)]),  # squares that are lost in the rounding error of the first
         np.concatenate([np.linspace(5, 40, 16), np.linspace(0.1, 1, 16)]),  # as in the paper's task
     ):
         left, right = (np.linalg.qr(random.standard_normal((32, 32)))[0] for _ in range(2))
         yield (left * values) @ right
-    yield np.diag(np.logspace(0, -12, 9))  # orthogonal already
-    yield np.eye(9, 31) + np.eye(9, 31, k=1)  # A A^T is tridiagonal already
+    yield np.diag(np.logspace(0, -12, 9))  # orthogonal rows
+    yield np.eye(9, 31) + np.eye(9, 31, k=1)  # A A^T is tridiagonal
 
 
 @pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_nuclear_against_lapack(matrix, dtype):
-    """Thresholds from 0 to beyond all singular values: the smaller ones demand more of the decomposition."""
+    """Thresholds range from 0 to above all singular values; small ones require a more accurate decomposition."""
     z, psi = matrix.astype(dtype).ravel(), Nuclear(strength=0.5).numbers[0]
     block, matrix, out, scale = (
         OneBlock(0, *matrix.shape, np.ones(0)),
@@ -74,7 +74,7 @@ def test_nuclear_against_lapack(matrix, dtype):
 
 
 @pytest.mark.parametrize("unit", [1e-150, 1e-60, 1e60, 1e150])
-def test_nuclear_whatever_the_unit(unit):
+def test_nuclear_in_any_unit(unit):
     psi, out = Nuclear(strength=0.5).numbers[0], np.empty(32 * 32)
     for matrix in harder_matrices():
         for t in (1e-3, 1.0):
@@ -86,31 +86,31 @@ def test_nuclear_whatever_the_unit(unit):
 
 
 def from_tiles(tiles, count):
-    """The matrix, with the zeros that fill its last columns."""
+    """Return the matrix, with its padding columns."""
     return np.hstack(tiles.reshape(len(tiles), -1, TILE))[:count]
 
 
 @pytest.mark.parametrize("size", [2, 3, 31, 32, 40])
-def test_the_first_sweep_finds_the_eigenvalues_by_itself(size):
-    """What it misses Jacobi's rotations would mend, and nobody would notice but by the time that takes."""
+def test_eigenvalues_before_jacobi_rotations(size):
+    """Tested directly, because Jacobi rotations would correct errors at the cost of time only."""
     matrix = np.random.default_rng(size).standard_normal((size, size))
     tiles, norm = wide(matrix.reshape(-1), OneBlock(0, size, size, np.ones(0)))
-    g, diagonal, beside, factors = (
+    g, diagonal, off_diagonal, factors = (
         empty_tiles(size, size),
         np.empty(size),
         np.zeros(size),
         np.zeros((size + 3) // 4 * 4),
     )
     gram(tiles, tiles.shape[0], size, g)
-    tridiagonal(g, factors, diagonal, beside)
-    rotated_eigenvectors(diagonal, beside, 2e-16, empty_tiles(size, size))
+    tridiagonal(g, factors, diagonal, off_diagonal)
+    rotated_eigenvectors(diagonal, off_diagonal, 2e-16, empty_tiles(size, size))
     expected = np.linalg.eigvalsh(matrix @ matrix.T) / norm**2
     np.testing.assert_allclose(np.sort(diagonal), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("matrix", harder_matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
-def test_rows_become_orthogonal_by_rotation(matrix):
-    """Those of tiny singular values too, which the eigenvectors of A A^T cannot tell apart."""
+def test_rotations_make_rows_orthogonal(matrix):
+    """This includes rows of tiny singular values, which the eigenvectors of A A^T do not separate."""
     count = min(matrix.shape)
     tiles, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
     a = from_tiles(tiles, count)
@@ -119,7 +119,7 @@ def test_rows_become_orthogonal_by_rotation(matrix):
     np.testing.assert_allclose(u.T @ u, np.eye(count), atol=1e-13)
     np.testing.assert_allclose(u @ rows, a, atol=1e-13)
     np.testing.assert_allclose(norm * np.linalg.norm(a), np.linalg.norm(matrix), rtol=1e-14)
-    np.testing.assert_allclose(rows.T @ rows, a.T @ a, atol=1e-13)  # rotations leave this alone
+    np.testing.assert_allclose(rows.T @ rows, a.T @ a, atol=1e-13)  # invariant under rotations
     np.testing.assert_allclose(squared, (rows**2).sum(axis=1), rtol=1e-12)
     lengths = np.sqrt(squared)
     counted = lengths > 1e-15
@@ -128,7 +128,7 @@ def test_rows_become_orthogonal_by_rotation(matrix):
 
 
 def random_matrices(seed: int, shape: tuple[int, int]):
-    """Of every kind that is hard for someone, in units from 1e-12 to 1e12."""
+    """Yield random matrices of several difficult types, in units from 1e-12 to 1e12."""
     random, count = np.random.default_rng(seed), min(shape)
     rows, columns = (np.linspace(0, random.choice([6, 10, 14]), side) for side in shape)
     left, right = (np.linalg.qr(random.standard_normal((side, count)))[0] for side in shape)
@@ -162,7 +162,7 @@ SHAPES = [
     (32, 32),
     (33, 70),
     (66, 34),
-]  # tiles are 32
+]  # tiles have 32 columns
 SEEDS = range(6)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 
@@ -174,8 +174,8 @@ def on_ball(matrix, radius):
 
 
 @each_shape
-def test_prox_and_projection_are_right_to_the_last_digits(shape):
-    """Relative to the norm of the matrix, for thresholds from far below its singular values to their middle."""
+def test_prox_and_projection_are_accurate(shape):
+    """Errors are relative to the norm; thresholds range from far below the singular values to their median."""
     block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
         singular = np.linalg.svd(matrix, compute_uv=False)
@@ -193,10 +193,10 @@ def test_prox_and_projection_are_right_to_the_last_digits(shape):
 
 
 @each_shape
-def test_subgradient_is_one(shape):
-    """It has no singular value above 1 and a product with W that is the norm of W: all that a subgradient must be.
+def test_subgradient_of_the_nuclear_norm(shape):
+    """Its singular values are at most 1, and its product with W is the norm of W.
 
-    Where the singular values are not too different it also is U V^T as LAPACK has it; small ones make that ill-posed.
+    If the singular values have similar size, it is U V^T as computed by LAPACK; small ones make this ill-posed.
     """
     block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
@@ -211,7 +211,7 @@ def test_subgradient_is_one(shape):
 @pytest.mark.parametrize("matrix", matrices(), ids=lambda matrix: "x".join(map(str, matrix.shape)))
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_subgradient_in_either_precision(matrix, dtype):
-    """Zero singular values among them, whose vectors would be noise: of a zero matrix the subgradient is 0."""
+    """Vectors of zero singular values, which are noise, do not contribute: the subgradient at 0 is 0."""
     w, out = matrix.astype(dtype).ravel(), np.empty(matrix.size, dtype)
     Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], OneBlock(0, *matrix.shape, np.ones(0)), out)
     slack = 1e-11 if dtype == "float64" else 1e-5
@@ -223,6 +223,6 @@ def test_subgradient_in_either_precision(matrix, dtype):
     assert abs(out.astype(float) @ w - norm) <= slack * max(1.0, norm)
 
 
-def test_nuclear_refuses_a_vector(make_problem, regularizer):
+def test_nuclear_rejects_a_vector(make_problem, regularizer):
     with pytest.raises(UserError, match=r"regularizer.*nuclear"):
         make_problem(regularizer("nuclear"), features=12)

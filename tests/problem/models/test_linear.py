@@ -60,7 +60,7 @@ def test_bits_do_not_depend_on_rows_that_come_next(vectors):
     w = random.standard_normal((vectors, model.layout.size))
     with_more, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
     np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (with_more, alone)))
-    assert with_more.asked.tolist() == [4]
+    assert with_more.prefetched.tolist() == [4]
     assert alone.asked.tolist() == [0]
 
 
