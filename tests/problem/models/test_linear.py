@@ -61,7 +61,7 @@ def test_bits_do_not_depend_on_rows_that_come_next(vectors):
     with_more, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
     np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (with_more, alone)))
     assert with_more.prefetched.tolist() == [4]
-    assert alone.asked.tolist() == [0]
+    assert alone.prefetched.tolist() == [0]
 
 
 def test_layout_and_start():
