@@ -52,7 +52,7 @@ def where_they_are(x, rows):
 
 @kernel
 def gathered(x, rows, coming, vectors):
-    """Return a batch of x[rows] that prefetches x[coming]; rows are copied if at least READERS vectors read them."""
+    """Return a batch of x[rows] that prefetches x[coming]; rows are copied for READERS or more vectors."""
     upcoming, prefetched = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
     for i in range(coming.shape[0]):
         upcoming[i] = x.ctypes.data + coming[i] * x.strides[0]

@@ -49,10 +49,10 @@ def test_descend_takes_a_gradient_step(problem):
 def test_descend_may_update_its_own_query(problem):
     w = np.random.default_rng(3).standard_normal((3, problem.layout.size))
     batches, rate = batches_of(problem, np.arange(8)), np.array([0.1, 0.2, 0.3])
-    separate, in_place = w.copy(), w.copy()
+    separate, updated = w.copy(), w.copy()
     problem.descend(separate, w, batches, 1, rate)
-    problem.descend(in_place, in_place, batches, 1, rate)
-    np.testing.assert_array_equal(in_place, separate)
+    problem.descend(updated, updated, batches, 1, rate)
+    np.testing.assert_array_equal(updated, separate)
 
 
 SEPARABLE = sorted(name for name, kind in all_regularizers().items() if kind.separable)
