@@ -1,4 +1,4 @@
-"""Digests of source code: what changes them and what does not."""
+"""Digests of source code: edits that change them and edits that do not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LATE = "def late(x):\n    return x\n"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of modules outside of the package."""
+    """Return a folder of modules outside the package."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path, my_method=METHOD, my_helper=HELPER, my_other=OTHER, my_late=LATE)
@@ -64,13 +64,13 @@ def write(folder, **modules):
 
 
 def digest(folder, **edits):
-    """The digest of Method in a new process, after these edits."""
+    """Return the digest of Method after these edits, as in a new process."""
     write(folder, **edits)
     for name in ("my_method", "my_helper", "my_other", "my_late"):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
     sys.path_importer_cache.clear()
-    forget()
+    clear_caches()
     sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
     try:
         return digest_of((importlib.import_module("my_method").Method,))
@@ -78,10 +78,11 @@ def digest(folder, **edits):
         sys.dont_write_bytecode = before
 
 
-def forget():
+def clear_caches():
+    """Clear all caches of this process."""
     for cached in (modules.parsed_module, follow.digest_of, modules.is_foreign):
         cached.cache_clear()
-    cache.parsed_modules.known = None
+    cache.parsed_modules.modules = None
 
 
 @pytest.mark.parametrize(
@@ -93,11 +94,11 @@ def forget():
         {"my_helper": HELPER.replace("SCALE = 2", "SCALE = 2.0")},
         {"my_other": OTHER.replace("x + 1", "x - 1")},
         {"my_late": LATE.replace("return x", "return -x")},
-        {"my_helper": HELPER + "\nprint()\n"},  # executed for its effect
+        {"my_helper": HELPER + "\nprint()\n"},  # executed for its side effect
     ],
     ids=["base class", "default", "helper", "constant", "attribute of a module", "late import", "statement"],
 )
-def test_an_edit_of_anything_reachable_counts(folder, edit):
+def test_edits_of_reachable_code_change_the_digest(folder, edit):
     assert digest(folder) != digest(folder, **edit)
 
 
@@ -112,11 +113,11 @@ def test_an_edit_of_anything_reachable_counts(folder, edit):
     ],
     ids=["docstring", "comment and layout", "unused definitions", "unused attribute", "annotation of a function"],
 )
-def test_what_changes_no_result_does_not_count(folder, edit):
+def test_edits_without_effect_on_results_keep_the_digest(folder, edit):
     assert digest(folder) == digest(folder, **edit)
 
 
-def test_parsed_modules_on_disk_change_nothing(folder):
+def test_the_digest_does_not_depend_on_the_disk_cache(folder):
     cold = digest(folder)
     cache = folder / "cache" / "fco" / "code" / "digests"
     assert cache.exists()
@@ -130,51 +131,52 @@ def test_parsed_modules_on_disk_change_nothing(folder):
     assert digest(folder) == cold
 
 
-def test_a_module_edited_after_it_was_loaded_is_refused(folder):
+def test_a_module_edited_after_loading_is_rejected(folder):
     digest(folder)
     for edit in ({"my_helper": HELPER.replace("SCALE * x", "3 * x")}, {"my_helper": HELPER.replace("= 2", "= 7")}):
         write(folder, **edit)
-        forget()
+        clear_caches()
         with pytest.raises(
             UserError, match=r"my_helper\.py: the file was edited after this process loaded it; [^\n]+$"
         ):
             digest_of((sys.modules["my_method"].Method,))
-        digest(folder)  # a new process
+        digest(folder)  # as in a new process
 
 
-def test_references_of_an_installed_package_are_not_followed(folder):
+def test_references_to_installed_packages_are_ignored(folder):
     digest(folder)
     modules = {module for module, _ in reachable([definition_of(sys.modules["my_method"].Method)])}
     assert modules == {"my_method", "my_helper", "my_other", "my_late"}
 
 
-def defined(text, **names):
-    space = {"__name__": "__main__", **names}
-    exec(textwrap.dedent(text), space)
-    return space["f"]
+def define(text, **names):
+    """Return the function `f` that the source text defines."""
+    namespace = {"__name__": "__main__", **names}
+    exec(textwrap.dedent(text), namespace)
+    return namespace["f"]
 
 
-def test_loaded_functions_count_by_bytecode_and_globals():
+def test_digests_of_loaded_functions_cover_bytecode_and_globals():
     text = '''
     def f(x):
         """Scale x."""
         return FACTOR * g(x)
     '''
-    g, other = (defined(f"def f(x):\n    return x + {number}") for number in (1, 2))
-    usual = content_of(defined(text, FACTOR=2.0, g=g))
-    assert content_of(defined(text.replace("Scale x.", "Other words."), FACTOR=2.0, g=g)) == usual
-    assert content_of(defined(text, FACTOR=2, g=g)) != usual
-    assert content_of(defined(text, FACTOR=2.0, g=other)) != usual
-    assert content_of(defined(text, FACTOR=2.0, g=other), without={"g"}) == content_of(
-        defined(text, FACTOR=2.0, g=g), without={"g"}
+    g, other = (define(f"def f(x):\n    return x + {number}") for number in (1, 2))
+    expected = content_of(define(text, FACTOR=2.0, g=g))
+    assert content_of(define(text.replace("Scale x.", "Other words."), FACTOR=2.0, g=g)) == expected
+    assert content_of(define(text, FACTOR=2, g=g)) != expected
+    assert content_of(define(text, FACTOR=2.0, g=other)) != expected
+    assert content_of(define(text, FACTOR=2.0, g=other), without={"g"}) == content_of(
+        define(text, FACTOR=2.0, g=g), without={"g"}
     )
-    assert content_of(defined(text.replace("*", "/"), FACTOR=2.0, g=g)) != usual
+    assert content_of(define(text.replace("*", "/"), FACTOR=2.0, g=g)) != expected
 
 
-def test_a_class_without_a_file_counts_by_its_methods():
+def test_digests_of_interactive_classes_cover_their_methods():
     def session(number):
-        space = {"__name__": "fco_session"}
-        exec(f"class Mine:\n    def step(self):\n        return {number}", space)
-        return space["Mine"]
+        namespace = {"__name__": "fco_session"}
+        exec(f"class Mine:\n    def step(self):\n        return {number}", namespace)
+        return namespace["Mine"]
 
     assert digest_of((session(1),)) != digest_of((session(2),))

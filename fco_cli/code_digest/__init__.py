@@ -1,6 +1,6 @@
 """Digests of source code: of the definitions that a run executes, and of kernels.
 
-Comments, docstrings, layout and the annotations of functions are left out: they change no result.
+Comments, docstrings, formatting and function annotations are ignored: they do not change results.
 """
 
 from fco_cli.code_digest.follow import Definition, definition_of, digest_of, reachable

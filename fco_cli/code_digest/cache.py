@@ -1,4 +1,4 @@
-"""Parsed modules on disk, under the digest of their bytes. They depend on those bytes and on the parser only."""
+"""On-disk cache of parsed modules by the digest of their source; entries depend on the source and the parser only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fco_cli.private_folder import why_unsafe
 
 log = logging.getLogger(__name__)
 
-MOST_CACHED = 4000  # modules
+MAX_CACHED = 4000  # modules
 SHA256_BYTES = 32
 
 
@@ -25,10 +25,10 @@ def _parser_source() -> bytes:
 
 
 class ParsedModules:
-    """Parsed modules by the digest of their bytes, in memory and in a file."""
+    """Parsed modules by the digest of their source, in memory and in a file."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Module] | None = None
+        self.modules: dict[str, Module] | None = None
         self.has_new = False
 
     @property
@@ -36,13 +36,14 @@ class ParsedModules:
         return cache_folder("code") / "digests"
 
     def get(self, source: bytes, package: str) -> Module:
-        if self.known is None:
-            self.known = self._read()
+        """Return the parsed module for this source; `package` resolves its relative imports."""
+        if self.modules is None:
+            self.modules = self._read()
         key = sha256(package.encode() + b"\0" + source)
-        if key not in self.known:
-            self.known[key] = parse(source, package)
+        if key not in self.modules:
+            self.modules[key] = parse(source, package)
             self.has_new = True
-        return self.known[key]
+        return self.modules[key]
 
     def _read(self) -> dict[str, Module]:
         try:
@@ -57,18 +58,18 @@ class ParsedModules:
             return {}
 
     def save(self) -> None:
-        """Write what was parsed in this process; a folder that cannot be written costs time only."""
-        if not self.has_new or self.known is None:
+        """Write newly parsed modules to the file; ignore a folder that is not writable."""
+        if not self.has_new or self.modules is None:
             return
         self.has_new = False
-        body = msgspec.msgpack.encode(dict(list(self.known.items())[-MOST_CACHED:]))
+        body = msgspec.msgpack.encode(dict(list(self.modules.items())[-MAX_CACHED:]))
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not why_unsafe(self.path.parent):
                 checksum = hashlib.sha256(_parser_source() + body).digest()
                 write_atomically(self.path, checksum + body, flush=False)
-        except (OSError, UserError) as problem:
-            log.debug("%s", problem)
+        except (OSError, UserError) as error:
+            log.debug("%s", error)
 
 
 parsed_modules = ParsedModules()

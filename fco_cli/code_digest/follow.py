@@ -1,8 +1,8 @@
-"""Digests of definitions together with every definition that they refer to.
+"""Digests of definitions and of all definitions that they refer to.
 
-References are followed by name through imports, at the top of a module or inside a function, within this package and
-the user's own modules. Classes that are looked up by a configured name are not referred to in the text: whoever
-computes a digest passes them as roots.
+References are resolved by name through imports, at the top of a module or inside a function, within this package and
+the user's own modules. Classes that are selected by name in the configuration have no reference in the source: callers
+pass them as additional roots.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fco_cli.code_digest.loaded import content_of
 from fco_cli.code_digest.modules import parsed_module, path_of
 from fco_cli.code_digest.parse import sha256
 
-# These print, check input and write files; no number of a result depends on them.
+# These packages print, check input and write files; no numerical result depends on them.
 WITHOUT_NUMBERS = ("errors", "files", "progress", "memory_limit", "private_folder", "help", "code_digest")
 
-Definition = tuple[str, str]  # module and name; the name "*" is a module's statements that define nothing
+Definition = tuple[str, str]  # module and name; the name "*" stands for statements that define no name
 
 
 def _resolve(module: str, name: str) -> Iterator[Definition]:
-    """Yield the definitions that a name means at the top of a module."""
+    """Yield the definitions to which a name at the top level of a module refers."""
     parsed = parsed_module(module)
     if parsed is None:
         return
@@ -36,7 +36,10 @@ def _resolve(module: str, name: str) -> Iterator[Definition]:
 
 
 def _resolve_import(target: str, imported: str, attribute: str = "") -> Iterator[Definition]:
-    """Yield what `from target import imported` means, or of a module its `attribute` (all of it if that is empty)."""
+    """Yield the definitions that `from target import imported` imports.
+
+    If a module is imported, yield the definition of its `attribute`, or all its definitions if that is empty.
+    """
     if imported and path_of(f"{target}.{imported}") is not None:
         target, imported = f"{target}.{imported}", ""
     parsed = parsed_module(target)
@@ -51,7 +54,7 @@ def _resolve_import(target: str, imported: str, attribute: str = "") -> Iterator
 
 
 def reachable(roots: Iterable[Definition], without: tuple[str, ...] = ()) -> dict[Definition, str]:
-    """Return the digests of the roots and of all that they refer to, except in the packages `without`."""
+    """Return the digests of the roots and of all definitions that they refer to, except in the packages `without`."""
     excluded = tuple(f"fco_cli.{name}" for name in (*WITHOUT_NUMBERS, *without))
     digests: dict[Definition, str] = {}
     waiting = list(roots)
@@ -63,7 +66,7 @@ def reachable(roots: Iterable[Definition], without: tuple[str, ...] = ()) -> dic
         if parsed is None:
             continue
         if name not in parsed.definitions:
-            waiting += [found for found in _resolve(module, name) if found != definition]
+            waiting += [other for other in _resolve(module, name) if other != definition]
             continue
         body = parsed.definitions[name]
         digests[definition] = body.digest
@@ -79,6 +82,7 @@ def reachable(roots: Iterable[Definition], without: tuple[str, ...] = ()) -> dic
 
 
 def is_within(module: str, packages: tuple[str, ...]) -> bool:
+    """Return True if the module is one of the packages or inside one of them."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
@@ -89,7 +93,7 @@ def definition_of(kind: Any) -> Definition:
 
 @functools.cache
 def digest_of(roots: tuple[Any, ...], without: tuple[str, ...] = ()) -> str:
-    """Return one digest of the code of `roots` (classes, functions or definitions) and of all that they refer to."""
+    """Return one digest of `roots` (classes, functions or definitions) and of all definitions that they refer to."""
     definitions = [root if isinstance(root, tuple) else definition_of(root) for root in roots]
     digests = reachable(definitions, without)
     parsed_modules.save()

@@ -1,4 +1,4 @@
-"""Digests of loaded code: of kernels, and of classes that were defined in an interactive session."""
+"""Digests of loaded code: of kernels, and of classes defined in an interactive session."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def _content(value: Any, without: Collection[str], seen: dict[int, int]) -> str:
         return f"#{seen[id(value)]}"
     seen[id(value)] = len(seen)
     if isinstance(value, tuple | list):
-        return f"{type(value).__name__}({','.join(_content(each, without, seen) for each in value)})"
+        return f"{type(value).__name__}({','.join(_content(item, without, seen) for item in value)})"
     if isinstance(value, types.ModuleType):
         return f"module {value.__name__}"
     function = getattr(value, "py_func", getattr(value, "__func__", getattr(value, "python", value)))
     if isinstance(function, types.FunctionType):
         names = sorted({name for code in code_objects(function.__code__) for name in code.co_names} - set(without))
-        known = function.__globals__
-        bound = [f"{name}={_content(known[name], without, seen)}" for name in names if name in known]
+        scope = function.__globals__
+        bound = [f"{name}={_content(scope[name], without, seen)}" for name in names if name in scope]
         defaults = _content(function.__defaults__, without, seen)
         return f"function({_code_content(function.__code__)};{defaults};{','.join(bound)})"
     if isinstance(value, type) and not is_foreign(value.__module__.split(".")[0]):
-        own = {name: each for name, each in vars(value).items() if not name.startswith("__")}
-        parts = [f"{name}={_content(each, without, seen)}" for name, each in sorted(own.items())]
+        members = {name: member for name, member in vars(value).items() if not name.startswith("__")}
+        parts = [f"{name}={_content(member, without, seen)}" for name, member in sorted(members.items())]
         return f"class {value.__qualname__}({','.join(parts)})"
     return f"{type(value).__module__}.{type(value).__qualname__} {getattr(value, '__qualname__', '')}"
 
 
 def _code_content(code: types.CodeType) -> str:
-    constants = [_code_content(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
+    constants = [_code_content(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
     if code.co_consts and isinstance(code.co_consts[0], str):
-        constants[0] = "None"  # a docstring
+        constants[0] = "None"  # ignore the docstring
     return f"{code.co_code.hex()},{code.co_names},{code.co_varnames},{constants}"

@@ -1,4 +1,4 @@
-"""Source files of modules: of this package and of the user's own."""
+"""Source files of the modules of this package and of the user."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fco_cli.code_digest.parse import Module
 from fco_cli.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
-PACKAGE_LOADED = time.time()  # about when this process loaded the package
+PACKAGE_LOADED = time.time()  # approximate time at which this process loaded the package
 
 
 def path_of(module: str) -> Path | None:
-    """Return the source file of a module of this package or of the user's own; None for all others."""
+    """Return the source file of a module of this package or of the user; None for all other modules."""
     if module == "fco_cli" or module.startswith("fco_cli."):
         base = PACKAGE.joinpath(*module.split(".")[1:])
         if (base / "__init__.py").is_file():
@@ -44,19 +44,19 @@ def path_of(module: str) -> Path | None:
 
 @functools.cache
 def is_foreign(top: str) -> bool:
-    """True for the standard library and installed packages, whose versions a record states instead."""
+    """Return True for the standard library and installed packages, whose versions are in the record instead."""
     if top in sys.stdlib_module_names and top != "__main__":
         return True
     loaded = sys.modules.get(top)
     if loaded is not None:
-        places = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", [])]
+        paths = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", [])]
     else:
         try:
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
             spec = None
-        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
-    return any({"site-packages", "dist-packages"} & set(Path(place).parts) for place in places if place)
+        paths = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
+    return any({"site-packages", "dist-packages"} & set(Path(path).parts) for path in paths if path)
 
 
 def _read(path: Path) -> bytes:
@@ -65,6 +65,7 @@ def _read(path: Path) -> bytes:
 
 @functools.cache
 def parsed_module(name: str) -> Module | None:
+    """Return a parsed module; None if it has no source file of this package or of the user."""
     path = path_of(name)
     if path is None:
         return None
@@ -75,9 +76,9 @@ def parsed_module(name: str) -> Module | None:
 
 
 def _check_loaded(name: str, path: Path, source: bytes) -> None:
-    """Raise UserError if this process runs an older text of a module than the one on disk."""
+    """Raise UserError if this process has loaded an older version of a module than the one on disk."""
     module = sys.modules.get(name)
-    if module is None or type(module.__loader__) is not SourceFileLoader:  # pytest rewrites what it loads
+    if module is None or type(module.__loader__) is not SourceFileLoader:  # pytest rewrites test modules
         return
     if path.is_relative_to(PACKAGE) and path.stat().st_mtime < PACKAGE_LOADED:
         return
@@ -95,6 +96,7 @@ def _check_loaded(name: str, path: Path, source: bytes) -> None:
 
 
 def code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and all code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -102,7 +104,7 @@ def code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _loaded_codes(module: types.ModuleType) -> Iterator[types.CodeType]:
-    """Yield the code of the functions and methods that a module defines."""
+    """Yield the code objects of the functions and methods that a module defines."""
     for value in list(vars(module).values()):
         members = vars(value).values() if isinstance(value, type) and value.__module__ == module.__name__ else [value]
         for member in members:

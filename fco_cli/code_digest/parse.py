@@ -1,4 +1,4 @@
-"""Modules parsed into top-level definitions, each with a digest of its syntax tree and the names that it refers to."""
+"""Parsing of modules into top-level definitions, each with a digest of its syntax tree and its references."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import msgspec
 
 
 class Parsed(msgspec.Struct, array_like=True):
-    """One definition: a digest of its syntax tree and the references in it."""
+    """One definition: the digest of its syntax tree and its references."""
 
     digest: str
-    references: list[str]  # "name", "name.attribute", or "module:attribute" for an import inside of the definition
+    references: list[str]  # "name", "name.attribute", or "module:attribute" for an import inside the definition
 
 
 class Module(msgspec.Struct, array_like=True):
-    """The top level of one module."""
+    """Imports and definitions at the top level of one module."""
 
     imports: dict[str, str]  # name -> "module:" or "module:attribute"
     definitions: dict[str, Parsed]
 
 
 class _Normalizer(ast.NodeTransformer):
-    """Removes docstrings and the annotations of functions; collects references."""
+    """Transformer that removes docstrings and function annotations and collects references."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -58,7 +58,7 @@ class _Normalizer(ast.NodeTransformer):
         self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Keep the annotation of a class's field, which is part of its schema, but follow no reference in it."""
+        """Keep the annotation of a class field, which is part of its schema, but ignore references in it."""
         annotation = node.annotation
         node.annotation = ast.Constant(None)
         self.generic_visit(node)
@@ -94,7 +94,7 @@ def _imported_module(node: ast.ImportFrom, package: str) -> str:
 
 
 def _dump(node: Any) -> str:
-    """Write a syntax tree in a form that is the same in every version of Python."""
+    """Return a text form of a syntax tree that is the same in every Python version."""
     if isinstance(node, ast.AST):
         parts = [
             f"{name}={_dump(value)}"
@@ -110,6 +110,7 @@ def _dump(node: Any) -> str:
 
 
 def parse(source: bytes, package: str) -> Module:
+    """Parse the source of a module; `package` resolves its relative imports."""
     imports: dict[str, str] = {}
     bodies: dict[str, list[ast.stmt]] = {}
     for node in ast.parse(source).body:
@@ -119,7 +120,7 @@ def parse(source: bytes, package: str) -> Module:
                 imports[alias.asname or top] = f"{alias.name if alias.asname else top}:"
         elif isinstance(node, ast.ImportFrom):
             imports |= {a.asname or a.name: f"{_imported_module(node, package)}:{a.name}" for a in node.names}
-        elif _is_for_types(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        elif _is_type_checking(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             continue
         else:
             for name in _bound_names(node) or ["*"]:
@@ -133,11 +134,12 @@ def parse(source: bytes, package: str) -> Module:
     return Module(imports, definitions)
 
 
-def _is_for_types(node: ast.stmt) -> bool:
+def _is_type_checking(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
 def _bound_names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     stores = (sub for sub in ast.walk(node) if isinstance(sub, ast.Name) and isinstance(sub.ctx, ast.Store))
@@ -145,4 +147,5 @@ def _bound_names(node: ast.stmt) -> list[str]:
 
 
 def sha256(content: bytes) -> str:
+    """Return the first 32 hexadecimal digits of the SHA-256 digest."""
     return hashlib.sha256(content).hexdigest()[:32]

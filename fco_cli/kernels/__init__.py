@@ -1,4 +1,4 @@
-"""Kernels: compiling and caching, vector instructions, aligned buffers and small decompositions.
+"""Compilation and caching of kernels, vector instructions, aligned buffers and small matrix decompositions.
 
-Nothing here depends on a problem or a method.
+This package does not depend on problems or algorithms.
 """

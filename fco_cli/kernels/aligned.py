@@ -1,4 +1,4 @@
-"""Rows where a processor reads them fastest, and in time."""
+"""Cache-aligned copies of batch rows, with prefetch."""
 
 from __future__ import annotations
 
@@ -11,85 +11,85 @@ from fco_cli.kernels.compiled import copy, kernel
 Array = np.ndarray
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
-PANEL = 32  # columns of a matrix: as many of four vectors stay in registers (vector.py)
-READERS = 6  # vectors that read a row often enough for a copy to pay
+PANEL = 32  # columns of a panel; for four vectors, this many fit in registers (vector.py)
+READERS = 6  # number of vectors from which copying the rows pays off
 
 
-class Gathered(NamedTuple):
-    """Rows for a model to read, those at `rows` of x, while memory is asked for others."""
+class BatchRows(NamedTuple):
+    """Rows of one batch, x[rows], and the addresses of rows to prefetch for the next one."""
 
     x: Any
     rows: Array
-    soon: Array  # the addresses of rows that come next
-    asked: Array  # [1], of how many of them so far
+    upcoming: Array  # addresses of the next rows
+    prefetched: Array  # [1], the number of addresses in `upcoming` that were already prefetched
 
 
 @kernel
-def room_on_lines(count, x):
-    """Room for so many numbers like those of x that begins a cache line."""
-    room = np.empty(count + LINE // x.itemsize, x.dtype)
-    first = -room.ctypes.data % LINE // x.itemsize
-    return room[first : first + count]
+def aligned_empty(count, x):
+    """Return an uninitialized vector of `count` numbers of x's dtype that starts at a cache line."""
+    buffer = np.empty(count + LINE // x.itemsize, x.dtype)
+    first = -buffer.ctypes.data % LINE // x.itemsize
+    return buffer[first : first + count]
 
 
 @kernel
 def rows_on_lines(count, x):
-    """Room for so many rows like those of x [n, d]: [count, wider].
+    """Return an uninitialized, cache-aligned array for `count` rows of x [n, d]: [count, d + padding].
 
-    Each row begins a cache line, so that no load touches two, and takes an odd number of them: rows of 1,024 numbers
-    would otherwise compete for the same places in a cache.
+    Each row starts at a cache line, so that no load crosses two of them. It occupies an odd number of lines: rows of
+    1,024 numbers would otherwise map to the same cache sets and evict each other.
     """
     lines = (x.shape[1] * x.itemsize + LINE - 1) // LINE
-    wider = (lines + 1 - lines % 2) * LINE // x.itemsize
-    return room_on_lines(count * wider, x).reshape((count, wider))
+    width = (lines + 1 - lines % 2) * LINE // x.itemsize
+    return aligned_empty(count * width, x).reshape((count, width))
 
 
 @kernel
 def where_they_are(x, rows):
-    """Rows that are read in place, with none to come."""
-    return Gathered(x, rows, np.empty(0, np.int64), np.empty(0, np.int64))
+    """Return a batch that reads the rows in place and prefetches nothing."""
+    return BatchRows(x, rows, np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @kernel
 def gathered(x, rows, coming, vectors):
-    """Rows of x, side by side if enough vectors will read them; others are coming."""
-    soon, asked = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
+    """Return a batch of x[rows] that prefetches x[coming]; rows are copied for READERS or more vectors."""
+    upcoming, prefetched = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
     for i in range(coming.shape[0]):
-        soon[i] = x.ctypes.data + coming[i] * x.strides[0]
+        upcoming[i] = x.ctypes.data + coming[i] * x.strides[0]
     if vectors < READERS:
-        return Gathered(x, rows, soon, asked)
-    near = rows_on_lines(rows.shape[0], x)
+        return BatchRows(x, rows, upcoming, prefetched)
+    copies = rows_on_lines(rows.shape[0], x)
     for i in range(rows.shape[0]):
-        copy(x[rows[i]], near[i])
-    return Gathered(near, np.arange(rows.shape[0]), soon, asked)
+        copy(x[rows[i]], copies[i])
+    return BatchRows(copies, np.arange(rows.shape[0]), upcoming, prefetched)
 
 
 @kernel
 def in_place(x, rows, coming, vectors):
-    """For models that read the rows where they are."""
+    """Return a batch that reads the rows in place, for models that gain nothing from copies or prefetch."""
     return where_they_are(x, rows)
 
 
 @kernel
-def ask_for_two(batch):
-    """The addresses of two more of the rows that come next."""
-    batch.asked[0] += 2
-    return batch.soon[batch.asked[0] - 2], batch.soon[batch.asked[0] - 1]
+def prefetch_pair(batch):
+    """Return the next two addresses to prefetch and mark them as prefetched."""
+    batch.prefetched[0] += 2
+    return batch.upcoming[batch.prefetched[0] - 2], batch.upcoming[batch.prefetched[0] - 1]
 
 
 @kernel
-def two_are_left(batch):
-    """Whether two more rows come that memory has not been asked for."""
-    return batch.soon.shape[0] > 0 and batch.asked[0] + 2 <= batch.soon.shape[0]
+def can_prefetch_pair(batch):
+    """Return True if at least two upcoming rows are not yet prefetched."""
+    return batch.upcoming.shape[0] > 0 and batch.prefetched[0] + 2 <= batch.upcoming.shape[0]
 
 
-def in_panels(matrix: Array) -> Array:
-    """The columns of a matrix [n, d], some in one piece and then the next, filled up with zeros: [panels, n, PANEL]."""
+def to_panels(matrix: Array) -> Array:
+    """Return the columns of a matrix [n, d] as contiguous panels, the last padded with zeros: [panels, n, PANEL]."""
     rows, columns = matrix.shape
-    panels = -(-columns // PANEL)
-    near = room_on_lines.as_python(panels * rows * PANEL, matrix).reshape(panels, rows, PANEL)
-    near[-1] = 0
-    for panel, low in zip(near, range(0, columns, PANEL), strict=True):
+    count = -(-columns // PANEL)
+    panels = aligned_empty.as_python(count * rows * PANEL, matrix).reshape(count, rows, PANEL)
+    panels[-1] = 0
+    for panel, low in zip(panels, range(0, columns, PANEL), strict=True):
         part = matrix[:, low : low + PANEL]
         panel[:, : part.shape[1]] = part
-    return near
+    return panels

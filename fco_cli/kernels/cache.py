@@ -1,9 +1,9 @@
-"""Compiled kernels on disk: one file per kernel, signature and processor, named by a digest of all three.
+"""On-disk cache of compiled kernels: one file per kernel, signature and processor, named by a digest of all three.
 
-A file's name contains the digest of the kernel's whole content (`Kernel.identity`): edited code is never found under
-the old name, and an edit elsewhere discards nothing. Files are pickles, and reading a pickle executes it: a folder into
-which another user could write is refused, and kernels are then compiled in memory, for this process alone. Files end
-with a checksum: an empty or incomplete file, as a power failure leaves it, counts as absent.
+A file name contains the digest of the kernel and all its parts (`Kernel.identity`): editing a kernel changes its file
+name, and editing unrelated code invalidates nothing. Files are pickles, and loading a pickle executes code: a folder
+that another user could write to is rejected, and kernels are then compiled for this process only. Each file ends with a
+checksum; an empty or truncated file, for example after a power failure, is ignored.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ log = logging.getLogger(__name__)
 SHA256_BYTES = 32
 SUFFIX = ".kernel"
 DAYS_KEPT = 30  # since the last use
-COMPILER = ("compiled.py", "library.py", "vector.py", "cache.py")  # how kernels become machine code
+COMPILER = ("compiled.py", "library.py", "vector.py", "cache.py")  # modules that compile kernels
 
 
 def kernel_folder() -> Path | None:
-    """Return the folder of cached machine code; None where there is no safe and writable one."""
-    home = cache_folder("kernels")
+    """Return the folder of cached machine code; None if there is no safe and writable folder."""
+    path = cache_folder("kernels")
     try:
-        for place in (home.parent, home):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(os.path.realpath(home))  # resolved once: no link on the way can be exchanged later
+        for directory in (path.parent, path):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(os.path.realpath(path))  # resolve once, so that no symbolic link can be replaced later
         if reason := why_unsafe(folder):
-            log.warning("%s is not used, and kernels are compiled at every start: %s", folder, reason)
+            log.warning("Cache folder %s is not used; kernels are compiled at every start: %s", folder, reason)
             return None
         return folder if os.access(folder, os.W_OK) else None
-    except OSError:  # a home that cannot be written
+    except OSError:  # the home directory is not writable
         return None
 
 
 @functools.cache
 def _compiler_version() -> str:
-    """Return a digest of what turns a kernel into machine code, apart from the kernel."""
+    """Return a digest of the versions and sources that compile kernels."""
     sources = [(Path(__file__).parent / name).read_bytes() for name in COMPILER]
     versions = f"{sys.version} {numba.__version__} {llvmlite.__version__}"
     return hashlib.sha256(b"".join([versions.encode(), *sources])).hexdigest()
@@ -68,18 +68,18 @@ def _remove_unused(folder: Path) -> None:
                 path.unlink()
 
 
-def keep(compiled: Any, folder: Path) -> None:
-    """Let a Numba function load its machine code from the folder and save it there."""
+def enable_cache(compiled: Any, folder: Path) -> None:
+    """Make a Numba function load its machine code from the folder and save it there."""
     compiled._compilation_chain_init_hook = _skip_entry_points
     compiled._cache = KernelCache(compiled.py_func.__qualname__, folder)
 
 
 def _skip_entry_points() -> None:
-    """Replace Numba's search for extensions among all installed packages: kernels use none."""
+    """Replace Numba's slow search for extensions in all installed packages; kernels use none."""
 
 
 class KernelCache(CacheProtocol):
-    """The cached machine code of one kernel, as Numba's dispatcher expects it."""
+    """Cached machine code of one kernel, with the interface that Numba's dispatcher expects."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -89,13 +89,13 @@ class KernelCache(CacheProtocol):
         return str(self.folder)
 
     def enable(self) -> None:
-        """Nothing to do: the cache is always enabled."""
+        """Do nothing: the cache is always enabled."""
 
     def disable(self) -> None:
-        """Nothing to do: the cache is always enabled."""
+        """Do nothing: the cache is always enabled."""
 
     def flush(self) -> None:
-        """Nothing to do: a file that does not fit is never found."""
+        """Do nothing: outdated files are never loaded, because their names differ."""
 
     def _path(self, signature: Any, codegen: Any) -> Path:
         key = f"{_compiler_version()} {signature} {codegen.magic_tuple()}"
@@ -104,14 +104,15 @@ class KernelCache(CacheProtocol):
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the compiled function for a signature; None if it is not cached.
 
-        `target.refresh()`, which Numba would call, imports what only compiling needs: as long as a short run takes.
+        Skips Numba's `target.refresh()`, which imports modules needed only for compiling and takes as long as a short
+        run.
         """
-        rtsys.initialize(target)  # memory management for machine code
+        rtsys.initialize(target)  # memory management of compiled code
         path = self._path(signature, target.codegen())
         try:
             content = path.read_bytes()
             if time.time() - path.stat().st_mtime > 86400:
-                os.utime(path)  # in use
+                os.utime(path)  # mark as used
         except OSError:
             return None
         body, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
@@ -120,9 +121,9 @@ class KernelCache(CacheProtocol):
         return CompileResult._rebuild(target, *pickle.loads(body))
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Store a compiled function; a full disk or a missing folder costs time only."""
+        """Store a compiled function; ignore a full disk or a missing folder."""
         if compiled.library.has_dynamic_globals:
-            return  # refers to addresses of this process
+            return  # contains addresses of this process
         path = self._path(signature, compiled.codegen)
         body = dumps(compiled._reduce())
         with suppress(OSError, UserError):

@@ -1,4 +1,4 @@
-"""A stopwatch that does not count the seconds in which kernels are compiled or loaded."""
+"""A stopwatch that excludes the time in which kernels are compiled or loaded."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Any
 
 
 class Stopwatch:
-    """Seconds of work of this process, without those of Numba's compiler and of loading machine code."""
+    """Stopwatch that excludes the time of Numba's compiler and of loading machine code."""
 
     def __init__(self) -> None:
         self._last = self._now()
 
     def lap(self) -> float:
-        """Return the seconds since the last call, or since the start."""
+        """Return the seconds since the last call, or since the creation."""
         before, self._last = self._last, self._now()
         return max(0.0, self._last - before)
 
     @staticmethod
     def _now() -> float:
-        compiling = _compiling()
-        return time.monotonic() - (compiling.duration if compiling.done else 0.0)
+        listener = _compile_listener()
+        return time.monotonic() - (listener.duration if listener.done else 0.0)
 
 
 @functools.cache
-def _compiling() -> Any:
-    """Return a listener that adds up the seconds in which Numba's compiler is locked: it is while a kernel is
-    compiled and while its machine code is loaded."""
+def _compile_listener() -> Any:
+    """Return a listener that sums the seconds in which Numba's compiler lock is held.
+
+    Numba holds it while it compiles a kernel and while it loads machine code.
+    """
     from numba.core import event
 
     listener = event.TimingListener()

@@ -1,11 +1,10 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
-A kernel is written as plain Python, with loops: Numba takes seconds to compile an array expression or an assignment
-to a slice (there is `copy` for that). The names it calls may be bound to other kernels with `specialize`, which is how
-one text of an algorithm serves every loss and regularizer and still runs as a single compiled loop; a name may also be
-bound to a float, which is then a constant. If a part is an ordinary Python function, the whole runs as ordinary Python:
-slower, the same text. With Numba's own switch NUMBA_DISABLE_JIT=1 every kernel does: for debuggers, and for tests of
-what a text says.
+Kernels are plain Python with explicit loops: Numba takes seconds to compile an array expression or an assignment to a
+slice (use `copy` instead). `specialize` binds the names that a kernel calls to other kernels. One source text of an
+algorithm thus serves every loss and regularizer and still runs as a single compiled loop. A name can also be bound to a
+float, which becomes a compile-time constant. If a part is an ordinary Python function, the whole kernel runs as Python.
+With NUMBA_DISABLE_JIT=1 every kernel runs as Python, for debugging and testing.
 """
 
 from __future__ import annotations
@@ -23,27 +22,26 @@ import numpy as np
 
 from fco_cli.code_digest import content_of
 
-# Reassociation lets sums vectorize; NaN and infinity keep their meaning, divergence is detected by them.
+# Reassociation allows vectorized sums. NaN and infinity keep their meaning: they indicate divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-# Only `prange` makes threads; looking for more in array expressions multiplies the time to compile.
+# Only `prange` loops are parallel; searching array expressions for parallelism multiplies the compile time.
 PARALLEL = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
 )
 
-
-# Numba's simplest thread pool, the only one that is always there, ends the process when two threads enter it at once.
-_ONE_AT_A_TIME = threading.Lock()
+# Numba's workqueue threading layer, the only one always available, aborts the process on concurrent access.
+_PARALLEL_LOCK = threading.Lock()
 
 
 class Kernel:
-    """A compiled function, made when it is first called."""
+    """A function over arrays that is compiled on its first call."""
 
     def __init__(
         self,
         python: Callable[..., Any],
         parts: dict[str, Any] | None = None,
         parallel: bool = False,
-        in_order: bool = False,  # sums keep the order in which they are written
+        in_order: bool = False,  # forbid reassociation: sums keep their source order
     ) -> None:
         self.python = python
         self.parallel = parallel
@@ -55,58 +53,58 @@ class Kernel:
 
     @property
     def _threaded(self) -> bool:
-        """Where there is one thread only (NUMBA_NUM_THREADS), plain loops: they compile in a third of the time."""
+        """True if loops run in threads; with NUMBA_NUM_THREADS=1, plain loops compile in a third of the time."""
         return self.parallel and _numba().config.NUMBA_NUM_THREADS > 1
 
     @functools.cached_property
     def _content(self) -> str:
-        """A digest of the function and of the globals that it reads; the parts have their own."""
+        """Digest of the function and of the globals that it reads, without the parts."""
         return content_of(self.python, set(self.parts))
 
     @property
     def identity(self) -> str:
-        """A digest of this kernel and of all that it is made of: the key under which its machine code is cached."""
+        """Digest of this kernel and all its parts: the key of its machine code in the cache."""
         inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
         text = f"{self.python.__name__} {self._content} {self._threaded} {self.in_order} [{inner}]"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
-    def compilable(self) -> bool:
+    def is_compilable(self) -> bool:
         return all(
-            part.compilable if isinstance(part, Kernel) else isinstance(part, float) for part in self.parts.values()
+            part.is_compilable if isinstance(part, Kernel) else isinstance(part, float) for part in self.parts.values()
         )
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
-        """The function to call: machine code from the cache, or Python where a part is Python."""
-        if not self.compilable:
+        """The function to call: compiled, or Python if a part is an ordinary Python function."""
+        if not self.is_compilable:
             return self.as_python
         from fco_cli.kernels.library import KERNEL
 
         compiled = self._compile(KERNEL)
         if (folder := _cache_folder()) is not None:
-            from fco_cli.kernels.cache import keep
+            from fco_cli.kernels.cache import enable_cache
 
-            keep(compiled, folder)
+            enable_cache(compiled, folder)
         return compiled
 
     @functools.cached_property
     def as_python(self) -> Callable[..., Any]:
-        """The same text as an ordinary Python function: the parts are called as they are."""
+        """The kernel as an ordinary Python function that calls its (compiled) parts."""
         return self._bind(self.parts)
 
     @functools.cached_property
     def _uncompiled(self) -> Callable[..., Any]:
-        """Python all the way down."""
+        """The kernel and all its parts as ordinary Python functions."""
         parts = {name: part._uncompiled if isinstance(part, Kernel) else part for name, part in self.parts.items()}
         return self._bind(parts)
 
     @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
-        """The function as a part of another: always inlined, never cached on its own.
+        """The function as a part of another kernel: always inlined, never cached separately.
 
-        Only so is a kernel's machine code one unit that does not depend on what happened to be in the cache when it
-        was compiled, and the same numbers come out to the last bit.
+        A kernel's machine code is then one unit that does not depend on the contents of the cache at compile time, and
+        results are reproducible to the last bit.
         """
         from fco_cli.kernels.library import PART
 
@@ -115,49 +113,52 @@ class Kernel:
     def _compile(self, prefix: str, **options: Any) -> Any:
         numba = _numba()
         parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
-        text = self._bind(parts | _of_the_machine() | ({"prange": numba.prange} if self._threaded else {}))
-        text.__qualname__ = f"{prefix}{self.python.__name__}_{self.identity}"  # names the file in the cache
+        function = self._bind(parts | _intrinsics() | ({"prange": numba.prange} if self._threaded else {}))
+        function.__qualname__ = f"{prefix}{self.python.__name__}_{self.identity}"  # file name in the cache
         parallel = PARALLEL if self._threaded else False
         fastmath = FASTMATH - {"reassoc"} if self.in_order else FASTMATH
         options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "parallel": parallel}
-        return numba.njit(**options)(text)
+        return numba.njit(**options)(function)
 
     def _bind(self, parts: dict[str, Any]) -> Any:
         python = self.python
-        text = types.FunctionType(python.__code__, {**python.__globals__, **parts}, python.__name__)
-        text.__module__ = python.__module__
-        return text
+        function = types.FunctionType(python.__code__, {**python.__globals__, **parts}, python.__name__)
+        function.__module__ = python.__module__
+        return function
 
     def __call__(self, *arguments: Any) -> Any:
         if _numba().config.DISABLE_JIT:
-            with np.errstate(all="ignore"):  # machine code does not warn either
+            with np.errstate(all="ignore"):  # compiled code does not warn either
                 return self._uncompiled(*arguments)
         if self.parallel:
-            with _ONE_AT_A_TIME:
+            with _PARALLEL_LOCK:
                 return self.function(*arguments)
         return self.function(*arguments)
 
 
 def kernel(python: Callable[..., Any]) -> Kernel:
-    """Mark a function as a kernel (a decorator)."""
+    """Turn a function into a kernel (decorator)."""
     return Kernel(python)
 
 
 def kernel_in_order(python: Callable[..., Any]) -> Kernel:
-    """A kernel whose sums keep the order in which they are written: two texts of one sum then give the same bits."""
+    """Turn a function into a kernel without reassociation: equal sums in two kernels are equal to the last bit."""
     return Kernel(python, in_order=True)
 
 
 @kernel
 def copy(source, out):
-    """out[:] = source, for vectors."""
+    """Copy a vector: out[:] = source."""
     for i in range(source.shape[0]):
         out[i] = source[i]
 
 
 @kernel
 def is_finite(number):
-    """Use this in kernels: Numba's np.isfinite is x - x == 0, which reassociation may cancel to True for any sum."""
+    """Return True if a number is finite.
+
+    Numba's np.isfinite evaluates x - x == 0, which reassociation may simplify to True.
+    """
     return abs(number) < math.inf
 
 
@@ -167,13 +168,13 @@ def _specialized(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any],
 
 
 def specialize(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
-    """`template` with the names it calls bound to `parts`."""
+    """Return `template` with the names it calls bound to `parts`."""
     return _specialized(template, parallel, tuple(sorted(parts.items())))
 
 
 @functools.cache
 def _numba() -> Any:
-    """Numba, imported late because it is slow to import."""
+    """Return the configured numba module; imported late because the import is slow."""
     import numba
 
     from fco_cli.kernels.library import check_numba, optimize_only_whole_kernels
@@ -184,23 +185,23 @@ def _numba() -> Any:
 
 
 @functools.cache
-def _of_the_machine() -> dict[str, Any]:
-    """The words of kernels that mean more in machine code than in Python."""
+def _intrinsics() -> dict[str, Any]:
+    """Return the names in products.py that have another definition in compiled code."""
     from fco_cli.kernels import vector
 
-    words = {"dots": vector.dots, "add_multiples": vector.add_multiples}
-    return words | {"many_registers": vector.many_registers()}
+    functions = {"dots": vector.dots, "add_multiples": vector.add_multiples}
+    return functions | {"many_registers": vector.has_many_registers()}
 
 
 @functools.cache
 def _cache_folder() -> Path | None:
-    """Return the folder of cached machine code; None if there is none: code is compiled for this process only."""
+    """Return the folder of cached machine code; None if kernels are compiled for this process only."""
     from fco_cli.kernels.cache import kernel_folder
 
     return kernel_folder()
 
 
 def set_threads(count: int) -> None:
-    """Let parallel kernels use `count` threads (at most as many as the machine has)."""
+    """Set the number of threads of parallel kernels, at most NUMBA_NUM_THREADS."""
     numba = _numba()
     numba.set_num_threads(max(1, min(count, numba.config.NUMBA_NUM_THREADS)))

@@ -1,13 +1,13 @@
-"""Kernels as self-contained units of machine code: optimized once, as a whole, with no symbol shared between kernels.
+"""Code generation of kernels: each is optimized once, as a whole, and shares no symbols with other kernels.
 
-Numba optimizes every function that it compiles, and again each function that inlines it: the innermost loop of a
-kernel ten times. Functions that are only ever inlined into a kernel, and the functions that Numba generates around a
-parallel loop, are therefore left unoptimized until the kernel is optimized as a whole.
+Numba optimizes every function that it compiles, and again every function that inlines it, so that the innermost loop of
+a kernel is optimized about ten times. Functions that are only inlined into kernels, and the functions that Numba
+generates around a parallel loop, are therefore left unoptimized until the whole kernel is optimized.
 
-Numba links shared functions as weak symbols, which the loader resolves to the first definition in the process: in the
-process that compiles, an unoptimized one; later, that of the kernel that was loaded first. A kernel would then run
-other instructions, and give other last bits, than the same kernel from the cache. Here every function inside a kernel
-is internal to it, so that a kernel executes the same instructions whatever else the process has compiled or loaded.
+Numba links shared functions as weak symbols, which the loader resolves to the first definition in the process: an
+unoptimized one in the process that compiles, and that of the first loaded kernel in later processes. A compiled kernel
+and the same kernel from the cache could then differ in the last bits of their results. Here every function inside a
+kernel has internal linkage, so that a kernel executes the same instructions in every process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fco_cli.errors import UserError
 
 OLDEST_NUMBA, NEWEST_NUMBA = (0, 63), (0, 68)  # as in pyproject.toml; both ends are tested
 KERNEL = "fco_kernel_"  # prefix of a whole kernel's name
-PART = "fco_part_"  # prefix of the name of a function that is inlined into kernels
+PART = "fco_part_"  # prefix of a function that is inlined into kernels
 PARALLEL_LOOP = ("__numba_parfor_gufunc", "<numba.np.ufunc.wrappers._GufuncWrapper", "parallelgufuncwrapper")
 SHARED = (
     binding.Linkage.linkonce_odr,
@@ -33,7 +33,7 @@ SHARED = (
 
 
 class KernelLibrary(JITCodeLibrary):
-    """The code of one function and of everything that it calls."""
+    """Code of one function and of everything that it calls."""
 
     def _optimize_final_module(self) -> None:
         if self.name.startswith((PART, *PARALLEL_LOOP)):
@@ -46,7 +46,7 @@ class KernelLibrary(JITCodeLibrary):
 
 
 def check_numba(version: str) -> None:
-    """Raise UserError for a Numba whose internals, on which this module depends, are not known to fit."""
+    """Raise UserError for an unsupported Numba version: this module depends on Numba's internals."""
     try:
         minor = tuple(int(number) for number in version.split(".")[:2])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Arrays by name inside kernels: tuple types with named fields, made from the names that an algorithm declares."""
+"""Named tuple types for kernels, created from the array names that an algorithm declares."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PREFIX = "Named"
 
 @functools.cache
 def named(names: tuple[str, ...]) -> Any:
-    """The type of tuples with these fields."""
+    """Return the named tuple type with these fields."""
     return namedtuple("__".join((PREFIX, *names)), names, module=__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Numba's cache on disk finds a type again by its name, in a process that may not have made it yet."""
+    """Return the type with this name: unpickling a cached kernel may need one that this process has not created yet."""
     prefix, *names = name.split("__")
     if prefix != PREFIX:
         raise AttributeError(name)
@@ -28,11 +28,11 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def pick(names: tuple[str, ...]) -> Kernel:
-    """A kernel pick(stack, i): the arrays stack[i, 0], stack[i, 1], ... as a tuple with these names."""
+    """Return the kernel pick(stack, i): the arrays stack[i, 0], stack[i, 1], ... as a tuple with these names."""
     arrays = "".join(f"stack[i, {n}], " for n in range(len(names)))
     kind = named(names)
-    text = ModuleType(__name__)
-    text.__dict__[kind.__name__] = kind
+    module = ModuleType(__name__)
+    module.__dict__[kind.__name__] = kind
     function = f"pick_{kind.__name__}"
-    exec(f"def {function}(stack, i):\n    return {kind.__name__}({arrays})", text.__dict__)
-    return kernel(getattr(text, function))
+    exec(f"def {function}(stack, i):\n    return {kind.__name__}({arrays})", module.__dict__)
+    return kernel(getattr(module, function))

@@ -1,4 +1,4 @@
-"""Norms of vectors without overflow."""
+"""Vector norms without overflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fco_cli.kernels.compiled import kernel
 
 @kernel
 def squared_length(w):
-    """In float64 whatever the precision of w, as is the sum below."""
+    """Return |w|_2^2, summed in float64 for every dtype of w."""
     total = 0.0
     for i in range(w.shape[0]):
         entry = np.float64(w[i])
@@ -21,14 +21,14 @@ def squared_length(w):
 
 @kernel
 def two_norm(w):
-    """|w|_2, relative to the largest entry where squares would overflow or vanish."""
+    """Return |w|_2; entries are scaled by the largest one if squares overflow or underflow."""
     squared = squared_length(w)
     if 1e-280 < squared < math.inf:
         return np.sqrt(squared)
     top = 0.0
     for i in range(w.shape[0]):
         top = max(top, abs(w[i]))
-    if not 1e-300 <= top < math.inf:  # nothing, or not finite
+    if not 1e-300 <= top < math.inf:  # zero or not finite
         return np.sqrt(squared)
     total = 0.0
     for i in range(w.shape[0]):

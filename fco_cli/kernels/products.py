@@ -1,31 +1,31 @@
-"""Rows times weights, and sums of rows: what linear models spend their time with.
+"""Products of rows and weight vectors, and linear combinations of rows: the inner loops of linear models.
 
-A number from memory serves several sums before it is let go: weight vectors are taken four or two at a time.
-The order of every sum depends on its columns or rows alone, not on how many vectors there are.
+Weight vectors are processed in groups of four, two or one, so that a number loaded from memory contributes to several
+sums. The order of every sum depends only on its columns or rows, not on the number of vectors.
 
-Vectors are named by the place where they begin in an array, counted in numbers from its first.
+A vector is given by its offset: the index of its first entry in the flattened array.
 """
 
 from __future__ import annotations
 
-from fco_cli.kernels.aligned import ask_for_two, two_are_left
+from fco_cli.kernels.aligned import can_prefetch_pair, prefetch_pair
 from fco_cli.kernels.compiled import kernel, specialize
 
-CHUNK = 1024  # columns, at least, that are finished for all vectors before the next: the rows' part stays in cache
-many_registers = False  # in machine code this and the next two are those of vector.py
+CHUNK = 1024  # minimum number of columns processed for all vectors at a time, so that rows stay in cache
+many_registers = False  # compiled code uses vector.py for this and the next two definitions
 
 
-def dots(w, vectors, x, rows, count, soon):
-    """(w_v . x_r, ...) for all vectors v and rows r, of `count` columns each.
+def dots(w, vectors, x, rows, count, upcoming):
+    """Return the dot products (w_v . x_r, ...) over `count` columns for all vectors v and rows r.
 
-    Meanwhile memory is asked for as many columns at the addresses `soon`.
+    The compiled version also prefetches `count` columns at the addresses `upcoming`.
     """
     w, x = w.reshape(-1), x.reshape(-1)
     return tuple(w[v : v + count] @ x[r : r + count] for v in vectors for r in rows)
 
 
 def add_multiples(w, vectors, x, rows, low, count, slopes, first):
-    """w_v += slopes[first + v, i] x[rows[i], low : low + count] for all vectors v and rows i."""
+    """Add slopes[first + v, i] x[rows[i], low : low + count] to w_v, for all vectors v and rows i."""
     w = w.reshape(-1)
     for own, v in zip(slopes[first:], vectors, strict=False):
         for i, row in enumerate(rows):
@@ -34,29 +34,32 @@ def add_multiples(w, vectors, x, rows, low, count, slopes, first):
 
 @kernel
 def chunk_end(low, last):
-    """Where the columns end that are taken together, from `low` on: a short rest goes with those before it."""
+    """Return the end of the chunk of columns that starts at `low`; the last chunk has up to 2 CHUNK - 1 columns."""
     return last if last - low < 2 * CHUNK else low + CHUNK
 
 
 @kernel
-def place_of(w, v, outputs, features, low):
-    """Where column `low` of vector v is: for every job, w [J, P] holds `outputs` vectors of `features`, then more."""
+def offset_of(w, v, outputs, features, low):
+    """Return the offset of column `low` of vector v.
+
+    Each row of w [J, P] starts with `outputs` vectors of length `features`; vectors are numbered across rows.
+    """
     return v // outputs * w.shape[1] + v % outputs * features + low
 
 
 @kernel
-def places_of_two(w, v, outputs, features, low):
-    return place_of(w, v, outputs, features, low), place_of(w, v + 1, outputs, features, low)
+def offsets_of_two(w, v, outputs, features, low):
+    return offset_of(w, v, outputs, features, low), offset_of(w, v + 1, outputs, features, low)
 
 
 @kernel
-def places_of_four(w, v, outputs, features, low):
-    return places_of_two(w, v, outputs, features, low) + places_of_two(w, v + 2, outputs, features, low)
+def offsets_of_four(w, v, outputs, features, low):
+    return offsets_of_two(w, v, outputs, features, low) + offsets_of_two(w, v + 2, outputs, features, low)
 
 
 @kernel
-def places_of_five(x, rows, i, low):
-    """Where column `low` of five rows is, from the i-th on."""
+def offsets_of_five(x, rows, i, low):
+    """Return the offsets of column `low` in the five rows rows[i], ..., rows[i + 4]."""
     width = x.shape[1]
     return (
         rows[i] * width + low,
@@ -68,57 +71,60 @@ def places_of_five(x, rows, i, low):
 
 
 @kernel
-def products_of_some(w, vectors, batch, low, count, sums, first):
-    """sums[first + v, i] += w_v . x[rows[i], low : low + count]; of four vectors, nine loads serve twenty products."""
+def add_group_products(w, vectors, batch, low, count, sums, first):
+    """Add w_v . x[rows[i], low : low + count] to sums[first + v, i], for a group of vectors v and all rows i.
+
+    Rows are processed five at a time: with four vectors, nine loads give twenty products.
+    """
     x, rows = batch.x, batch.rows
     fives = rows.shape[0] // 5 * 5
     for i in range(0, fives, 5):
-        five = places_of_five(x, rows, i, low)
-        if two_are_left(batch):
-            found = dots(w, vectors, x, five, count, ask_for_two(batch))
+        five = offsets_of_five(x, rows, i, low)
+        if can_prefetch_pair(batch):
+            products = dots(w, vectors, x, five, count, prefetch_pair(batch))
         else:
-            found = dots(w, vectors, x, five, count, ())
-        for place in range(len(found)):
-            sums[first + place // 5, i + place % 5] += found[place]
+            products = dots(w, vectors, x, five, count, ())
+        for k in range(len(products)):
+            sums[first + k // 5, i + k % 5] += products[k]
     for i in range(fives, rows.shape[0]):
-        found = dots(w, vectors, x, (rows[i] * x.shape[1] + low,), count, ())
-        for v in range(len(found)):
-            sums[first + v, i] += found[v]
+        products = dots(w, vectors, x, (rows[i] * x.shape[1] + low,), count, ())
+        for v in range(len(products)):
+            sums[first + v, i] += products[v]
 
 
 @kernel
-def add_to_some(w, vectors, batch, low, count, slopes, first):
-    """w_v += slopes[first + v, i] x[rows[i], low : low + count]."""
+def add_to_group(w, vectors, batch, low, count, slopes, first):
+    """Add slopes[first + v, i] x[rows[i], low : low + count] to w_v, for a group of vectors v and all rows i."""
     add_multiples(w, vectors, batch.x, batch.rows, low, count, slopes, first)
 
 
-def act(w, vectors, batch, low, count, numbers, first):  # bound by `specialize` to one of the two
+def process_group(w, vectors, batch, low, count, numbers, first):  # bound by `specialize`
     raise NotImplementedError
 
 
 @kernel
-def some_at_a_time(w, outputs, features, at, batch, low, count, numbers):
-    """Act on all vectors, as many as there are numbers [vectors, rows], from column `at` on: on four, two or one."""
+def by_groups(w, outputs, features, at, batch, low, count, numbers):
+    """Process all vectors, starting at their column `at`, in groups of four, two or one; numbers [vectors, rows]."""
     vectors = numbers.shape[0]
     fours, twos = vectors // 4 * 4 if many_registers else 0, vectors // 2 * 2
     if many_registers:
         for v in range(0, fours, 4):
-            act(w, places_of_four(w, v, outputs, features, at), batch, low, count, numbers, v)
+            process_group(w, offsets_of_four(w, v, outputs, features, at), batch, low, count, numbers, v)
     for v in range(fours, twos, 2):
-        act(w, places_of_two(w, v, outputs, features, at), batch, low, count, numbers, v)
+        process_group(w, offsets_of_two(w, v, outputs, features, at), batch, low, count, numbers, v)
     for v in range(twos, vectors):
-        act(w, (place_of(w, v, outputs, features, at),), batch, low, count, numbers, v)
+        process_group(w, (offset_of(w, v, outputs, features, at),), batch, low, count, numbers, v)
 
 
 # sums[v, i] += w_v[at : at + count] . x[rows[i], low : low + count], for all vectors v
-products_of_columns = specialize(some_at_a_time, act=products_of_some)
+products_of_columns = specialize(by_groups, process_group=add_group_products)
 # w_v[at : at + count] += sum_i slopes[v, i] x[rows[i], low : low + count]
-add_to_columns = specialize(some_at_a_time, act=add_to_some)
+add_to_columns = specialize(by_groups, process_group=add_to_group)
 
 
 @kernel
 def add_products(w, outputs, features, batch, first, last, sums):
-    """sums[v, i] += w_v . x[rows[i], first:last], over these columns of all vectors v."""
+    """Add w_v . x[rows[i], first:last], over the columns first to last, to sums[v, i], for all vectors v."""
     low = first
     while low < last:
         count = chunk_end(low, last) - low
@@ -128,7 +134,7 @@ def add_products(w, outputs, features, batch, first, last, sums):
 
 @kernel
 def add_rows(w, outputs, features, batch, slopes):
-    """w_v += sum_i slopes[v, i] x[rows[i]], for all vectors v."""
+    """Add sum_i slopes[v, i] x[rows[i]] to w_v, for all vectors v."""
     low = 0
     while low < features:
         count = chunk_end(low, features) - low

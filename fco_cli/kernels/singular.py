@@ -1,4 +1,7 @@
-"""Singular values and vectors of small matrices, by the eigenvectors of A A^T: for 32 x 32 a sixth of LAPACK's time."""
+"""Singular value decomposition of small matrices by the eigenvectors of A A^T.
+
+A 32 x 32 matrix takes a sixth of LAPACK's time (benchmarks/singular.py).
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,26 @@ from fco_cli.kernels.tiles import (
     TILE,
     add_product,
     add_rows,
-    clear,
+    dot,
     empty_tiles,
-    inner,
     row_of,
+    set_zero,
     subtract,
     wide,
     write,
 )
 from fco_cli.kernels.tridiagonal import eigenvectors
 
-ANGLE = 1e-13  # the cosine up to which two rows count as orthogonal
-SWEEPS = 40  # a bound that is never reached: about two suffice for an eigenvalue, ten for the worst rows
-ROUNDING = 1e-15  # a singular value up to this share of the norm is rounding error
-ROUNDING_OF_SQUARES = 1e-16  # of the entries of A A^T
-NOTHING = 1e-20  # and up to this far below it
+ANGLE = 1e-13  # largest cosine of two rows that count as orthogonal
+SWEEPS = 40  # upper bound, not reached in practice: about two per eigenvalue (QL), up to ten for rows (Jacobi)
+ROUNDING = 1e-15  # singular values up to this fraction of the norm are rounding error
+ROUNDING_OF_SQUARES = 1e-16  # rounding error of the entries of A A^T
+NOTHING = 1e-20  # a row of at most this length counts as orthogonal to all others
 
 
 @kernel
 def gram(tiles, own, count, g):
-    """g = A A^T of the matrix A that is the first `own` tiles, four products at a time."""
+    """Compute g = A A^T, where A consists of the first `own` tiles, four products at a time."""
     for i in range(count):
         column = g[i // TILE, i % TILE :]
         for k in range(0, i + 1, 4):
@@ -48,17 +51,17 @@ def gram(tiles, own, count, g):
 
 @kernel
 def lengths(g, squared):
-    """The diagonal of A A^T, of which `squared` wants the first numbers."""
+    """Copy the first entries of the diagonal of A A^T, the squared lengths of the rows of A, to `squared`."""
     for i in range(squared.shape[0]):
         squared[i] = g[i // TILE, i * TILE + i % TILE]
 
 
 @kernel
-def tridiagonal(g, factors, diagonal, beside):
-    """Reflections that make the symmetric `g` tridiagonal (Householder): I - factor_k v_k v_k^T, from the last k to 1.
+def tridiagonal(g, factors, diagonal, off_diagonal):
+    """Reduce the symmetric `g` to tridiagonal form by Householder reflections I - factor_k v_k v_k^T, last k first.
 
-    G - v q^T - q v^T with p = factor G v and q = p - (factor v^T p / 2) v. Row k of g becomes v_k. `beside` and
-    `factors`, whose number is a multiple of four, are zeros at first.
+    Each reflection gives G - v q^T - q v^T with p = factor G v and q = p - (factor v^T p / 2) v. Row k of g is
+    overwritten by v_k. On entry, `off_diagonal` and `factors` are zero; the length of `factors` is a multiple of four.
     """
     count, width = diagonal.shape[0], TILE * g.shape[0]
     v, weights, p = np.zeros(width), np.zeros(width), np.zeros(width)
@@ -70,18 +73,18 @@ def tridiagonal(g, factors, diagonal, beside):
                 part[c] = row[c] if c < k - t * TILE else 0.0
                 row[c] = part[c]
                 squared += part[c] * part[c]
-        if squared <= 1e-40:  # nothing to reflect
+        if squared <= 1e-40:  # the row is already reduced
             continue
-        beside[k - 1] = -np.copysign(np.sqrt(squared), v[k - 1])
-        factors[k] = 1 / (squared - beside[k - 1] * v[k - 1])
-        v[k - 1] -= beside[k - 1]
+        off_diagonal[k - 1] = -np.copysign(np.sqrt(squared), v[k - 1])
+        factors[k] = 1 / (squared - off_diagonal[k - 1] * v[k - 1])
+        v[k - 1] -= off_diagonal[k - 1]
         g[(k - 1) // TILE, k * TILE + (k - 1) % TILE] = v[k - 1]
         for c in range(width):
             weights[c] = factors[k] * v[c]
-        clear(p)
+        set_zero(p)
         for t in range(g.shape[0]):
             add_rows(weights, g[t], k, row_of(p, t))
-        half = inner(weights, p) / 2
+        half = dot(weights, p) / 2
         for c in range(width):
             p[c] = p[c] - half * v[c] if c < k else 0.0
         for t in range(g.shape[0]):
@@ -90,13 +93,13 @@ def tridiagonal(g, factors, diagonal, beside):
 
 @kernel
 def reflect(g, factors, tile):
-    """Apply the reflections of `tridiagonal`, the last one first, to the rows of `tile`.
+    """Apply the reflections of `tridiagonal`, in reverse order, to the rows of `tile`.
 
-    Four at a time: X + sum_j v_j w_j with w_j = -factor_j (v_j^T X + sum_i (v_j . v_i) w_i) over the i before j.
+    Four at a time: X + sum_j v_j w_j with w_j = -factor_j (v_j^T X + sum_i<j (v_j . v_i) w_i).
     """
     w = np.empty(4 * TILE)
     for first in range(0, factors.shape[0], 4):
-        clear(w)
+        set_zero(w)
         for t in range(g.shape[0]):
             rows = min(first + 4 - t * TILE, TILE)  # v_j has j entries
             add_product(g[t, first * TILE :], TILE, 1, 4, rows, tile[t * TILE * TILE :], w)
@@ -105,7 +108,7 @@ def reflect(g, factors, tile):
             for i in range(j):
                 product, source = 0.0, row_of(w, i)
                 for t in range(g.shape[0]):
-                    product += inner(row_of(g[t], first + j), row_of(g[t], first + i))
+                    product += dot(row_of(g[t], first + j), row_of(g[t], first + i))
                 for c in range(TILE):
                     target[c] += product * source[c]
             for c in range(TILE):
@@ -124,12 +127,12 @@ def rotate(x, y, cosine, sine):
 
 
 @kernel_in_order
-def chase(g, cosine, sine, shift, diagonal, beside, i):
-    """The rotation of rows i and i + 1 in a sweep of implicit QL, and what it leaves to the next."""
-    f, b = sine * beside[i], cosine * beside[i]
+def next_rotation(g, cosine, sine, shift, diagonal, off_diagonal, i):
+    """Return (g, cosine, sine, shift) after the rotation of rows i and i + 1 in a sweep of implicit QL."""
+    f, b = sine * off_diagonal[i], cosine * off_diagonal[i]
     square = f * f + g * g
-    r, inverse = np.sqrt(square), 1 / square  # at the same time, where f / r has to wait for the root
-    beside[i + 1] = r
+    r, inverse = np.sqrt(square), 1 / square  # independent operations; f / r would wait for the root
+    off_diagonal[i + 1] = r
     cosine, sine = (g * inverse * r, f * inverse * r) if square > 1e-300 else (1.0, 0.0)
     g = diagonal[i + 1] - shift
     r = (diagonal[i] - g) * sine + 2 * cosine * b
@@ -139,58 +142,62 @@ def chase(g, cosine, sine, shift, diagonal, beside, i):
 
 
 @kernel_in_order
-def diagonalize(diagonal, beside, zero, tiles):
-    """Rotations that make a tridiagonal matrix of trace 1 diagonal (implicit QL), applied to the rows of `tiles`.
+def diagonalize(diagonal, off_diagonal, zero, tiles):
+    """Diagonalize a tridiagonal matrix of trace 1 by implicit QL, applying the rotations to the rows of `tiles`.
 
-    What is at most `zero` beside the diagonal counts as 0.
+    Off-diagonal entries of modulus at most `zero` count as 0.
     """
     count = diagonal.shape[0]
     for low in range(count):
         for _ in range(SWEEPS):
             high = low
-            while high < count - 1 and abs(beside[high]) > zero:
+            while high < count - 1 and abs(off_diagonal[high]) > zero:
                 high += 1
             if high == low:
                 break
-            g = (diagonal[low + 1] - diagonal[low]) / (2 * beside[low])
-            shift = diagonal[low] - beside[low] / (g + np.copysign(np.sqrt(g * g + 1), g))
+            g = (diagonal[low + 1] - diagonal[low]) / (2 * off_diagonal[low])
+            shift = diagonal[low] - off_diagonal[low] / (g + np.copysign(np.sqrt(g * g + 1), g))
             g, cosine, sine, h = diagonal[high] - shift, 1.0, 1.0, 0.0
             for i in range(high - 1, low - 1, -1):
-                g, cosine, sine, h = chase(g, cosine, sine, h, diagonal, beside, i)
+                g, cosine, sine, h = next_rotation(g, cosine, sine, h, diagonal, off_diagonal, i)
                 for t in range(tiles.shape[0]):
                     rotate(row_of(tiles[t], i), row_of(tiles[t], i + 1), cosine, sine)
             diagonal[low] -= h
-            beside[low], beside[high] = g, 0.0
+            off_diagonal[low], off_diagonal[high] = g, 0.0
 
 
 @kernel
 def are_orthogonal(product, alpha, beta, slack):
-    """Two rows with this product and these squared lengths: by their angle, by `slack`, or where all is rounding."""
+    """Return True if two rows with this dot product and these squared lengths count as orthogonal.
+
+    They do if their cosine is at most ANGLE, if their product is at most `slack`, or if it is rounding error.
+    """
     rounding = (max(alpha, beta) <= ROUNDING * ROUNDING) | (min(alpha, beta) <= NOTHING * NOTHING)
     return rounding | (product * product <= max(ANGLE * ANGLE * alpha * beta, slack * slack))
 
 
 @kernel
 def all_orthogonal(g, squared, slack):
+    """Return True if all pairs of rows of A count as orthogonal, given g = A A^T and its diagonal `squared`."""
     others, wrong = np.zeros(TILE * g.shape[0]), 0.0
     lengths(g, others[: squared.shape[0]])
     for i in range(squared.shape[0]):
         for t in range(g.shape[0]):
             row, beta = row_of(g[t], i), row_of(others, t)
             for c in range(row.shape[0]):
-                fine = are_orthogonal(row[c], squared[i], beta[c], slack) | (c >= i - t * TILE)
-                wrong += 0.0 if fine else 1.0
+                orthogonal = are_orthogonal(row[c], squared[i], beta[c], slack) | (c >= i - t * TILE)
+                wrong += 0.0 if orthogonal else 1.0
     return wrong == 0
 
 
 @kernel
 def jacobi(squared, rows, u, slack):
-    """Rotate every pair of rows that is not orthogonal, and u's columns; `squared` has the rows' squared lengths."""
+    """Do one sweep of one-sided Jacobi rotations of the rows and of the columns of u, updating squared lengths."""
     for i in range(squared.shape[0]):
         for k in range(i):
             product, alpha, beta = 0.0, squared[i], squared[k]
             for t in range(rows.shape[0]):
-                product += inner(row_of(rows[t], i), row_of(rows[t], k))
+                product += dot(row_of(rows[t], i), row_of(rows[t], k))
             if are_orthogonal(product, alpha, beta, slack):
                 continue
             difference = beta - alpha
@@ -207,42 +214,43 @@ def jacobi(squared, rows, u, slack):
 
 
 @kernel
-def rotated_eigenvectors(diagonal, beside, zero, u):
-    """Columns of u become the eigenvectors of a tridiagonal matrix, by rotations of the identity."""
+def rotated_eigenvectors(diagonal, off_diagonal, zero, u):
+    """Compute the eigenvectors of a tridiagonal matrix, as columns of u, by implicit QL."""
     count = diagonal.shape[0]
-    turned = empty_tiles(count, count)
+    rotated = empty_tiles(count, count)
     for i in range(count):
-        turned[i // TILE, i * TILE + i % TILE] = 1
-    diagonalize(diagonal, beside, zero, turned)
+        rotated[i // TILE, i * TILE + i % TILE] = 1
+    diagonalize(diagonal, off_diagonal, zero, rotated)
     for r in range(count):
-        column = turned[r // TILE, r % TILE :]
+        column = rotated[r // TILE, r % TILE :]
         for i in range(count):
             u[i // TILE, r * TILE + i % TILE] = column[i * TILE]
 
 
 @kernel
 def singular_pairs(a, count, slack):
-    """The tiles of U and of U^T A = S V^T, a column and a row for every singular value, and their squares, in no order.
+    """Return the tiles of U and of U^T A = S V^T, and the squared singular values, unsorted, for A of norm 1.
 
-    A is of norm 1. U are the eigenvectors of A A^T, whose rounding errors hide singular values below 1e-8; one-sided
-    Jacobi (Hestenes) puts that right. It is seldom needed if products of rows may be as large as `slack` (0 for full
-    accuracy). Then the eigenvectors are also found all at a time, and by rotations only if not orthogonal for it.
+    The columns of U are eigenvectors of A A^T, whose rounding errors hide singular values below 1e-8. One-sided Jacobi
+    rotations (Hestenes) restore full accuracy. They are rarely needed if dot products of rows may be as large as
+    `slack` (0: full accuracy). With such a slack, all eigenvectors are first computed at once (tridiagonal.py), and by
+    rotations only if those are not orthogonal enough.
     """
     own, g, h = a.shape[0], empty_tiles(count, count), empty_tiles(count, count)
-    diagonal, beside, factors = np.empty(count), np.zeros(count), np.zeros((count + 3) // 4 * 4)
+    diagonal, off_diagonal, factors = np.empty(count), np.zeros(count), np.zeros((count + 3) // 4 * 4)
     gram(a, own, count, g)
-    tridiagonal(g, factors, diagonal, beside)
+    tridiagonal(g, factors, diagonal, off_diagonal)
     u, rows, squared = empty_tiles(count, count), empty_tiles(count, own * TILE), np.empty(count)
     for rotations in (False, True):
         if rotations:
-            rotated_eigenvectors(diagonal, beside, max(2e-16, 0.1 * slack), u)
-        elif slack < ROUNDING_OF_SQUARES or not eigenvectors(diagonal, beside, u):
+            rotated_eigenvectors(diagonal, off_diagonal, max(2e-16, 0.1 * slack), u)
+        elif slack < ROUNDING_OF_SQUARES or not eigenvectors(diagonal, off_diagonal, u):
             continue
         for t in range(u.shape[0]):
             reflect(g, factors, u[t])
             for s in range(own):
                 target, stop = rows[s, t * TILE * TILE :], min(count - t * TILE, TILE)
-                clear(target[: stop * TILE])
+                set_zero(target[: stop * TILE])
                 add_product(u[t], 1, TILE, stop, count, a[s], target)
         for _ in range(SWEEPS):
             gram(rows, own, count, h)
@@ -257,7 +265,7 @@ def singular_pairs(a, count, slack):
 
 @kernel
 def singular_values(z, block):
-    """Of the matrix z, in no order."""
+    """Return the singular values of the matrix z, unsorted."""
     tiles, norm = wide(z, block)
     _u, _rows, values = singular_pairs(tiles, min(block.rows, block.columns), 0.0)
     for i in range(values.shape[0]):
@@ -267,7 +275,7 @@ def singular_values(z, block):
 
 @kernel
 def write_product(u, weights, rows, block, out):
-    """out = the matrix of sum_i weights_i u_i (row i), whose rows are scaled here."""
+    """Write the matrix sum_i weights_i u_i (row i) to `out`; `rows` are scaled in place."""
     count, tiles = weights.shape[0], empty_tiles(weights.shape[0], TILE * rows.shape[0])
     for s in range(rows.shape[0]):
         for i in range(count):

@@ -1,8 +1,8 @@
-"""Matrices in tiles, and products of them.
+"""Matrices stored as tiles, and their products.
 
-A tile has all rows of the first 32 columns one after the other, the next one all rows of the next 32, zeros filling up
-columns to a multiple of 32 and rows to one of 8. Where two rows are a number apart that is known when a loop is
-compiled, the compiler need not ask whether they overlap.
+The first tile contains the first 32 columns of all rows, row by row, the second tile the next 32, and so on. Zeros pad
+the columns to a multiple of 32 and the rows to a multiple of 8. The distance between two rows of a tile is a
+compile-time constant, so that loops need no run-time check for overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def row_of(tile, r):
 
 
 @kernel
-def inner(x, y):
+def dot(x, y):
     total = 0.0
     for c in range(x.shape[0]):
         total += x[c] * y[c]
@@ -34,14 +34,14 @@ def inner(x, y):
 
 
 @kernel
-def clear(out):
+def set_zero(out):
     for c in range(out.shape[0]):
         out[c] = 0.0
 
 
 @kernel
 def add_rows(weights, tile, count, out):
-    """out += sum_r weights_r (row r) over the first `count` rows; up to the next multiple of 8 weights are 0."""
+    """Add sum_r weights_r (row r) over the first `count` rows to `out`; weights are zero-padded to a multiple of 8."""
     for r in range(0, count, 8):
         w0, w1, w2, w3 = weights[r], weights[r + 1], weights[r + 2], weights[r + 3]
         w4, w5, w6, w7 = weights[r + 4], weights[r + 5], weights[r + 6], weights[r + 7]
@@ -54,7 +54,7 @@ def add_rows(weights, tile, count, out):
 
 @kernel
 def add_product(weights, down, across, rows, count, tile, out):
-    """Row r of `out` += sum_k weights[r down + k across] (row k of `tile`), for four r and four k at a time."""
+    """Add sum_k weights[r down + k across] (row k of `tile`) to row r of `out`, for four r and four k at a time."""
     for r in range(0, rows, 4):
         target = out[r * TILE :]
         for k in range(0, count, 4):
@@ -73,7 +73,7 @@ def add_product(weights, down, across, rows, count, tile, out):
 
 @kernel
 def subtract(tile, count, v, x, p, y):
-    """Row r -= v_r x + p_r y, four rows at a time."""
+    """Subtract v_r x + p_r y from row r, four rows at a time."""
     for r in range(0, count, 4):
         v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
         p0, p1, p2, p3 = p[r], p[r + 1], p[r + 2], p[r + 3]
@@ -88,10 +88,10 @@ def subtract(tile, count, v, x, p, y):
 
 @kernel
 def wide(z, block):
-    """Tiles of the matrix z, of no more rows than columns, transposed if need be, and of norm 1; and z's norm.
+    """Return the tiles of z / |z|, transposed if z has more rows than columns, and the norm |z|.
 
-    Without it the squares of squares soon leave the range of numbers. A matrix that is not finite is NaN here. All is
-    in float64, whatever z is.
+    The scaling avoids overflow and underflow of fourth powers. If z is not finite, the tiles are NaN. The result is
+    float64 for every dtype of z.
     """
     rows, columns, norm = block.rows, block.columns, two_norm(z)
     tiles = empty_tiles(min(rows, columns), max(rows, columns))
@@ -112,7 +112,7 @@ def wide(z, block):
 
 @kernel
 def write(tiles, block, out):
-    """The matrix that `wide` would take apart into these tiles."""
+    """Write tiles to the matrix `out`, transposed as in `wide`."""
     rows, columns = block.rows, block.columns
     for r in range(rows):
         if rows <= columns:

@@ -1,14 +1,14 @@
-"""Eigenvectors of a tridiagonal matrix, all at a time.
+"""Vectorized computation of all eigenvectors of a tridiagonal matrix.
 
-QL (singular.py) finds one eigenvalue after another by rotations, each of which waits for a root and a division of the
-one before. Here every eigenvalue is found by itself, as a root of the characteristic polynomial, and then its vector:
-what the processor does for one of them it does for a register full of them. The price is that nothing makes the vectors
-of close eigenvalues orthogonal. Neighbours are made so at the end; what that cannot mend the caller has to notice.
+QL (singular.py) computes eigenvalues one after another by rotations, each of which depends on a square root and a
+division of the previous one. Here the eigenvalues are computed independently, as roots of the characteristic
+polynomial, and then their vectors, so that one instruction processes a register of them. Vectors of close eigenvalues
+are not orthogonal by construction: the last step orthogonalizes neighbors, and the caller must check the result.
 
-The matrix T has a diagonal d_0, d_1, ... and b_1, b_2, ... beside it, b_k in the rows k - 1 and k; b_0 and the one
-after the last are 0. Eigenvalues are counted from the smallest one on. 32 of them are looked for together, a lane each;
-`first` is the number of the one in lane 0. What is known of them is in one array, one place of 32 lanes after another:
-so the compiler knows that they do not overlap.
+The matrix T has the diagonal d_0, d_1, ... and the off-diagonal b_1, b_2, ..., with b_k in rows k - 1 and k; b_0 and
+the entry after the last are 0. Eigenvalues are numbered in ascending order. 32 of them are computed at once, one per
+lane; lane 0 has number `first`. All variables of the lanes are segments of one array, so that the compiler knows that
+they do not overlap.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from fco_cli.kernels.compiled import kernel
 
 LANES = 32
-LOW, HIGH, UNDER, OVER, X, BELOW, P, _, SLOPE, _ = range(0, 10 * LANES, LANES)  # of every eigenvalue
-LARGEST, MEET, LEFT, RIGHT, RATIO, SQUARED = range(0, 6 * LANES, LANES)  # and of its vector
-PASSES = 40  # of bisection and Newton's method: about ten suffice, more the closer eigenvalues are
-NEAR = 1e-11  # a step of Newton's method so short leaves an error of its square over the distance of eigenvalues
-RESIDUAL = 1e-15  # T v - x v of an eigenvector v of length 1, at most
+LOW, HIGH, UNDER, OVER, X, BELOW, P, _, SLOPE, _ = range(0, 10 * LANES, LANES)  # per eigenvalue
+LARGEST, MEET, LEFT, RIGHT, RATIO, SQUARED = range(0, 6 * LANES, LANES)  # per eigenvector
+PASSES = 40  # limit for bisection and Newton steps; about ten suffice, more for close eigenvalues
+NEAR = 1e-11  # last Newton step; the remaining error is its square divided by the eigenvalues' distance
+RESIDUAL = 1e-15  # largest entry of T v - x v for an eigenvector v of length 1
 
 
 @kernel
 def characteristic(d, squares, x, p, slope, below):
-    """p = det(T - x) and its slope for every x, and how many eigenvalues are below x.
+    """Compute p = det(T - x), its derivative, and the number of eigenvalues below x, for every x.
 
-    From the determinants of the leading rows, p_k+1 = (d_k - x) p_k - b_k^2 p_k-1, whose sign changes as often as there
-    are eigenvalues below x (Sturm). The second half of `p` and `slope` is p_k-1. Rows are taken four at a time.
+    The leading principal minors p_k+1 = (d_k - x) p_k - b_k^2 p_k-1 change sign once per eigenvalue below x (Sturm).
+    The second half of `p` and `slope` holds p_k-1 and its derivative. Rows are processed four at a time.
     """
     for i in range(LANES):
         p[i], p[i + LANES], slope[i], slope[i + LANES], below[i] = 1.0, 0.0, 0.0, 0.0, 0.0
@@ -52,7 +52,7 @@ def characteristic(d, squares, x, p, slope, below):
 
 @kernel
 def enclose(first, at, n, lane):
-    """`n` eigenvalues are below `at`: whose LOW or HIGH bound, with UNDER or OVER eigenvalues below, is that?"""
+    """Tighten the bounds LOW and HIGH of all lanes, and the counts UNDER and OVER: `n` eigenvalues are below `at`."""
     for i in range(LANES):
         beyond, nearer = n > first + i, at < lane[i + HIGH]
         lane[i + LOW] = lane[i + LOW] if beyond else at
@@ -63,20 +63,20 @@ def enclose(first, at, n, lane):
 
 @kernel
 def find_eigenvalues(d, squares, first, count, top, lane):
-    """X = the eigenvalues from `first` on, of `count` in all, which are between 0 and `top`.
+    """Compute X, the eigenvalues from number `first` on; all `count` eigenvalues are between 0 and `top`.
 
-    Bisection by how many are below a point, and Newton's method once an eigenvalue is alone between its bounds.
+    Bisects by the number of eigenvalues below a point, then takes Newton steps once the bounds enclose one eigenvalue.
     """
     x, below = lane[X : X + LANES], lane[BELOW : BELOW + LANES]
     p, slope = lane[P : P + 2 * LANES], lane[SLOPE : SLOPE + 2 * LANES]
     for i in range(LANES):
         lane[i + LOW], lane[i + HIGH], lane[i + UNDER], lane[i + OVER] = 0.0, top, 0.0, count
         share = (i + 0.5) / LANES
-        lane[i + X] = top * share * share  # squares of singular values: their roots are spread evenly
+        lane[i + X] = top * share * share  # squared singular values: their roots are spread evenly
     for n in range(PASSES):
         characteristic(d, squares, x, p, slope, below)
         if n == 0:
-            for k in range(LANES):  # x grows with k
+            for k in range(LANES):  # x is ascending
                 enclose(first, x[k], below[k], lane)
             for i in range(LANES):
                 lane[i + X] = 0.5 * (lane[i + LOW] + lane[i + HIGH])
@@ -97,9 +97,9 @@ def find_eigenvalues(d, squares, first, count, top, lane):
 
 @kernel
 def solve(d, b, inverse, x, rows):
-    """Solve (T - x) v = 0 from the first row down and from the last row up: left and right half of `rows`.
+    """Solve (T - x) v = 0 by forward and by backward recurrence: left and right half of `rows`.
 
-    b_k+1 v_k+1 = (x - d_k) v_k - b_k v_k-1. There is a row of zeros before the first and one after the last.
+    b_k+1 v_k+1 = (x - d_k) v_k - b_k v_k-1. A row of zeros precedes the first row and follows the last.
     """
     count, end = d.shape[0], rows[d.shape[0] * 2 * LANES :]
     for i in range(LANES):
@@ -117,9 +117,9 @@ def solve(d, b, inverse, x, rows):
 
 @kernel
 def join(count, rows, lane):
-    """Eigenvectors in the right half of `rows`: the left solution down to where v is largest, then the right one.
+    """Combine both solutions to eigenvectors in the right half of `rows`: the left one up to row MEET, then the right.
 
-    Either loses its digits where v becomes small again. v is largest where their product is; they MEET there.
+    Each recurrence loses accuracy beyond the largest entry of v. MEET is that entry, where the product is largest.
     """
     for i in range(LANES):
         lane[i + LARGEST], lane[i + MEET], lane[i + LEFT], lane[i + RIGHT], lane[i + SQUARED] = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -144,7 +144,7 @@ def join(count, rows, lane):
 
 @kernel
 def normalize(count, lanes, rows, squared, v):
-    """v = the right half of `rows` with columns of length 1, zeros in lanes that have no eigenvalue."""
+    """Write the right half of `rows` to v, with columns of length 1 and zeros in lanes without an eigenvalue."""
     for i in range(LANES):
         squared[i] = 1 / np.sqrt(squared[i])
     for k in range(count + 2):
@@ -155,7 +155,7 @@ def normalize(count, lanes, rows, squared, v):
 
 @kernel
 def are_solutions(d, b, x, v):
-    """T v = x v in every lane? NaN is not."""
+    """Return True if T v = x v in every lane, up to RESIDUAL; False for NaN."""
     wrong = 0.0
     for k in range(d.shape[0]):
         dk, before, after, row = d[k], b[k], b[k + 1], v[k * LANES :]
@@ -166,8 +166,8 @@ def are_solutions(d, b, x, v):
 
 
 @kernel
-def separate(count, v, out):
-    """Make eigenvectors orthogonal to the next: out_i = v_i - sum_k (v_i . v_k) v_k / 2 for k = i - 1 and i + 1."""
+def orthogonalize_neighbors(count, v, out):
+    """Orthogonalize neighboring eigenvectors: out_i = v_i - sum_k (v_i . v_k) v_k / 2 for k = i - 1 and i + 1."""
     half = np.zeros(2 * LANES)
     with_next = half[LANES:]
     for k in range(0, count, 2):
@@ -182,31 +182,31 @@ def separate(count, v, out):
 
 
 @kernel
-def eigenvectors(diagonal, beside, tiles):
-    """Columns of `tiles` become the eigenvectors of the matrix, positive and of trace 1; whether all solve T v = x v.
+def eigenvectors(diagonal, off_diagonal, tiles):
+    """Compute the eigenvectors of a positive matrix of trace 1 as columns of `tiles`; return True if T v = x v for all.
 
-    `beside` has b_1, b_2, ... Close eigenvalues may still share a vector: whoever calls this checks that they do not.
+    `off_diagonal` has b_1, b_2, ... Close eigenvalues may have the same vector: the caller must check orthogonality.
     """
     count = diagonal.shape[0]
-    filled = (count + 3) // 4 * 4
-    d, b, squares, inverse, top = np.full(filled, 4.0), np.zeros(count + 1), np.zeros(filled), np.zeros(count), 0.0
+    padded = (count + 3) // 4 * 4
+    d, b, squares, inverse, top = np.full(padded, 4.0), np.zeros(count + 1), np.zeros(padded), np.zeros(count), 0.0
     for k in range(count):
-        d[k] = diagonal[k]  # rows that fill up to a multiple of four have their eigenvalue at 4, out of reach
+        d[k] = diagonal[k]  # padding rows have the eigenvalue 4, outside the spectrum
     for k in range(1, count):
-        b[k] = beside[k - 1]
+        b[k] = off_diagonal[k - 1]
         squares[k], inverse[k] = b[k] * b[k], 1 / b[k]
-        if not squares[k] > 0:  # two matrices, or NaN
+        if not squares[k] > 0:  # the matrix decouples, or NaN
             return False
     for k in range(count):
         top = max(top, d[k] + abs(b[k]) + abs(b[k + 1]))
-    lane, of_vector = np.empty(10 * LANES), np.empty(6 * LANES)
+    lane, vector_lane = np.empty(10 * LANES), np.empty(6 * LANES)
     rows, v = np.empty((count + 2) * 2 * LANES), np.zeros((count + 3) * LANES)
     for t in range(tiles.shape[0]):
         find_eigenvalues(d, squares, t * LANES, count, top, lane)
         solve(d[:count], b, inverse, lane[X:], rows)
-        join(count, rows, of_vector)
-        normalize(count, count - t * LANES, rows, of_vector[SQUARED:], v)
+        join(count, rows, vector_lane)
+        normalize(count, count - t * LANES, rows, vector_lane[SQUARED:], v)
         if not are_solutions(d[:count], b, lane[X:], v):
             return False
-        separate(count, v, tiles[t])
+        orthogonalize_neighbors(count, v, tiles[t])
     return True

@@ -1,8 +1,8 @@
-"""The two innermost loops, in instructions for vector registers: dot products, and sums of multiples of rows.
+"""LLVM intrinsics for the two innermost loops: dot products, and linear combinations of rows.
 
-Numba leaves it to LLVM in which order a sum in a loop is added up, and that depends on what else the loop does. Here
-the order is part of the text, however many sums run side by side: a sum gives the same bits alone and among others.
-Their meaning in Python, by the same names, is in products.py.
+LLVM chooses the order of a sum in a Numba loop, depending on the rest of the loop. Here the order is explicit: a sum
+has the same bits whether it is computed alone or together with others. products.py defines the same functions in
+Python.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-BITS = 512  # of a register; a processor with shorter ones takes several
-MAY_FUSE = ("contract",)  # a product and a sum may be one instruction
+BITS = 512  # of a vector register; LLVM splits it on processors with shorter registers
+MAY_FUSE = ("contract",)  # allow fused multiply-add
 
 
-def many_registers() -> bool:
-    """Whether machine code is made for 32 vector registers (AVX-512), and not 16."""
+def has_many_registers() -> bool:
+    """Return True if the target processor has 32 vector registers (AVX-512) instead of 16."""
     return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
 class Loops:
-    """Loops over columns for arrays of one precision: by registers full of them, then one by one."""
+    """IR builder of loops over columns for arrays of one dtype: by vector registers, then by single columns."""
 
     def __init__(self, builder: Any, number: Any) -> None:
         self.builder, self.bytes, self.lanes = builder, number.bitwidth // 8, BITS // number.bitwidth
-        self.one = ir.DoubleType() if number == types.float64 else ir.FloatType()
-        self.several = ir.VectorType(self.one, self.lanes)
+        self.scalar = ir.DoubleType() if number == types.float64 else ir.FloatType()
+        self.vector = ir.VectorType(self.scalar, self.lanes)
 
-    def at(self, start: Any, k: Any, kind: Any) -> Any:
+    def pointer(self, start: Any, k: Any, kind: Any) -> Any:
+        """Return the address of column k of a vector as a pointer to `kind`."""
         return self.builder.bitcast(self.builder.gep(start, [k]), kind.as_pointer())
 
     def load(self, starts: list[Any], k: Any, kind: Any) -> list[Any]:
-        """Column k of the vectors, or as many from there on as `kind` holds."""
-        return [self.builder.load(self.at(start, k, kind), align=self.bytes) for start in starts]
+        """Load a value of type `kind` (a scalar or a vector register) from column k of every vector."""
+        return [self.builder.load(self.pointer(start, k, kind), align=self.bytes) for start in starts]
 
-    def ask_for(self, starts: list[Any], k: Any) -> None:
-        """Column k of the vectors, and what shares its cache line: for the second-level cache, to be read later."""
-        number, place = ir.IntType(32), ir.IntType(8).as_pointer()
-        prefetch = cgutils.get_or_insert_function(
-            self.builder.module, ir.FunctionType(ir.VoidType(), [place, number, number, number]), "llvm.prefetch.p0i8"
-        )
-        reading, second_level, data = (ir.Constant(number, value) for value in (0, 2, 1))
+    def prefetch(self, starts: list[Any], k: Any) -> None:
+        """Prefetch the cache lines of column k of the vectors into the second-level cache."""
+        integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        signature = ir.FunctionType(ir.VoidType(), [pointer, integer, integer, integer])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0i8")
+        read, second_level, data = (ir.Constant(integer, value) for value in (0, 2, 1))
         for start in starts:
-            self.builder.call(prefetch, [self.at(start, k, ir.IntType(8)), reading, second_level, data])
+            self.builder.call(function, [self.pointer(start, k, ir.IntType(8)), read, second_level, data])
 
     def add_product(self, total: Any, a: Any, b: Any) -> Any:
         return self.builder.fadd(total, self.builder.fmul(a, b, flags=MAY_FUSE), flags=MAY_FUSE)
@@ -58,12 +58,12 @@ class Loops:
         with cgutils.for_range_slice(self.builder, first, last, ir.Constant(first.type, step)) as (k, _):
             yield k
 
-    def whole(self, count: Any, registers: int = 1) -> Any:
-        """How many of the columns fill registers, or so many of them at a time."""
+    def full_columns(self, count: Any, registers: int = 1) -> Any:
+        """Return `count` rounded down to a multiple of the columns in `registers` registers."""
         return self.builder.sub(count, self.builder.srem(count, ir.Constant(count.type, registers * self.lanes)))
 
-    def folded(self, register: Any) -> Any:
-        """The sum of the lanes: the upper half is added to the lower until one is left."""
+    def sum_lanes(self, register: Any) -> Any:
+        """Return the sum of the lanes: the upper half is added to the lower half until one lane is left."""
         lanes, index = self.lanes, ir.IntType(32)
         while lanes > 1:
             lanes //= 2
@@ -73,136 +73,150 @@ class Loops:
             register = self.builder.fadd(*(self.builder.shuffle_vector(register, register, h) for h in (low, high)))
         return self.builder.extract_element(register, ir.Constant(index, 0))
 
-    def filled(self, number: Any) -> Any:
-        """A register with the number in every lane."""
+    def broadcast(self, number: Any) -> Any:
+        """Return a register with the number in every lane."""
         index = ir.IntType(32)
-        first = self.builder.insert_element(ir.Constant(self.several, ir.Undefined), number, ir.Constant(index, 0))
+        first = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), number, ir.Constant(index, 0))
         return self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(index, self.lanes), None))
 
 
 def _call(builder: Any, name: str, result: Any, arguments: list[Any], write: Callable[[Any, Any], Any]) -> Any:
-    """Call a function that `write` writes once: inlined, it would be optimized again at every level of calls."""
+    """Call the function `name`, generated by `write` on first use.
+
+    It is not inlined, because it would be optimized again at every level of calls.
+    """
     function = builder.module.globals.get(name)
     if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(result, [each.type for each in arguments]), name)
+        function = ir.Function(builder.module, ir.FunctionType(result, [argument.type for argument in arguments]), name)
         function.linkage = "linkonce_odr"
         function.attributes.add("noinline")
-        inside = ir.IRBuilder(function.append_basic_block())
-        inside.ret(write(inside, function.args))
+        body = ir.IRBuilder(function.append_basic_block())
+        body.ret(write(body, function.args))
     return builder.call(function, arguments)
 
 
-def _starts(context: Any, builder: Any, kind: Any, array: Any, places_kind: Any, places: Any) -> list[Any]:
-    """Where the vectors begin, at these places of an array."""
+def _starts(context: Any, builder: Any, kind: Any, array: Any, offsets_kind: Any, offsets: Any) -> list[Any]:
+    """Return pointers to the vectors at these offsets of an array."""
     data = context.make_array(kind)(context, builder, array).data
-    return [builder.gep(data, [place]) for place in cgutils.unpack_tuple(builder, places, places_kind.count)]
+    return [builder.gep(data, [offset]) for offset in cgutils.unpack_tuple(builder, offsets, offsets_kind.count)]
 
 
-def _suited(*arrays: Any) -> bool:
+def _are_compatible(*arrays: Any) -> bool:
+    """Return True if the arrays have one dtype and are C-contiguous."""
     return len({array.dtype for array in arrays}) == 1 and {array.layout for array in arrays} == {"C"}
 
 
 @intrinsic
-def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any, soon: Any) -> Any:
-    """(w_v . x_r, ...) for all v and r, of `count` columns each.
+def dots(typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, count: Any, upcoming: Any) -> Any:
+    """Return the dot products (w_v . x_r, ...) over `count` columns for all vectors v and rows r.
 
-    Lane l of a sum adds up the columns l, l + lanes, l + 2 lanes, ... in this order, then the lanes are added, then
-    come the columns that fill no register. Beside every register memory is asked for as much at the addresses `soon`:
-    it brings the next rows while these are multiplied.
+    Lane l of a sum adds the columns l, l + lanes, l + 2 lanes, ... in this order; then the lanes are added, then the
+    remaining columns, which do not fill a register. For every register that is loaded, as many bytes at the addresses
+    `upcoming` are prefetched, so that the next rows arrive while these are multiplied.
     """
-    if not _suited(w, x):
+    if not _are_compatible(w, x):
         return None
 
     def write(builder: Any, arguments: Any) -> Any:
         loops, (*starts, count) = Loops(builder, w.dtype), arguments
         a, b = starts[: vectors.count], starts[vectors.count : vectors.count + rows.count]
-        later = [builder.inttoptr(each, loops.one.as_pointer()) for each in starts[vectors.count + rows.count :]]
+        addresses = starts[vectors.count + rows.count :]
+        next_rows = [builder.inttoptr(address, loops.scalar.as_pointer()) for address in addresses]
 
         def add_columns(first: Any, last: Any, step: int, kind: Any, sums: list[Any]) -> None:
             with loops.columns(first, last, step) as k:
                 if step > 1:
-                    loops.ask_for(later, k)
+                    loops.prefetch(next_rows, k)
                 of_w, of_x = loops.load(a, k, kind), loops.load(b, k, kind)
-                for place, total in enumerate(sums):
-                    more = loops.add_product(builder.load(total), of_w[place // len(b)], of_x[place % len(b)])
-                    builder.store(more, total)
+                for i, total in enumerate(sums):
+                    updated = loops.add_product(builder.load(total), of_w[i // len(b)], of_x[i % len(b)])
+                    builder.store(updated, total)
 
-        zero, whole = ir.Constant(count.type, 0), loops.whole(count)
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(loops.several, None)) for _ in range(len(a) * len(b))]
-        add_columns(zero, whole, loops.lanes, loops.several, sums)
-        totals = [cgutils.alloca_once_value(builder, loops.folded(builder.load(total))) for total in sums]
-        add_columns(whole, count, 1, loops.one, totals)
+        zero, full = ir.Constant(count.type, 0), loops.full_columns(count)
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(loops.vector, None)) for _ in range(len(a) * len(b))]
+        add_columns(zero, full, loops.lanes, loops.vector, sums)
+        totals = [cgutils.alloca_once_value(builder, loops.sum_lanes(builder.load(total))) for total in sums]
+        add_columns(full, count, 1, loops.scalar, totals)
         return cgutils.pack_array(builder, [builder.load(total) for total in totals])
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        starts = [*_starts(context, builder, w, given[0], vectors, given[1])]
-        starts += _starts(context, builder, x, given[2], rows, given[3])
-        starts += cgutils.unpack_tuple(builder, given[5], soon.count)
-        name = f"fco_dots_{w.dtype}_{vectors.count}_{rows.count}_{soon.count}"
-        return _call(builder, name, context.get_value_type(signature.return_type), [*starts, given[4]], write)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        starts = [*_starts(context, builder, w, arguments[0], vectors, arguments[1])]
+        starts += _starts(context, builder, x, arguments[2], rows, arguments[3])
+        starts += cgutils.unpack_tuple(builder, arguments[5], upcoming.count)
+        name = f"fco_dots_{w.dtype}_{vectors.count}_{rows.count}_{upcoming.count}"
+        return _call(builder, name, context.get_value_type(signature.return_type), [*starts, arguments[4]], write)
 
-    return types.UniTuple(w.dtype, vectors.count * rows.count)(w, vectors, x, rows, count, soon), generate
+    return types.UniTuple(w.dtype, vectors.count * rows.count)(w, vectors, x, rows, count, upcoming), generate
 
 
 @intrinsic
 def add_multiples(
     typingctx: Any, w: Any, vectors: Any, x: Any, rows: Any, low: Any, count: Any, slopes: Any, first: Any
 ) -> Any:
-    """w_v += slopes[first + v, i] x[rows[i], low : low + count] for all v and i, one row after another.
+    """Add slopes[first + v, i] x[rows[i], low : low + count] to w_v for all v and i, one row after another.
 
-    Some columns of all vectors stay in registers until the last row: a weight is loaded and stored once.
+    A block of columns of all vectors stays in registers until the last row: each weight is loaded and stored once.
     """
-    if not _suited(w, x, slopes) or rows.layout != "C":
+    if not _are_compatible(w, x, slopes) or rows.layout != "C":
         return None
 
     def write(builder: Any, arguments: Any) -> Any:
         loops, zero = Loops(builder, w.dtype), ir.Constant(arguments[-1].type, 0)
-        *starts, data, width, places, many, factors, stride, count = arguments
+        *starts, data, width, indices, rows_count, factors, stride, count = arguments
         own = [builder.gep(factors, [builder.mul(stride, ir.Constant(stride.type, v))]) for v in range(len(starts))]
 
-        def add_columns(first: Any, last: Any, kind: Any, wide: int) -> None:
-            """`wide` times as many columns at a time as `kind` holds."""
-            lanes = loops.lanes if kind is loops.several else 1
-            with loops.columns(first, last, lanes * wide) as k:
-                at = [builder.add(k, ir.Constant(k.type, lanes * part)) for part in range(wide)]
+        def add_columns(first: Any, last: Any, kind: Any, blocks: int) -> None:
+            """Process `blocks` values of type `kind` at a time."""
+            lanes = loops.lanes if kind is loops.vector else 1
+            with loops.columns(first, last, lanes * blocks) as k:
+                at = [builder.add(k, ir.Constant(k.type, lanes * block)) for block in range(blocks)]
                 totals = [
                     [cgutils.alloca_once_value(builder, loops.load([start], c, kind)[0]) for c in at]
                     for start in starts
                 ]
-                with loops.columns(zero, many, 1) as i:
-                    row = builder.gep(data, [builder.mul(builder.load(builder.gep(places, [i])), width)])
+                with loops.columns(zero, rows_count, 1) as i:
+                    row = builder.gep(data, [builder.mul(builder.load(builder.gep(indices, [i])), width)])
                     parts = [loops.load([row], c, kind)[0] for c in at]
                     for slopes_of, sums in zip(own, totals, strict=True):
                         factor = builder.load(builder.gep(slopes_of, [i]))
-                        factor = loops.filled(factor) if kind is loops.several else factor
+                        factor = loops.broadcast(factor) if kind is loops.vector else factor
                         for total, part in zip(sums, parts, strict=True):
                             builder.store(loops.add_product(builder.load(total), part, factor), total)
                 for start, sums in zip(starts, totals, strict=True):
                     for c, total in zip(at, sums, strict=True):
-                        builder.store(builder.load(total), loops.at(start, c, kind), align=loops.bytes)
+                        builder.store(builder.load(total), loops.pointer(start, c, kind), align=loops.bytes)
 
-        wide = 4 if len(starts) == 1 or many_registers() else 2
-        most, whole = loops.whole(count, wide), loops.whole(count)
-        add_columns(zero, most, loops.several, wide)
-        add_columns(most, whole, loops.several, 1)
-        add_columns(whole, count, loops.one, 1)
+        blocks = 4 if len(starts) == 1 or has_many_registers() else 2
+        in_blocks, full = loops.full_columns(count, blocks), loops.full_columns(count)
+        add_columns(zero, in_blocks, loops.vector, blocks)
+        add_columns(in_blocks, full, loops.vector, 1)
+        add_columns(full, count, loops.scalar, 1)
         return zero
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        starts = _starts(context, builder, w, given[0], vectors, given[1])
-        data, places, factors = (
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        starts = _starts(context, builder, w, arguments[0], vectors, arguments[1])
+        data, indices, factors = (
             context.make_array(kind)(context, builder, array)
-            for kind, array in ((x, given[2]), (rows, given[3]), (slopes, given[6]))
+            for kind, array in ((x, arguments[2]), (rows, arguments[3]), (slopes, arguments[6]))
         )
-        many = cgutils.unpack_tuple(builder, places.shape)[0]
+        rows_count = cgutils.unpack_tuple(builder, indices.shape)[0]
         width, stride = (cgutils.unpack_tuple(builder, array.shape)[1] for array in (data, factors))
-        own = builder.gep(factors.data, [builder.mul(given[7], stride)])
+        own = builder.gep(factors.data, [builder.mul(arguments[7], stride)])
         name = f"fco_add_multiples_{w.dtype}_{vectors.count}"
         _call(
             builder,
             name,
-            given[5].type,
-            [*starts, builder.gep(data.data, [given[4]]), width, places.data, many, own, stride, given[5]],
+            arguments[5].type,
+            [
+                *starts,
+                builder.gep(data.data, [arguments[4]]),
+                width,
+                indices.data,
+                rows_count,
+                own,
+                stride,
+                arguments[5],
+            ],
             write,
         )
         return context.get_dummy_value()

@@ -1,1 +1,1 @@
-"""What is optimized: data, loss, regularizer and mirror map."""
+"""Optimization problems: data, losses, models, regularizers and mirror maps."""

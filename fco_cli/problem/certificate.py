@@ -1,12 +1,12 @@
-"""A bound on the suboptimality of a model, in units that do not depend on those of features and labels.
+"""Bound on the suboptimality of a model, relative to a scale that is invariant to the units of features and labels.
 
-For convex F and psi a proximal step w+ = prox(w - D^-1 grad F(w)) gives a subgradient e of F + psi at w+, and
+For convex F and psi, a proximal step w+ = prox(w - D^-1 grad F(w)) gives a subgradient e of F + psi at w+, and
 
     Phi(w) - Phi* <= grad F(w)'(w - w+) + psi(w) - psi(w+) + e'(H + R)^-1 e / 2 + (slack of R),
 
-H the Hessian of F and R what psi adds to it: its own curvature, or delta / U_i^2 where psi bounds the distance of the
-solution by U. A quadratic F has one Hessian, and this is a bound; for other losses H is taken at the model
-(docs/method.md, "Metrics").
+where H is the Hessian of F, and R is the contribution of psi: its curvature, or delta / U_i^2 if psi bounds the
+distance to the solution by U. For a quadratic F this is a rigorous bound; for other losses it is an estimate with H
+evaluated at the model (docs/method.md, "Metrics").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from fco_cli.problem.data import Elsewhere, SparseRows
-from fco_cli.problem.descent import over_rows
+from fco_cli.problem.descent import row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
@@ -23,19 +23,19 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.penalties import Weighted
 from fco_cli.problem.risk import QuadraticRisk, scores_of
 
-GAP = 10  # times the tolerance on KKT residuals: the tolerance on the relative gap
-ROUNDING = 16  # units of the last digit of a gradient: no residual falls further
-LARGEST_MATRIX, LARGEST_DIFFERENCED = 2048, 256  # parameters: of a Hessian from sums, and of one from gradients
-MATRIX_WORK = 10**10  # multiplications for a Hessian from rows
-STEP = 1e-4  # of scores, by which slopes and gradients are differenced
-DIFFERENCED_DIGITS = 1e-6  # smaller eigenvalues of a differenced Hessian, relative to its diagonal, are noise
+GAP = 10  # tolerance on the relative gap, as a multiple of the tolerance on KKT residuals
+ROUNDING = 16  # rounding error of a gradient, in units of the machine epsilon
+LARGEST_MATRIX, LARGEST_DIFFERENCED = 2048, 256  # maximum parameters of a Hessian from sums, and from gradients
+MATRIX_WORK = 10**10  # maximum number of multiplications for a Hessian from rows
+STEP = 1e-4  # finite-difference step of the scores
+DIFFERENCED_DIGITS = 1e-6  # smaller relative eigenvalues of a finite-difference Hessian are noise
 
 
 def is_certified(problem: Problem, numbers: Numbers, model: Array, tolerance: float) -> bool | None:
-    """Return whether the relative gap of one job, numbers [1] and model [P], is at most GAP * tolerance.
+    """Return True if the relative gap of one job, numbers [1] and model [P], is at most GAP * tolerance.
 
-    None where no gap is known: for a model or a regularizer that is not convex, for noisy sums, and for more than
-    LARGEST_DIFFERENCED parameters where gradients are all that is known of F.
+    Return None if no gap is available: for non-convex models or regularizers, for noisy sums, and for more than
+    LARGEST_DIFFERENCED parameters if only gradients of F are available.
     """
     if not (problem.model.convex and problem.regularizer.convex):
         return None
@@ -54,17 +54,17 @@ def _is_certified(problem: Problem, numbers: Numbers, w: Array, matrix: Array | 
     at = problem.risk(w[None])
     diagonal = _diagonal(problem, w) if matrix is None else matrix.diagonal().copy()
     diagonal[~(diagonal > 0)] = diagonal.max() if diagonal.max() > 0 else 1.0
-    moved, time = _proximal_step(problem, numbers, w, at.gradient[0], diagonal)
-    subgradient = problem.risk(moved[None]).gradient[0] - at.gradient[0] + (w - moved) / time
+    moved, step_sizes = _proximal_step(problem, numbers, w, at.gradient[0], diagonal)
+    subgradient = problem.risk(moved[None]).gradient[0] - at.gradient[0] + (w - moved) / step_sizes
     objective = float(at.value[0]) + _psi(problem, w, numbers)
     scale = objective + _explained(problem, w, matrix)
-    if not scale > np.finfo(float).tiny / eps:  # underflow: no gap can be compared with it
+    if not scale > np.finfo(float).tiny / eps:  # underflow: there is no scale for a relative gap
         return not subgradient.any() and bool((w == moved).all())
-    enough = max(max(GAP * tolerance, ROUNDING * eps) * scale, eps * float(problem.at_start.value[0]))
+    allowed_gap = max(max(GAP * tolerance, ROUNDING * eps) * scale, eps * float(problem.at_start.value[0]))
     step_gain = float(at.gradient[0] @ (w - moved)) + _psi(problem, w, numbers) - _psi(problem, moved, numbers)
-    added = _added_curvature(problem, numbers, objective, enough)
-    # The slack of `added` is the other half.
-    return bool(max(step_gain, 0.0) + _decrement(subgradient, matrix, diagonal, added) <= enough / 2)
+    added = _added_curvature(problem, numbers, objective, allowed_gap)
+    # The other half is the slack of `added`.
+    return bool(max(step_gain, 0.0) + _decrement(subgradient, matrix, diagonal, added) <= allowed_gap / 2)
 
 
 def _psi(problem: Problem, w: Array, numbers: Numbers) -> float:
@@ -74,17 +74,19 @@ def _psi(problem: Problem, w: Array, numbers: Numbers) -> float:
 def _proximal_step(
     problem: Problem, numbers: Numbers, w: Array, gradient: Array, diagonal: Array
 ) -> tuple[Array, Array]:
-    """Return w+ and the step sizes [P]: those of every weight's curvature where psi is separable, else of their sum."""
+    """Return w+ and the step sizes [P]: inverse curvatures if psi is separable, else the inverse of their sum."""
     if problem.regularizer.separable and isinstance(problem.mirror, Euclidean):
-        time, moved = 1 / diagonal, np.empty_like(w)
-        problem.prox_of_each((w - time * gradient)[None], time[None], problem.geometry(numbers), moved[None])
-        return moved, time
-    time = np.full(len(w), 1 / diagonal.sum())
-    return problem.prox((w - time * gradient)[None], time[:1], numbers)[0], time
+        step_sizes, moved = 1 / diagonal, np.empty_like(w)
+        problem.prox_of_each(
+            (w - step_sizes * gradient)[None], step_sizes[None], problem.geometry(numbers), moved[None]
+        )
+        return moved, step_sizes
+    step_sizes = np.full(len(w), 1 / diagonal.sum())
+    return problem.prox((w - step_sizes * gradient)[None], step_sizes[:1], numbers)[0], step_sizes
 
 
 def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack: float) -> Array:
-    """Return R [P] for a slack of half of `slack`; 0 for weights whose distance psi does not bound."""
+    """Return R [P], whose slack is half of `slack`; 0 for weights whose distance psi does not bound."""
     psi = problem.regularizer
     each = psi.each(problem.layout, problem.features)
     added, factors = psi.curvature(numbers, each), each if isinstance(psi, Weighted) else np.ones(len(each))
@@ -96,7 +98,7 @@ def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack
 
 
 def _decrement(subgradient: Array, matrix: Array | None, diagonal: Array, added: Array) -> float:
-    """Return e'(H + R)^-1 e / 2, in the units of the diagonal; with the diagonal of H alone where H is not known."""
+    """Return e'(H + R)^-1 e / 2, with diagonal scaling; with the diagonal of H only if `matrix` is None."""
     if matrix is None:
         return float((subgradient**2 / (diagonal + added)).sum() / 2)
     units = np.sqrt(diagonal + added)
@@ -113,7 +115,7 @@ def _decrement(subgradient: Array, matrix: Array | None, diagonal: Array, added:
 
 
 def _explained(problem: Problem, w: Array, matrix: Array | None) -> float:
-    """Return the part of the null model's loss that the weights explain: half of their variance in units of H."""
+    """Return the part of the null model's loss that the weights explain: half of their variance in the metric H."""
     if matrix is not None:
         part = problem.layout.regularized
         coupling = matrix[~part][:, part] @ w[part]
@@ -129,7 +131,7 @@ def _explained(problem: Problem, w: Array, matrix: Array | None) -> float:
 
 
 def hessian(problem: Problem, w: Array) -> Array | None:
-    """Return the Hessian of F at a model [P]: [P, P]. None if there are too many parameters."""
+    """Return the Hessian of F at a model [P]: [P, P]; None if there are too many parameters."""
     if isinstance(problem.risk, QuadraticRisk):
         return 2 * problem.risk.matrix if len(w) <= LARGEST_MATRIX else None
     if _has_rows(problem):
@@ -140,24 +142,24 @@ def hessian(problem: Problem, w: Array) -> Array | None:
 
 
 def _has_rows(problem: Problem) -> bool:
-    """Return whether F is a sum over rows in this process, each by its own scores."""
+    """Return True if F is a sum over local rows that depend on their own scores only."""
     linear = isinstance(problem.model, Linear) and not problem.model.site_bias
     return linear and problem.loss.together is None and not isinstance(problem.data, Elsewhere)
 
 
 def _row_curvature(problem: Problem, w: Array) -> Array:
-    """Return the second derivatives of every row's share of F by its scores: [C, C, N]."""
+    """Return the second derivatives of every row's contribution to F with respect to its scores: [C, C, N]."""
     data = problem.data
     scores = scores_of(problem.model, data, w[None])[0].astype(float)
     steps = STEP * np.maximum(1.0, np.abs(scores))
-    slopes = over_rows(data, problem.model, problem.loss)
+    compute_slopes = row_loop(data, problem.model, problem.loss)
     share = np.repeat(problem.weights / data.sizes, data.sizes)
     curvature = np.empty((len(scores), *scores.shape))
     for c in range(len(scores)):
         both = np.stack([scores, scores])
         both[0, c] += steps[c]
         both[1, c] -= steps[c]
-        slopes(both, data.targets, np.arange(len(data.y)), None, True)
+        compute_slopes(both, data.targets, np.arange(len(data.y)), None, True)
         curvature[:, c] = (both[0] - both[1]) / (2 * steps[c]) * share
     return (curvature + curvature.transpose(1, 0, 2)) / 2
 
@@ -171,7 +173,7 @@ def _dense(rows: Array | SparseRows) -> Array:
 
 
 def _from_rows(problem: Problem, w: Array) -> Array:
-    """Return the sum over rows of their curvature times x x', the weights of every output before the biases."""
+    """Return the sum over rows of curvature times x x'; the weights of all outputs precede the biases."""
     x, curvature = _dense(problem.data.x), _row_curvature(problem, w)
     outputs, features = len(curvature), x.shape[1]
     x = np.column_stack([x, np.ones(len(x))])
@@ -180,12 +182,12 @@ def _from_rows(problem: Problem, w: Array) -> Array:
         for other in range(outputs):
             matrix[c, :, other] = x.T @ (x * curvature[c, other][:, None])
     order = np.arange(outputs * (features + 1)).reshape(outputs, -1)
-    places = np.concatenate([order[:, :-1].ravel(), order[:, -1]])
-    return matrix.reshape(len(places), -1)[np.ix_(places, places)]
+    order = np.concatenate([order[:, :-1].ravel(), order[:, -1]])
+    return matrix.reshape(len(order), -1)[np.ix_(order, order)]
 
 
 def _diagonal(problem: Problem, w: Array) -> Array:
-    """Return the Hessian's diagonal [P], from rows."""
+    """Return the diagonal of the Hessian [P], computed from rows."""
     x, own = problem.data.x, np.einsum("ccn->cn", _row_curvature(problem, w))
     if isinstance(x, SparseRows):
         sizes, squares = np.diff(x.starts), x.values.astype(float) ** 2
@@ -196,7 +198,7 @@ def _diagonal(problem: Problem, w: Array) -> Array:
 
 
 def sum_of_squares(x: Array, weights: Array, rows_at_once: int = 4096) -> Array:
-    """Return the weighted sum of squares of every column of x [N, d], in float64 and without a copy of x: [d]."""
+    """Return the weighted sum of squares of every column of x [N, d], in float64 and without copying x: [d]."""
     total = np.zeros(x.shape[1])
     for low in range(0, len(x), rows_at_once):
         chunk = slice(low, low + rows_at_once)
@@ -205,9 +207,9 @@ def sum_of_squares(x: Array, weights: Array, rows_at_once: int = 4096) -> Array:
 
 
 def _from_gradients(problem: Problem, w: Array) -> Array:
-    """Return the Hessian by differences of gradients, which sites send; eigenvalues below their noise become tiny.
+    """Return the Hessian from finite differences of gradients; eigenvalues below the noise level are set to about 0.
 
-    Steps change the scores by STEP, of a squared loss by its root: its gradient is linear.
+    Steps change the scores by about STEP or, for a squared loss, whose gradient is linear, by the root of F(w_0).
     """
     size = np.sqrt(max(float(problem.at_start.value[0]), STEP**2)) if problem.loss.quadratic else STEP
     steps = np.full(len(w), STEP * max(1.0, float(np.linalg.norm(w))))

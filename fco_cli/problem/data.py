@@ -1,4 +1,4 @@
-"""The clients' data, flat in memory: client m owns the rows offsets[m] to offsets[m+1]."""
+"""Data of all clients in contiguous arrays: client m has the rows offsets[m] to offsets[m+1]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fco_cli.problem.layout import Array
 
 
 class SparseRows(NamedTuple):
-    """Rows of which only the entries that are not 0 are stored, one row after another."""
+    """Sparse rows in CSR format."""
 
     values: Array  # [stored]
     columns: Array  # [stored]
@@ -30,7 +30,7 @@ class SparseRows(NamedTuple):
         return len(self.starts) - 1, self.features
 
     def take(self, rows: Array) -> SparseRows:
-        """The rows of a mask [N]."""
+        """Return the rows selected by a mask [N]."""
         sizes = np.diff(self.starts)
         kept = np.repeat(rows, sizes)
         starts = np.append(0, np.cumsum(sizes[rows])).astype(np.int64)
@@ -41,38 +41,39 @@ class SparseRows(NamedTuple):
         return self.values.nbytes + self.columns.nbytes + self.starts.nbytes
 
 
-Rows = Any  # features of some rows: an array [N, d], or SparseRows
+Rows = Any  # features: an array [N, d], or SparseRows
 
 
 @kernel
-def dense_part(x, low, high):
-    """Some rows in a row, without a copy."""
+def slice_dense(x, low, high):
+    """Return the rows low to high without a copy."""
     return x[low:high]
 
 
 @kernel
-def sparse_part(x, low, high):
+def slice_sparse(x, low, high):
+    """Return the rows low to high without a copy of their entries."""
     return SparseRows(x.values, x.columns, x.starts[low : high + 1], x.features)
 
 
 def part_of(x: Rows) -> Kernel:
-    """The kernel part(x, low, high) for rows of this kind."""
-    return sparse_part if isinstance(x, SparseRows) else dense_part
+    """Return the kernel that slices such rows, slice(x, low, high)."""
+    return slice_sparse if isinstance(x, SparseRows) else slice_dense
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """Rows of all clients, one client after another; `x` may be a memory map, or hold stored entries only."""
+    """Rows of all clients, one client after another; `x` may be a memory map or sparse."""
 
     x: Rows  # [N, d]
     y: Array  # [N]
     offsets: Array  # [M + 1]
-    row_weights: Array | None = None  # [N], how much a row counts in its client's loss; none: all alike
-    trained_as: Array | None = None  # [M], of rows held out: which training client each client is, or -1
+    row_weights: Array | None = None  # [N], in the client's loss; None: equal weights
+    trained_as: Array | None = None  # [M], for held-out rows: the index of the training client, or -1
 
     @classmethod
     def of_equal_clients(cls, x: Array, y: Array) -> ClientData:
-        """From stacked clients: x [M, n, d], y [M, n]."""
+        """Return the data of clients with equally many rows: x [M, n, d], y [M, n]."""
         clients, rows, features = x.shape
         return cls(x.reshape(-1, features), y.reshape(-1), np.arange(clients + 1, dtype=np.int64) * rows)
 
@@ -85,39 +86,39 @@ class ClientData:
         return np.diff(self.offsets)
 
     def client(self, m: int) -> ClientData:
-        """Client m alone."""
+        """Return the data of client m."""
         low, high = self.offsets[m : m + 2]
         weights = None if self.row_weights is None else self.row_weights[low:high]
         x = part_of(self.x).as_python(self.x, low, high)
         return ClientData(x, self.y[low:high], np.array([0, high - low], dtype=np.int64), weights)
 
     @cached_property
-    def _weight_of_clients(self) -> Array:
-        """The sum of its rows' weights for every client [M]."""
+    def _client_weights(self) -> Array:
+        """Sums of the row weights of every client: [M]."""
         if self.row_weights is None:
             return self.sizes.astype(float)
         return np.add.reduceat(self.row_weights.astype(float), self.offsets[:-1])
 
     @cached_property
     def relative_weights(self) -> Array | None:
-        """The rows' weights with mean 1 within every client, so that F_m = mean of weight times loss."""
+        """Row weights scaled to mean 1 within every client: F_m is the mean of relative weight times loss."""
         if self.row_weights is None:
             return None
-        return self.row_weights / np.repeat(self._weight_of_clients / self.sizes, self.sizes)
+        return self.row_weights / np.repeat(self._client_weights / self.sizes, self.sizes)
 
     @cached_property
     def targets(self) -> Array:
-        """What the kernels know of a row beside its features: its label [N]; or label and relative weight [N, 2]."""
+        """Labels [N], or labels and relative weights [N, 2], as passed to kernels."""
         if self.relative_weights is None:
             return self.y
         return np.column_stack([self.y, self.relative_weights]).astype(self.y.dtype)
 
     def shares(self, weighting: str) -> Array:
-        """What the clients weigh: all alike (the paper), or by their number of rows, each counted by its weight."""
-        return self._weight_of_clients if weighting == "examples" else np.ones(self.clients)
+        """Return unnormalized client weights [M]: 1 (uniform, as in the paper), or sums of row weights (examples)."""
+        return self._client_weights if weighting == "examples" else np.ones(self.clients)
 
     def take(self, rows: Array) -> ClientData:
-        """The rows of a mask [N]; clients that have none of them are left out."""
+        """Return the rows selected by a mask [N], without the clients that have no such rows."""
         sizes = np.add.reduceat(rows, self.offsets[:-1])
         weights = None if self.row_weights is None else self.row_weights[rows]
         offsets = np.append(0, np.cumsum(sizes[sizes > 0])).astype(np.int64)
@@ -126,52 +127,55 @@ class ClientData:
 
     @cached_property
     def owners(self) -> Array:
-        """Whose each row is: [N]."""
+        """Client index of every row: [N]."""
         return np.repeat(np.arange(self.clients), self.sizes)
 
     def weights(self, weighting: str) -> Array:
-        """p_m in F = sum_m p_m F_m."""
+        """Return the client weights p_m in F = sum_m p_m F_m: [M]."""
         shares = self.shares(weighting)
         return shares / shares.sum()
 
 
 class Elsewhere(ClientData, ABC):
-    """Clients whose rows are not in this process: x [0, d] and y have none, `offsets` say how many each has.
+    """Data of clients whose rows are at remote sites: x [0, d] and y [0] are empty, `offsets` are known.
 
-    What is to be known of the rows is asked of whoever has them, and comes as sums.
+    Functions of the rows are computed by the sites and received as sums.
     """
 
     @property
     @abstractmethod
     def exact(self) -> bool:
-        """Whether sums over the rows come without noise."""
+        """True if sums over the rows are received without noise."""
 
     @abstractmethod
     def risk(self, weights: Array) -> Any:
-        """F with these weights of the clients, a `Risk`."""
+        """Return F with these client weights as a `Risk`."""
 
     @abstractmethod
     def smoothness(self, seed: int, batch_size: int) -> float:
-        """The largest eigenvalue of a Hessian over batches of every client."""
+        """Return the largest eigenvalue of the Hessians of batches of all clients."""
 
     @abstractmethod
     def jobs_at_once(self, broadcast: int, sent: int, size: int) -> int:
-        """How many jobs a round can have with so many vectors of that size to and from every client; refuses none."""
+        """Return how many jobs fit into one round with these numbers of vectors of length `size` per client.
+
+        Raise UserError if not even one job fits.
+        """
 
 
 class Batches(NamedTuple):
-    """The batches of one client: batch k is the rows `order[edges[k]:edges[k+1]]` of x and y, read in place."""
+    """Batches of one client: batch k has the rows `order[edges[k]:edges[k+1]]` of x and y."""
 
     x: Rows
     y: Array  # ClientData.targets
     order: Array
     edges: Array
-    widths: Array  # of the model's layers
+    widths: Array  # number of units in every layer of the model
 
 
 @kernel
 def rows_of(batches, k):
-    """The rows of batch k; none after the last."""
+    """Return the row indices of batch k; an empty array after the last batch."""
     if k >= batches.edges.shape[0] - 1:
         return batches.order[:0]
     return batches.order[batches.edges[k] : batches.edges[k + 1]]
@@ -179,7 +183,7 @@ def rows_of(batches, k):
 
 @kernel
 def whole(batches):
-    """All rows of the client as one batch."""
+    """Return all rows of the client as one batch."""
     rows = batches.y.shape[0]
     order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)
     for i in range(rows):
@@ -190,5 +194,5 @@ def whole(batches):
 
 @kernel
 def steps_of(batches):
-    """How many there are: K of a client."""
+    """Return K, the number of batches of a client."""
     return batches.edges.shape[0] - 1

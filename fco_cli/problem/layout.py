@@ -1,4 +1,4 @@
-"""Parameters as one flat vector with named blocks."""
+"""Layout of the parameters in one flat vector of named blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Block:
-    """A named piece of the parameter vector; the bias is a block that is never regularized."""
+    """Named block of the parameter vector; the bias is never regularized."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the flat vector of length `size` divides into blocks."""
+    """Partition of the flat parameter vector into blocks."""
 
     blocks: tuple[Block, ...]
 
@@ -43,20 +43,20 @@ class Layout:
 
     @cached_property
     def table(self) -> Array:
-        """For the kernels, a row per block: start, stop, rows, columns, regularized."""
+        """Table for kernels with one row per block: start, stop, rows, columns, regularized."""
         rows = []
         for block in self.blocks:
-            place = self.slices[block.name]
+            part = self.slices[block.name]
             columns = math.prod(block.shape[1:])
-            rows.append((place.start, place.stop, block.size // columns, columns, block.regularized))
+            rows.append((part.start, part.stop, block.size // columns, columns, block.regularized))
         return np.array(rows, dtype=np.int64)
 
     @cached_property
     def regularized(self) -> Array:
-        """A mask over the flat vector: True where psi acts."""
+        """Mask of the regularized entries of the flat vector: [P]."""
         return np.concatenate([np.full(block.size, block.regularized) for block in self.blocks])
 
     def view(self, vectors: Array, name: str) -> Array:
-        """The block `name` of stacked vectors [J, P] as [J, *shape], without a copy."""
+        """Return a view of the block `name` of vectors [J, P] as [J, *shape]."""
         block = next(block for block in self.blocks if block.name == name)
         return vectors[:, self.slices[name]].reshape(len(vectors), *block.shape)

@@ -1,4 +1,4 @@
-"""`to_dual` and `to_primal`, over all jobs and blocks, whatever the mirror map h and the regularizer psi."""
+"""Templates of `to_dual`, `to_primal` and the operators of psi, over all jobs and blocks, for any h and psi."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ prange = range  # Numba's parallel range in the compiled kernel
 
 
 class Geometry(NamedTuple):
-    """What the two maps need to know at run time."""
+    """Run-time parameters of the mirror map h and the regularizer psi."""
 
-    psi: Numbers  # [J], the numbers of the regularizer for every job
-    h: Numbers  # [1], those of the mirror map
+    psi: Numbers  # [J], parameters of the regularizer for every job
+    h: Numbers  # [1], parameters of the mirror map
     table: Array  # [blocks, 6], Regularizer.table of the layout
     each: Array  # [P], Regularizer.each of the layout
 
 
-def dual(w, h, out):  # bound by `specialize`, as is `primal`
+def dual(w, h, out):  # bound by `specialize`, like `primal`
     raise NotImplementedError
 
 
@@ -33,7 +33,7 @@ def primal(z, t, psi, h, block, out):
 
 @kernel
 def to_dual(w, geometry, out):
-    """out = grad h(w), for all jobs and blocks; blocks that are not regularized are Euclidean."""
+    """Compute out = grad h(w) for all jobs and blocks; unregularized blocks are Euclidean."""
     for j in range(w.shape[0]):
         for b in range(geometry.table.shape[0]):
             start, stop, _rows, _columns, regularized, _piece = geometry.table[b]
@@ -44,21 +44,21 @@ def to_dual(w, geometry, out):
 
 
 @kernel
-def dual_in_room(w, geometry, room):
-    """grad h(w), in the room for it."""
-    to_dual(w, geometry, room)
-    return room
+def dual_into_buffer(w, geometry, buffer):
+    """Return grad h(w), computed into the buffer."""
+    to_dual(w, geometry, buffer)
+    return buffer
 
 
 @kernel
-def dual_is_primal(w, geometry, room):
-    """The same of a Euclidean h: w itself."""
+def dual_is_primal(w, geometry, buffer):
+    """Return w, which equals grad h(w) for a Euclidean h."""
     return w
 
 
 @kernel
 def to_primal(z, t, geometry, out):
-    """out = grad (h + t psi)*(z), for all jobs and blocks; t [J] may be 0."""
+    """Compute out = grad (h + t psi)*(z) for all jobs and blocks; t [J] may be 0."""
     for j in range(z.shape[0]):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
@@ -71,15 +71,15 @@ def to_primal(z, t, geometry, out):
 
 @kernel
 def primal_of_all(z, t, geometry, batches, k, out):
-    """`to_primal`, which a batch of dense rows needs of all weights."""
+    """Compute `to_primal` for all weights, as a batch of dense rows requires."""
     to_primal(z, t, geometry, out)
 
 
 @kernel
 def primal_of_stored(z, t, geometry, batches, k, out):
-    """`to_primal` of the weights that batch k has stored entries for, and of the biases; the others stay as they are.
+    """Compute `to_primal` for the weights of features stored in batch k, and for the biases; leave others unchanged.
 
-    Of a linear model on sparse rows, with an h and a psi that take every weight by itself.
+    This requires a linear model on sparse rows, and coordinate-separable h and psi.
     """
     x, features, outputs = batches.x, batches.widths[0], batches.widths[-1]
     _start, stop, _rows, _columns, _regularized, piece = geometry.table[0]
@@ -93,13 +93,13 @@ def primal_of_stored(z, t, geometry, batches, k, out):
         copy(z[j, stop:], out[j, stop:])
 
 
-def prox(z, t, psi, block, out):  # bound by `specialize` to a separable regularizer's
+def prox(z, t, psi, block, out):  # bound by `specialize` to that of a separable regularizer
     raise NotImplementedError
 
 
 @kernel
 def prox_of_each(z, t, geometry, out):
-    """out = argmin_w psi(w) + sum_i (w_i - z_i)^2 / (2 t_i): a time for every weight, t [J, P], all above 0."""
+    """Compute out = argmin_w psi(w) + sum_i (w_i - z_i)^2 / (2 t_i), with a step size t [J, P] > 0 per weight."""
     for j in range(z.shape[0]):
         for b in range(geometry.table.shape[0]):
             start, stop, _rows, _columns, regularized, piece = geometry.table[b]
@@ -116,7 +116,7 @@ def prox_of_each(z, t, geometry, out):
                 copy(z[j, start:stop], out[j, start:stop])
 
 
-def value(w, psi, block):  # bound by `specialize` to the regularizer's, as are the next two
+def value(w, psi, block):  # bound by `specialize` to that of the regularizer, like the next two
     raise NotImplementedError
 
 
@@ -142,7 +142,7 @@ def psi_value(w, geometry, total):
 
 @kernel
 def psi_subgradient(w, geometry, out):
-    """out = a subgradient of psi at w on the regularized blocks; the others keep what they hold, 0."""
+    """Compute a subgradient of psi at w on the regularized blocks; leave other blocks of `out` unchanged."""
     for j in range(w.shape[0]):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
@@ -152,8 +152,8 @@ def psi_subgradient(w, geometry, out):
 
 
 @kernel
-def farthest(g, geometry, out):
-    """out = the point of psi's set that is farthest along -g; blocks that are not regularized keep what they hold."""
+def linear_minimization_oracle(g, geometry, out):
+    """Compute out = argmin of g'w over psi's constraint set; leave unregularized blocks of `out` unchanged."""
     for j in range(g.shape[0]):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
@@ -168,7 +168,7 @@ def farthest(g, geometry, out):
 
 @kernel
 def assign_difference(target, minuend, subtrahend):
-    """target <- minuend - subtrahend, for all jobs; their rows may be longer than the target's."""
+    """Compute target = minuend - subtrahend for all jobs; the operands may have more columns than the target."""
     for j in prange(target.shape[0]):
         for i in range(target.shape[1]):
             target[j, i] = minuend[j, i] - subtrahend[j, i]
@@ -176,10 +176,10 @@ def assign_difference(target, minuend, subtrahend):
 
 @kernel
 def distances(w, others, out):
-    """out [J] = |w - other|, for all jobs."""
+    """Compute out [J] = |w - others| for all jobs."""
     for j in prange(w.shape[0]):
         total = 0.0
         for i in range(w.shape[1]):
-            left = w[j, i] - others[j, i]
-            total += left * left
+            difference = w[j, i] - others[j, i]
+            total += difference * difference
         out[j] = np.sqrt(total)

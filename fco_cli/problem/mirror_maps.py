@@ -1,7 +1,7 @@
-"""Mirror maps: the distance-generating function h, chosen by the `mirror` group of the configuration.
+"""Mirror maps: distance-generating functions h, selected by the config group `mirror`.
 
-A map brings grad h and, for every regularizer that allows it, grad (h + t psi)* in closed form. Its kernels see one
-regularized block of one job, as a regularizer's do, and find its own numbers in `h` by the names of its fields.
+A mirror map defines grad h and, for the regularizers that allow it, grad (h + t psi)* in closed form. Its kernels
+process one regularized block of one job; `h` contains the numeric fields of the mirror map by name.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold_each
 
 
-def prox(z, t, psi, block, out):  # bound by `specialize` to a regularizer's
+def prox(z, t, psi, block, out):  # bound by `specialize` to that of a regularizer
     raise NotImplementedError
 
 
 @kernel
-def prox_alone(z, t, psi, h, block, out):
+def prox_of_psi(z, t, psi, h, block, out):
     prox(z, t, psi, block, out)
 
 
 @kernel
 def prox_on_orthant(z, t, psi, h, block, out):
-    """The prox of psi plus the orthant, for a psi that only shrinks towards 0: cut first."""
-    cut = np.empty_like(z)
-    clip(z, 0.0, np.inf, cut)
-    prox(cut, t, psi, block, out)
+    """Compute the prox of psi on the positive orthant, for a psi that only shrinks toward 0: clip, then prox."""
+    clipped = np.empty_like(z)
+    clip(z, 0.0, np.inf, clipped)
+    prox(clipped, t, psi, block, out)
 
 
 @dataclass(kw_only=True)
 class Mirror:
-    """h, with its numbers in the fields that subclasses add."""
+    """Mirror map h; subclasses add its parameters as fields."""
 
     name: str
     dual: ClassVar[Kernel]  # dual(w, h, out): out = grad h(w)
@@ -49,34 +49,34 @@ class Mirror:
 
     @property
     def numbers(self) -> Numbers:
-        """What the kernels receive as `h`: [1]."""
+        """Parameters that kernels receive as `h`: [1]."""
         return numbers_of(self)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
-        """The kernel of grad (h + t psi)*, or a refusal that names both where there is no closed form."""
+        """Return the kernel of grad (h + t psi)*; raise UserError if there is no closed form."""
         if regularizer.name not in self.closed_forms:
             raise UserError(
                 f"mirror={self.name} has no closed form with regularizer={regularizer.name}; "
-                f"it has one with {', '.join(self.closed_forms)} (mirror=euclidean takes every regularizer)"
+                f"it has one with {', '.join(self.closed_forms)} (mirror=euclidean supports every regularizer)"
             )
         return self.closed_forms[regularizer.name]
 
     def prox(self, regularizer: Regularizer) -> Kernel:
-        """The Euclidean prox of psi within the domain of h: it certifies an optimum whatever the map."""
-        return specialize(prox_alone, prox=regularizer.prox)
+        """Return the kernel of the Euclidean prox of psi plus the domain of h, for optimality conditions."""
+        return specialize(prox_of_psi, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
-        """`w`, one block of a model's start, moved into the interior of h's domain."""
+        """Return one block of initial weights, moved into the interior of h's domain."""
         return w
 
     def divergence(self, w: Array, start: Array) -> float:
-        """D_h(w, start) = h(w) - h(start) - <grad h(start), w - start>, on one block."""
+        """Return D_h(w, start) = h(w) - h(start) - <grad h(start), w - start>, on one block."""
         raise NotImplementedError
 
 
 @dataclass(kw_only=True)
 class Euclidean(Mirror):
-    """h(w) = |w|^2 / 2: the dual is the primal, and to_primal is the prox."""
+    """Euclidean mirror map h(w) = |w|^2 / 2: the dual is the primal, and to_primal is the prox."""
 
     name: str = "euclidean"
 
@@ -91,7 +91,7 @@ class Euclidean(Mirror):
         copy(z, out)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
-        return specialize(prox_alone, prox=regularizer.prox)
+        return specialize(prox_of_psi, prox=regularizer.prox)
 
     def divergence(self, w: Array, start: Array) -> float:
         return float(((w - start) ** 2).sum() / 2)
@@ -108,14 +108,14 @@ def exponential(z, t, psi, h, block, out):
 
 @kernel
 def exponential_with_l1(z, t, psi, h, block, out):
-    """On the positive orthant psi is linear: exp(z_i - t strength factor_i)."""
+    """Compute exp(z_i - t strength factor_i): psi is linear on the positive orthant."""
     for i in range(z.shape[0]):
         out[i] = np.exp(z[i] - t * psi.strength * block.each[i])
 
 
 @kernel
 def scaled_softmax(z, total, out):
-    """total * e^z / sum e^z, shifted by the largest entry."""
+    """Compute total * e^z / sum e^z, with z shifted by its largest entry."""
     top = z[0]
     for i in range(z.shape[0]):
         top = max(top, z[i])
@@ -133,8 +133,8 @@ def softmax(z, t, psi, h, block, out):
 
 
 @kernel
-def exponential_with_bound(z, t, psi, h, block, out):
-    """e^z, scaled down to the radius where it sums to more: |w|_1 <= radius on the positive orthant."""
+def exponential_in_ball(z, t, psi, h, block, out):
+    """Compute e^z, scaled to sum to the radius if the sum is larger: |w|_1 <= radius on the positive orthant."""
     weight = 0.0
     for i in range(z.shape[0]):
         weight += np.exp(z[i])
@@ -146,7 +146,7 @@ def exponential_with_bound(z, t, psi, h, block, out):
 
 @dataclass(kw_only=True)
 class Entropy(Mirror):
-    """h(w) = sum_i (w_i log w_i - w_i) on the positive orthant: steps multiply, and w stays positive."""
+    """Entropy h(w) = sum_i (w_i log w_i - w_i) on the positive orthant: multiplicative steps keep w positive."""
 
     name: str = "entropy"
     free_primal: ClassVar[Kernel] = exponential
@@ -154,7 +154,7 @@ class Entropy(Mirror):
         "none": exponential,
         "non_negative": exponential,
         "l1": exponential_with_l1,
-        "l1_ball": exponential_with_bound,
+        "l1_ball": exponential_in_ball,
         "simplex": softmax,
     }
 
@@ -162,26 +162,26 @@ class Entropy(Mirror):
     @kernel
     def dual(w, h, out):
         for i in range(w.shape[0]):
-            out[i] = np.log(w[i]) if w[i] != 0 else LOG_OF_TINY  # a weight too small for a number may grow again
+            out[i] = np.log(w[i]) if w[i] != 0 else LOG_OF_TINY  # a weight that underflowed can grow again
 
     def prox(self, regularizer: Regularizer) -> Kernel:
-        if regularizer.name in ("simplex", "non_negative"):  # in the orthant by themselves
+        if regularizer.name in ("simplex", "non_negative"):  # subsets of the orthant
             return super().prox(regularizer)
         return specialize(prox_on_orthant, prox=regularizer.prox)
 
     def inside(self, w: Array) -> Array:
-        """A start that is not positive, like 0, becomes the uniform weights 1/n."""
+        """Replace entries that are not positive by 1/n."""
         return np.where(w > 0, w, 1 / w.size)
 
     def divergence(self, w: Array, start: Array) -> float:
-        """The (generalized) Kullback-Leibler divergence, 0 log 0 = 0."""
+        """Return the (generalized) Kullback-Leibler divergence, with 0 log 0 = 0."""
         logarithm = np.log(np.where(w > 0, w, 1.0)) - np.log(start)
         return float((np.where(w > 0, w * logarithm, 0.0) - w + start).sum())
 
 
 @kernel
 def power_gradient(v, power, out):
-    """out = the gradient of |v|_power^2 / 2, relative to the largest entry so that no power overflows."""
+    """Compute the gradient of |v|_power^2 / 2, scaled by the largest entry to avoid overflow."""
     top = 0.0
     for i in range(v.shape[0]):
         top = max(top, abs(v[i]))
@@ -203,22 +203,22 @@ def inverse_power(z, t, psi, h, block, out):
 
 @kernel
 def inverse_power_with_l1(z, t, psi, h, block, out):
-    """grad h* of the soft-thresholded z: grad h has the signs of w, as the subgradient of |w|_1 does."""
-    kept = np.empty_like(z)
-    soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, kept)
-    inverse_power(kept, t, psi, h, block, out)
+    """Compute grad h* of the soft-thresholded z: grad h has the signs of w, like a subgradient of |w|_1."""
+    thresholded = np.empty_like(z)
+    soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, thresholded)
+    inverse_power(thresholded, t, psi, h, block, out)
 
 
 @kernel
 def inverse_power_on_orthant(z, t, psi, h, block, out):
-    kept = np.empty_like(z)
-    clip(z, 0.0, np.inf, kept)
-    inverse_power(kept, t, psi, h, block, out)
+    clipped = np.empty_like(z)
+    clip(z, 0.0, np.inf, clipped)
+    inverse_power(clipped, t, psi, h, block, out)
 
 
 @dataclass(kw_only=True)
 class PNorm(Mirror):
-    """h(w) = |w|_power^2 / 2 with 1 < power <= 2: between the Euclidean map and one for the l1 geometry."""
+    """Mirror map h(w) = |w|_power^2 / 2 with 1 < power <= 2, between Euclidean and l1 geometry."""
 
     power: float
     name: str = "p_norm"
@@ -230,7 +230,7 @@ class PNorm(Mirror):
     }
 
     def __post_init__(self) -> None:
-        require(1 < self.power <= 2, "mirror.power", self.power, "a number above 1 and at most 2")
+        require(1 < self.power <= 2, "mirror.power", self.power, "a number > 1 and <= 2")
 
     @staticmethod
     @kernel

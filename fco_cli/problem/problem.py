@@ -1,4 +1,4 @@
-"""A problem: data + model + loss + regularizer + mirror map (docs/method.md, "Problem")."""
+"""Optimization problem: data, model, loss, regularizer and mirror map (docs/method.md, "Problem")."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fco_cli.problem.mirror import (
     Geometry,
     assign_difference,
     distances,
-    dual_in_room,
+    dual_into_buffer,
     dual_is_primal,
-    farthest,
+    linear_minimization_oracle,
     primal_of_all,
     primal_of_stored,
     prox_of_each,
@@ -36,12 +36,12 @@ from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
-IN_CACHE = 2**17  # numbers: beyond that an array takes longer to be had than to be filled
+IN_CACHE = 2**17  # numbers; allocating a larger array takes longer than filling it
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task knows: rows, a model and a loss of it. Regularizer, mirror map and weights are the run's choice."""
+    """Data, model and loss of a task, without the regularizer, mirror map and weighting, which the run chooses."""
 
     training: ClientData
     model: Model
@@ -49,20 +49,21 @@ class TaskData:
     held_out: ClientData | None = None
     truth: Array | None = None
     description: Any = None
-    features: tuple[str, ...] | None = None  # their names, where they have any
-    test: ClientData | None = None  # rows that are looked at once, when the run is done
-    clients: list[str] | None = None  # the names of those that train
+    features: tuple[str, ...] | None = None  # names of the features
+    test: ClientData | None = None  # rows that are evaluated once, at the end of a run
+    clients: list[str] | None = None  # names of the training clients
 
     def divided(self, held_out: Array) -> TaskData:
-        """With the training rows of a mask [N] held out, in the place of all others that are."""
-        training, apart = self.training.take(~held_out), self.training.take(held_out)
-        owners, everyone = self.training.owners, np.arange(self.training.clients)
-        trains = np.isin(everyone, owners[~held_out])
-        place = np.where(trains, np.cumsum(trains) - 1, -1)[np.isin(everyone, owners[held_out])]
-        return replace(self, training=training, held_out=replace(apart, trained_as=place), test=None, clients=None)
+        """Return the data with the training rows of a mask [N] held out, instead of the previous held-out rows."""
+        training, validation = self.training.take(~held_out), self.training.take(held_out)
+        owners, clients = self.training.owners, np.arange(self.training.clients)
+        trains = np.isin(clients, owners[~held_out])
+        trained_as = np.where(trains, np.cumsum(trains) - 1, -1)[np.isin(clients, owners[held_out])]
+        validation = replace(validation, trained_as=trained_as)
+        return replace(self, training=training, held_out=validation, test=None, clients=None)
 
     def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
-        """The problem that a run minimizes; the mirror map is the Euclidean one unless another is given."""
+        """Return the problem with this regularizer, mirror map (default: Euclidean) and weighting of clients."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
             self.held_out, self.truth, self.description, self.features, self.test,
@@ -71,9 +72,9 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Problem:
-    """min over w of F(w) + psi(w), F = sum_m p_m F_m.
+    """Minimization of F(w) + psi(w) over w, with F = sum_m p_m F_m.
 
-    `regularizer` names the kind of psi; its numbers may differ from job to job and come as records: `numbers` [J].
+    `regularizer` defines the type of psi; methods take its parameters, which may differ between jobs, as `numbers` [J].
     """
 
     data: ClientData
@@ -82,17 +83,19 @@ class Problem:
     regularizer: Regularizer
     weighting: str = "uniform"
     mirror: Mirror = field(default_factory=Euclidean)
-    held_out: ClientData | None = None  # rows that validate
-    truth: Array | None = None  # [P], where the task knows it
-    description: Any = None  # what else the task wants to know when it writes a model
-    features: tuple[str, ...] | None = None  # the names by which a regularizer may speak of weights
-    test: ClientData | None = None  # rows that are looked at once, when the run is done
+    held_out: ClientData | None = None  # validation rows
+    truth: Array | None = None  # [P], if known
+    description: Any = None  # task-specific information for writing models
+    features: tuple[str, ...] | None = None  # names that a regularizer may refer to
+    test: ClientData | None = None  # rows that are evaluated once, at the end of a run
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
-        self.mirror.primal(self.regularizer)  # refuses a pair without a closed form
+        self.mirror.primal(self.regularizer)  # raises UserError if there is no closed form
         if self.loss.together is not None and self.data.row_weights is not None:
-            raise UserError(f"task.weights: the {self.loss.name} loss counts every row once")
+            raise UserError(
+                f"task.weights: the {self.loss.name} loss does not support row weights; remove task.weights"
+            )
 
     @cached_property
     def layout(self) -> Layout:
@@ -113,28 +116,28 @@ class Problem:
 
     @cached_property
     def validation(self) -> Risk | None:
-        """The same on the rows held out."""
+        """F on the held-out rows."""
         return None if self.held_out is None else self.risk_on(self.held_out)
 
     def risk_on(self, data: ClientData) -> Risk:
-        """The same on any rows."""
+        """Return F on other rows."""
         if self.model.site_bias:
             return functools.partial(_with_site_biases, self, data)
         return risk_of(data, data.weights(self.weighting), self.model, self.loss)
 
     def site_biases(self, w: Array) -> Array:
-        """What every training client adds to the scores of w [J, P]: [M, J]."""
+        """Return the site bias of every training client for models w [J, P]: [M, J]."""
         return biases_of(self.data, self.model, self.loss, np.ascontiguousarray(w, dtype=self.dtype))
 
     def site_biases_on(self, data: ClientData, w: Array) -> Array:
-        """The same for the clients of rows held out: [M, J]; one that did not train has the mean of those who did."""
+        """Return the site biases of held-out clients: [M, J]; a client without training rows has the weighted mean."""
         biases = self.site_biases(w)
         mean = ordered_sum((self.weights[:, None] * biases)[:, :, None])[:, 0]
-        strangers = np.full(data.clients, -1)
-        return np.vstack([biases, mean])[strangers if data.trained_as is None else data.trained_as]  # -1 is the last
+        trained_as = np.full(data.clients, -1) if data.trained_as is None else data.trained_as
+        return np.vstack([biases, mean])[trained_as]  # index -1 is the mean
 
     def scores_on(self, data: ClientData, w: Array) -> Array:
-        """The scores [J, C, N] of rows held out."""
+        """Return the scores [J, C, N] of held-out rows."""
         scores = scores_of(self.model, data, w)
         if self.model.site_bias:
             scores += np.repeat(self.site_biases_on(data, w), data.sizes, axis=0).T[:, None]
@@ -156,7 +159,7 @@ class Problem:
         return self.regularizer.each(self.layout, self.features).astype(self.dtype)
 
     def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:
-        """w_0 of every job [J, P]: the model's, or another [J, P], moved to where h and psi are finite."""
+        """Return w_0 [J, P]: the model's initial weights or `start`, moved into the domain of h and psi."""
         models = np.tile(self.model.initial(), (len(numbers), 1)) if start is None else start
         models = models.astype(self.dtype)
         for w in models:
@@ -168,7 +171,7 @@ class Problem:
         self.to_primal(dual, np.zeros(len(numbers)), self.geometry(numbers), models)
         return models
 
-    # The primitives of which every algorithm is made.
+    # Primitives of the algorithms.
 
     @cached_property
     def descend(self) -> Kernel:
@@ -180,10 +183,10 @@ class Problem:
 
     @cached_property
     def as_dual(self) -> Kernel:
-        """to_dual that makes nothing where nothing is to be made."""
+        """`to_dual` that returns its result, without a copy for a Euclidean h."""
         if isinstance(self.mirror, Euclidean):
             return dual_is_primal
-        return specialize(dual_in_room, to_dual=self.to_dual)
+        return specialize(dual_into_buffer, to_dual=self.to_dual)
 
     @cached_property
     def to_primal(self) -> Kernel:
@@ -191,32 +194,32 @@ class Problem:
 
     @cached_property
     def free_primal(self) -> Kernel:
-        """to_primal without psi."""
+        """`to_primal` without psi."""
         return specialize(to_primal, primal=self.mirror.free_primal)
 
     @property
-    def _by_itself(self) -> bool:
-        """Whether h and psi take every weight by itself."""
+    def is_separable(self) -> bool:
+        """True if h and psi are coordinate-separable."""
         return self.regularizer.separable and isinstance(self.mirror, Euclidean)
 
     def _primal(self, with_psi: bool) -> Kernel:
-        """Of one block."""
+        """Return the primal map of one block."""
         return self.mirror.primal(self.regularizer) if with_psi else self.mirror.free_primal
 
     def primal_for_batches(self, with_psi: bool) -> Kernel:
-        """to_primal, or free_primal, of no more weights than a batch looks at, where it can be had for some."""
-        if isinstance(self.data.x, SparseRows) and self._by_itself:
+        """Return to_primal, or free_primal, restricted to the weights that a batch uses if h and psi are separable."""
+        if isinstance(self.data.x, SparseRows) and self.is_separable:
             return specialize(primal_of_stored, primal=self._primal(with_psi))
         return specialize(primal_of_all, to_primal=self.to_primal if with_psi else self.free_primal)
 
     def descend_dual(self, with_psi: bool) -> Kernel:
-        """A step along the gradient at to_primal, or free_primal, of the state itself."""
-        by_columns = self._primal(with_psi) if self._by_itself else None
+        """Return the gradient step on a dual state, with the gradient at its to_primal or free_primal."""
+        by_columns = self._primal(with_psi) if self.is_separable else None
         return dual_descent(self.data, self.model, self.loss, self.primal_for_batches(with_psi), by_columns)
 
     @cached_property
     def prox_of_each(self) -> Kernel:
-        """The Euclidean prox with a time for every weight; of a separable psi."""
+        """Euclidean prox of a separable psi with a step size per weight."""
         return specialize(prox_of_each, prox=self.regularizer.prox)
 
     @cached_property
@@ -225,9 +228,10 @@ class Problem:
 
     @cached_property
     def farthest(self) -> Kernel:
-        return specialize(farthest, lmo=self.regularizer.lmo)
+        """Linear minimization oracle of psi's constraint set."""
+        return specialize(linear_minimization_oracle, lmo=self.regularizer.lmo)
 
-    # What is measured.
+    # Metrics.
 
     @cached_property
     def _psi(self) -> Kernel:
@@ -238,31 +242,31 @@ class Problem:
         return specialize(to_primal, primal=self.mirror.prox(self.regularizer))
 
     def psi(self, w: Array, numbers: Numbers) -> Array:
-        """The regularizer's value, summed over the regularized blocks: [J]."""
+        """Return psi(w), summed over the regularized blocks: [J]."""
         total = np.zeros(len(w))
         self._psi(w, self.geometry(numbers), total)
         return total
 
     def prox(self, z: Array, t: Array, numbers: Numbers) -> Array:
-        """prox of t psi at z within the domain of h, whatever the mirror map."""
+        """Return the Euclidean prox of t psi at z, restricted to the domain of h."""
         out = np.empty_like(z)
         self._prox(z, t, self.geometry(numbers), out)
         return out
 
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
-        """|w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
+        """Return |w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
         residuals, at_a_time = np.empty(len(w)), max(2, IN_CACHE // w.shape[1])
         for low in range(0, len(w), at_a_time):
-            some = slice(low, low + at_a_time)
-            moved = np.empty(w[some].shape, gradient.dtype)
-            specialize(assign_difference, parallel=True)(moved, w[some], gradient[some])
-            there = self.prox(moved, np.ones(len(moved)), numbers[some])
-            specialize(distances, parallel=True)(w[some], there, residuals[some])
+            chunk = slice(low, low + at_a_time)
+            moved = np.empty(w[chunk].shape, gradient.dtype)
+            specialize(assign_difference, parallel=True)(moved, w[chunk], gradient[chunk])
+            proximal = self.prox(moved, np.ones(len(moved)), numbers[chunk])
+            specialize(distances, parallel=True)(w[chunk], proximal, residuals[chunk])
         return residuals
 
     @cached_property
     def at_start(self) -> Evaluation:
-        """F and its gradient at w_0, the model's own start."""
+        """F and its gradient at the model's initial weights w_0."""
         return self.risk(self.model.initial()[None])
 
     @cached_property
@@ -271,18 +275,19 @@ class Problem:
         return float(np.linalg.norm(self.at_start.gradient))
 
     def kkt_scale(self, numbers: Numbers) -> Array:
-        """What KKT residuals are small or large against: lambda where psi has one, else the gradient at the start.
+        """Return the scale of KKT residuals [J]: lambda if psi has one, else |grad F(w_0)|.
 
-        One that is lost in that gradient's last digit is none.
+        A lambda below the rounding error of that gradient is ignored.
         """
         strength = numbers["strength"] if "strength" in (numbers.dtype.names or ()) else np.zeros(len(numbers))
         start = self.gradient_at_start if self.gradient_at_start > 0 else 1.0
         return np.where(strength > np.finfo(float).eps * start, strength, start)
 
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:
-        """How far the weights are outside of a constraint, relative to their length or their projection's; 0 inside.
+        """Return the distance of the weights from psi's constraint set, relative to their norm: [J]; 0 inside the set.
 
-        What psi does not act on is left out: beside a huge bias every distance would vanish.
+        The norm is the larger one of the weights and of their projection, over the regularized blocks only: a large
+        bias would hide any distance.
         """
         w = np.asarray(w, dtype=float)
         projected = self.prox(w, np.zeros(len(w)), numbers)
@@ -292,7 +297,7 @@ class Problem:
 
 
 def _with_site_biases(problem: Problem, held_out: ClientData, w: Array, gradient: bool = False) -> Evaluation:
-    """F on rows held out, where every client's scores have its own bias; without a gradient."""
+    """Return F on held-out rows with a site bias for every client; gradients are not supported."""
     assert not gradient
     plain = replace(problem.model, site_bias=False)  # type: ignore[type-var]
     biases, losses, right = problem.site_biases_on(held_out, w), [], np.zeros(len(w))

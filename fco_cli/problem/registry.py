@@ -1,4 +1,4 @@
-"""The members of a family: its classes that have a name of their own."""
+"""Registry of classes by name: the subclasses of a base class that define `name`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def members(base: Any, package: str | None = None) -> dict[str, Any]:
-    """The subclasses that set `name` themselves, by that name; those of a package after importing all its modules."""
+    """Return the subclasses of `base` that define `name`, by that name, after importing all modules of `package`."""
     if package is not None:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")

@@ -1,8 +1,7 @@
-"""F over a whole data set: its value, gradient and accuracy, exactly.
+"""Exact value, gradient and accuracy of F over a data set.
 
-A squared loss needs its data only once, for the matrix A, the vector c and the number e in
-F(w) = w'Aw - 2c'w + e; other losses pass over the rows each time. Both are bit for bit independent of the
-number of jobs and of threads.
+For a squared loss, one pass over the data computes the sufficient statistics A, c and e in F(w) = w'Aw - 2c'w + e.
+Other losses pass over the rows at every evaluation. Results are bitwise independent of the number of jobs and threads.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.kernels.aligned import PANEL, in_panels, where_they_are
+from fco_cli.kernels.aligned import PANEL, to_panels, where_they_are
 from fco_cli.kernels.compiled import Kernel, kernel, kernel_in_order, specialize
 from fco_cli.kernels.products import add_to_columns
 from fco_cli.problem.data import ClientData, Elsewhere
-from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_row, over_rows
+from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_row, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.site_bias import bias_finder, client_biases
@@ -26,37 +25,36 @@ from fco_cli.problem.models.linear import Linear, Model
 
 prange = range  # Numba's parallel range in the compiled kernel
 
-GRAM_LIMIT = 4096  # parameters; a larger matrix costs more than it saves
-FIVE = 5  # rows that products.py takes together
-CACHED = 512 * 2**10  # bytes
-PARTS = 8  # pieces of a pass over the data, whatever the number of threads
+GRAM_LIMIT = 4096  # largest number of parameters for which sufficient statistics pay off
+ROW_GROUP = 5  # rows that products.py processes together
+CACHE_BYTES = 512 * 2**10
+PARTS = 8  # parts of a pass over the data, for any number of threads
 
 
 class Evaluation(NamedTuple):
-    """F and what comes with it, for every job."""
+    """Value, gradient and accuracy of F for every job."""
 
     value: Array  # [J]
-    gradient: Array  # [J, P]; [0, P] if it was not asked for
-    accuracy: Array | None  # [J], for classification
+    gradient: Array  # [J, P]; [0, P] if not requested
+    accuracy: Array | None  # [J], for classification losses
 
 
 class Risk(Protocol):
-    """F on one data set."""
+    """F on one data set as a function of the models w [J, P]."""
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation: ...
 
 
 @kernel
-def quadratics(panels, linear, constant, w, rows, products, values, gradient):
-    """values [J] = w'Aw - 2c'w + e and, unless it has no rows, gradient [J, P] = 2 (Aw - c), for all jobs.
+def evaluate_quadratic(panels, linear, constant, w, rows, products, values, gradient):
+    """Compute values [J] = w'Aw - 2c'w + e and, unless `gradient` is empty, gradient [J, P] = 2 (Aw - c).
 
-    A comes as panels of its columns, see near.py; without a gradient as its upper triangle, off the diagonal
-    doubled: half of it. `products` [J, P] become Aw, the sum of A's rows, each as often as w says; `rows` [P] count
-    from 0.
+    `panels` are those of A (aligned.to_panels). Without a gradient they are those of its upper triangle with doubled
+    off-diagonal entries, which halves the work. `products` [J, P] is overwritten by Aw; `rows` is arange(P).
     """
     size, half = rows.shape[0], gradient.shape[0] == 0
     for turn in prange(panels.shape[0]):
-        # A long and a short one in turn, for equal threads.
+        # Alternate between the first and the last panels, whose work differs, to balance the threads.
         panel = panels.shape[0] - 1 - turn // 2 if turn % 2 else turn // 2
         low, high = panel * PANEL, min((panel + 1) * PANEL, size)
         for j in range(w.shape[0]):
@@ -75,7 +73,7 @@ def quadratics(panels, linear, constant, w, rows, products, values, gradient):
 
 @dataclass(frozen=True)
 class QuadraticRisk:
-    """F of a squared loss by its sufficient statistics, always in float64."""
+    """F of a squared loss from sufficient statistics, always in float64."""
 
     matrix: Array  # [P, P]
     linear: Array  # [P]
@@ -83,15 +81,15 @@ class QuadraticRisk:
 
     @classmethod
     def of(cls, data: ClientData, weights: Array, rows_at_once: int = 1024) -> QuadraticRisk:
-        """Gather the statistics; `weights` are the clients'."""
+        """Return F for data with these client weights."""
         x = data.x
         assert isinstance(x, np.ndarray)
         features = x.shape[1]
-        moments = np.zeros((features + 2, features + 2))  # of (x, 1, y): the bias sees a constant feature
+        moments = np.zeros((features + 2, features + 2))  # of (x, 1, y); the constant is the feature of the bias
         row_weights = np.repeat(weights / data.sizes, data.sizes)
         if data.relative_weights is not None:
             row_weights *= data.relative_weights
-        # One thread: the bits of a product depend on how many make it, and a worker process has fewer than its parent.
+        # Use one thread: the bits of a product depend on the number of threads, which differs between processes.
         with threadpool_limits(1, user_api="blas"):
             for low in range(0, len(data.y), rows_at_once):
                 chunk = slice(low, low + rows_at_once)
@@ -104,27 +102,27 @@ class QuadraticRisk:
 
     @cached_property
     def _panels(self) -> Array:
-        return in_panels(self.matrix)
+        return to_panels(self.matrix)
 
     @cached_property
     def _panels_of_upper(self) -> Array:
-        """All that w'Aw needs."""
-        return in_panels(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
+        """Panels of the upper triangle of A with doubled off-diagonal entries: sufficient for w'Aw."""
+        return to_panels(np.triu(2 * self.matrix) - np.diag(np.diag(self.matrix)))
 
     @cached_property
-    def _every(self) -> Array:
+    def _rows(self) -> Array:
         return np.arange(len(self.linear))
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         w = np.ascontiguousarray(w, dtype=float)
         values, gradients, products = np.empty(len(w)), np.empty((len(w) * gradient, w.shape[1])), np.empty_like(w)
         panels = self._panels if gradient else self._panels_of_upper
-        of_all = specialize(quadratics, parallel=True)
-        of_all(panels, self.linear, self.constant, w, self._every, products, values, gradients)
+        evaluate = specialize(evaluate_quadratic, parallel=True)
+        evaluate(panels, self.linear, self.constant, w, self._rows, products, values, gradients)
         return Evaluation(values, gradients, None)
 
 
-def value(scores, y):  # bound by `specialize` to the loss
+def value(scores, y):  # bound by `specialize` to that of the loss, like `hit`
     raise NotImplementedError
 
 
@@ -133,17 +131,19 @@ def hit(scores, y):
 
 
 @kernel
-def record(scores, y, weight, j, i, seen):
-    """What a pass over the data sees of a row: its loss, as often as it counts, and whether its scores are right."""
-    losses, hits = seen
+def observe_loss(scores, y, weight, j, i, observed):
+    """Record the weighted loss of a row and whether its prediction is correct."""
+    losses, hits = observed
     losses[j, i] = weight * value(scores, y)
     hits[j] += hit(scores, y)
 
 
 @kernel
 def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient):
-    """Add one client's share of F, of the correct rows and of the gradient, unless that has no rows; `step` of its rows
-    at a time."""
+    """Add one client's contribution to F, to the number of correct rows and, unless it is empty, to the gradient.
+
+    Rows low to high are processed `step` at a time.
+    """
     share, slopes = weight / (high - low), gradient.shape[0] > 0
     for begin in range(low, high, step):
         rows = np.arange(begin, min(begin + step, high))
@@ -162,8 +162,8 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
 
 
 @kernel
-def pass_over(w, x, y, widths, start, step, weights, values, hits, gradients):
-    """The sums of the clients' shares, part by part; a part is some clients in a row."""
+def sum_clients(w, x, y, widths, start, step, weights, values, hits, gradients):
+    """Sum the contributions of the clients, separately for every part; a part is a range of clients."""
     parts = values.shape[0]
     clients = weights.shape[0]
     for part in prange(parts):
@@ -176,17 +176,17 @@ def pass_over(w, x, y, widths, start, step, weights, values, hits, gradients):
 
 
 @kernel
-def pass_over_own(models, x, y, widths, start, owners, losses, hits):
-    """Every client's own models [n, J, P] on its rows, those of client owners[i]: mean losses [n, J], correct rows."""
+def evaluate_own_models(models, x, y, widths, start, owners, losses, hits):
+    """Compute mean losses and numbers of correct rows [n, J] of models[i] [J, P] on the rows of client owners[i]."""
     for i in prange(models.shape[0]):
         low, high = start[owners[i]], start[owners[i] + 1]
-        nothing = np.empty((0, models.shape[2]), models.dtype)
-        add_client(models[i], x, y, widths, low, high, high - low, 1.0, losses[i], hits[i], nothing)
+        no_gradient = np.empty((0, models.shape[2]), models.dtype)
+        add_client(models[i], x, y, widths, low, high, high - low, 1.0, losses[i], hits[i], no_gradient)
 
 
 @kernel
 def score_clients(w, x, widths, start, scores):
-    """Scores [J, C, N] of all rows, a client at a time: its rows stay in cache."""
+    """Compute the scores [J, C, N] of all rows, one client at a time, so that its rows stay in cache."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
         own = forward(w, where_they_are(x, rows), widths)
@@ -198,7 +198,7 @@ def score_clients(w, x, widths, start, scores):
 
 @dataclass(frozen=True)
 class DataRisk:
-    """F of any loss and model by a pass over the rows."""
+    """F of any loss and model, evaluated by a pass over the rows."""
 
     data: ClientData
     weights: Array  # [M]
@@ -207,14 +207,14 @@ class DataRisk:
 
     @cached_property
     def _pass(self) -> Kernel:
-        return specialize(pass_over, parallel=True, add_client=_one_client(self.data, self.model, self.loss))
+        return specialize(sum_clients, parallel=True, add_client=_one_client(self.data, self.model, self.loss))
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
         parts = min(PARTS, data.clients)
         values, hits = np.zeros((parts, len(w))), np.zeros((parts, len(w)))
         shape = (parts, len(w) * gradient, w.shape[1])
-        gradients = self._spare.pop(shape, None)  # another thread then finds none, and makes its own
+        gradients = self._buffers.pop(shape, None)  # removed, so that no other thread uses the same buffer
         if gradients is None:
             gradients = np.empty(shape, w.dtype)
         self._pass(
@@ -222,43 +222,45 @@ class DataRisk:
             values, hits, gradients,
         )  # fmt: skip
         accuracy = hits.sum(axis=0) / len(data.y) if self.loss.classification else None
-        found = Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
-        self._spare.clear()
-        self._spare[shape] = gradients
-        return found
+        evaluation = Evaluation(ordered_sum(values), ordered_sum(gradients), accuracy)
+        self._buffers.clear()
+        self._buffers[shape] = gradients
+        return evaluation
 
     @cached_property
-    def _spare(self) -> dict[tuple[int, ...], Array]:
-        """Room for gradients that the last call no longer needs, by its shape: fresh memory takes a fifth of a pass."""
+    def _buffers(self) -> dict[tuple[int, ...], Array]:
+        """Gradient buffer of the last call, by its shape; allocating it again would take a fifth of a pass."""
         return {}
 
     @cached_property
     def _rows_at_a_time(self) -> int:
-        """So few that they stay in a core's cache from their scores to their gradient, but ten at least: wide models
-        come from memory for each; all of a client's where these belong together, and of a network, whose layers want
-        many."""
-        whole = not isinstance(self.model, Linear) or self.model.site_bias or self.loss.together is not None
-        fives = CACHED // (FIVE * self.data.x.shape[1] * self.data.x.dtype.itemsize)
-        return int(self.data.sizes.max()) if whole else FIVE * max(2, fives)
+        """Number of rows per step: few enough to stay in a core's cache from their scores to their gradient.
+
+        At least ten, because wide models are read from memory at every step. All rows of a client if the loss couples
+        them, and for networks, whose layers are faster on many rows.
+        """
+        all_rows = not isinstance(self.model, Linear) or self.model.site_bias or self.loss.together is not None
+        groups = CACHE_BYTES // (ROW_GROUP * self.data.x.shape[1] * self.data.x.dtype.itemsize)
+        return int(self.data.sizes.max()) if all_rows else ROW_GROUP * max(2, groups)
 
 
 def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
-    seeing = specialize(record, value=loss.bound("value"), hit=loss.bound("hit"))
-    rows = over_rows(data, model, loss, seeing)
-    return specialize(add_client, gather=model.gather, forward=model.forward, backward=model.backward, each_row=rows)
+    observe = specialize(observe_loss, value=loss.bound("value"), hit=loss.bound("hit"))
+    loop = row_loop(data, model, loss, observe)
+    return specialize(add_client, gather=model.gather, forward=model.forward, backward=model.backward, each_row=loop)
 
 
 def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:
-    """The mean loss of models [n, J, P] on the rows of clients [n], each on its own: [n, J]; accuracy likewise."""
+    """Return mean losses and accuracies [n, J] of models[i] [J, P] on the rows of clients[i] only."""
     models = np.ascontiguousarray(models, dtype=data.x.dtype)
     losses, hits = np.zeros(models.shape[:2]), np.zeros(models.shape[:2])
-    visit_own = specialize(pass_over_own, parallel=True, add_client=_one_client(data, model, loss))
-    visit_own(models, data.x, data.targets, model.widths, data.offsets, clients, losses, hits)
+    evaluate = specialize(evaluate_own_models, parallel=True, add_client=_one_client(data, model, loss))
+    evaluate(models, data.x, data.targets, model.widths, data.offsets, clients, losses, hits)
     return losses, hits / data.sizes[clients][:, None] if loss.classification else None
 
 
 def scores_of(model: Model, data: ClientData, w: Array) -> Array:
-    """The scores of all rows: [J, C, N]."""
+    """Return the scores of all rows: [J, C, N]."""
     w = np.ascontiguousarray(w, dtype=data.x.dtype)
     scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
     specialize(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
@@ -267,7 +269,7 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
 
 @kernel_in_order
 def add_parts(parts, total):
-    """total [J, n] = the sum of parts [parts, J, n], one after another: NumPy's sum takes another order for one job."""
+    """Compute total [J, n], the sum of parts [parts, J, n] in order; the order of NumPy's sum depends on J."""
     for j in prange(parts.shape[1]):
         for k in range(parts.shape[2]):
             total[j, k] = 0
@@ -277,14 +279,14 @@ def add_parts(parts, total):
 
 
 def ordered_sum(parts: Array) -> Array:
-    """The sum over the first axis, in float64, in an order that does not depend on the number of jobs."""
+    """Return the sum over the first axis in float64, in an order that does not depend on the number of jobs."""
     total = np.empty((parts.shape[1], int(np.prod(parts.shape[2:]))))
     specialize(add_parts, parallel=True)(parts.reshape(len(parts), *total.shape), total)
     return total.reshape(parts.shape[1:])
 
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
-    """The cheaper of the two ways to compute the same F; rows that are elsewhere are summed up there."""
+    """Return F: from sufficient statistics if that is cheaper, else by passes over the rows; from sites if remote."""
     if isinstance(data, Elsewhere):
         return data.risk(weights)
     size = model.layout.size
@@ -295,7 +297,7 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
 
 
 def biases_of(data: ClientData, model: Model, loss: Loss, w: Array) -> Array:
-    """Every client's own bias, the best for its rows: [M, J]."""
+    """Return the bias of every client that minimizes the loss of its rows: [M, J]."""
     finder = bias_finder(of_a_row(data, loss), loss)
     find = specialize(client_biases, parallel=True, forward=model.forward, best_bias=finder)
     biases = np.empty((data.clients, len(w)), w.dtype)

@@ -1,4 +1,4 @@
-"""Which weights of models count as non-zero, and how they compare with the true ones."""
+"""Comparison of models with the true weights: support and distance."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
 
-class Compared(NamedTuple):
-    """Of every job: [J]."""
+class SupportComparison(NamedTuple):
+    """Comparison with the true weights for every job: [J]."""
 
-    found: Array  # how many weights are above the threshold
-    hits: Array  # how many of them are not 0 in truth
+    found: Array  # number of weights above the threshold
+    hits: Array  # number of these that are not 0 in the true weights
     distance: Array  # |w - truth|
 
 
 @kernel
 def compare(w, truth, threshold, found, hits, distance):
-    """The first n weights of models [J, P] and the true ones [n], in one pass."""
+    """Compare the first n weights of models [J, P] with the true weights [n], in one pass."""
     for j in range(w.shape[0]):
         large, right, squares = 0, 0, 0.0
         for i in range(truth.shape[0]):
@@ -31,9 +31,9 @@ def compare(w, truth, threshold, found, hits, distance):
         found[j], hits[j], distance[j] = large, right, np.sqrt(squares)
 
 
-def compared(w: Array, truth: Array, threshold: float) -> Compared:
-    """The first weights of models [J, P], as many as the truth [n] has."""
+def compared(w: Array, truth: Array, threshold: float) -> SupportComparison:
+    """Return the comparison of the first n weights of models [J, P] with the true weights [n]."""
     jobs = len(w)
-    result = Compared(np.empty(jobs, np.int64), np.empty(jobs, np.int64), np.empty(jobs))
+    result = SupportComparison(np.empty(jobs, np.int64), np.empty(jobs, np.int64), np.empty(jobs))
     compare(w, truth, threshold, *result)
     return result

@@ -1,4 +1,4 @@
-"""Rows that are brought near are the same rows, each at the beginning of a cache line."""
+"""Aligned copies contain the same rows, each at the start of a cache line."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from fco_cli.kernels.aligned import (
     LINE,
     PANEL,
     READERS,
-    ask_for_two,
+    can_prefetch_pair,
     gathered,
-    in_panels,
+    prefetch_pair,
     rows_on_lines,
-    two_are_left,
+    to_panels,
     where_they_are,
 )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 1024])
-def test_rows_begin_cache_lines_and_take_an_odd_number_of_them(width, dtype):
-    room = rows_on_lines.as_python(3, np.empty((1, width), dtype))
-    lines = room.strides[0] / LINE
-    assert room.shape[0] == 3
-    assert room.shape[1] >= width
-    assert room.ctypes.data % LINE == 0
+def test_rows_start_at_cache_lines_and_occupy_an_odd_number_of_them(width, dtype):
+    buffer = rows_on_lines.as_python(3, np.empty((1, width), dtype))
+    lines = buffer.strides[0] / LINE
+    assert buffer.shape[0] == 3
+    assert buffer.shape[1] >= width
+    assert buffer.ctypes.data % LINE == 0
     assert lines % 2 == 1
-    assert lines * LINE < (width * room.itemsize + 2 * LINE)
-    assert room.flags.c_contiguous
+    assert lines * LINE < (width * buffer.itemsize + 2 * LINE)
+    assert buffer.flags.c_contiguous
 
 
-def test_several_vectors_read_copies_and_few_the_rows_themselves():
+def test_rows_are_copied_for_many_vectors_and_read_in_place_for_few():
     x, rows = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
-    near, same = (gathered(x, rows, np.array([5, 1]), vectors) for vectors in (READERS, READERS - 1))
-    np.testing.assert_array_equal(near.x[near.rows, :5], x[rows])
-    assert near.x.ctypes.data % LINE == 0
+    copies, same = (gathered(x, rows, np.array([5, 1]), vectors) for vectors in (READERS, READERS - 1))
+    np.testing.assert_array_equal(copies.x[copies.rows, :5], x[rows])
+    assert copies.x.ctypes.data % LINE == 0
     np.testing.assert_array_equal(same.x[same.rows], x[rows])
     assert same.x.shape == x.shape
-    for batch in (near, same):
-        assert batch.soon.tolist() == [x[5].ctypes.data, x[1].ctypes.data]
+    for batch in (copies, same):
+        assert batch.upcoming.tolist() == [x[5].ctypes.data, x[1].ctypes.data]
 
 
-def test_rows_that_are_read_only_are_gathered_too():
+def test_read_only_rows_are_gathered():
     x = np.arange(12.0).reshape(3, 4)
     x.flags.writeable = False
     for vectors in (1, READERS):
-        near = gathered(x, np.array([2, 1]), np.array([0]), vectors)
-        np.testing.assert_array_equal(near.x[near.rows, :4], x[[2, 1]])
+        batch = gathered(x, np.array([2, 1]), np.array([0]), vectors)
+        np.testing.assert_array_equal(batch.x[batch.rows, :4], x[[2, 1]])
 
 
-def test_rows_that_come_next_are_asked_for_two_at_a_time():
+def test_the_next_rows_are_prefetched_in_pairs():
     x = np.arange(12.0).reshape(3, 4)
     batch = gathered(x, np.array([0]), np.array([2, 1, 0]), READERS)
-    assert two_are_left(batch)
-    assert ask_for_two(batch) == (x[2].ctypes.data, x[1].ctypes.data)
-    assert not two_are_left(batch)
-    assert not two_are_left(where_they_are(x, np.array([0])))
+    assert can_prefetch_pair(batch)
+    assert prefetch_pair(batch) == (x[2].ctypes.data, x[1].ctypes.data)
+    assert not can_prefetch_pair(batch)
+    assert not can_prefetch_pair(where_they_are(x, np.array([0])))
 
 
 @pytest.mark.parametrize("columns", [1, PANEL, PANEL + 3])
-def test_panels_are_some_columns_each_and_then_zeros(columns):
+def test_panels_contain_all_columns_padded_with_zeros(columns):
     matrix = np.random.default_rng(0).standard_normal((5, columns))
-    panels = in_panels(matrix)
+    panels = to_panels(matrix)
     side_by_side = np.concatenate(list(panels), axis=1)
     np.testing.assert_array_equal(side_by_side[:, :columns], matrix)
     np.testing.assert_array_equal(side_by_side[:, columns:], 0)

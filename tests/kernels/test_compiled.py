@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fco_cli.kernels.cache import keep, kernel_folder
+from fco_cli.kernels.cache import enable_cache, kernel_folder
 from fco_cli.kernels.compiled import is_finite, kernel, specialize
 from fco_cli.kernels.library import KERNEL
 
@@ -32,7 +32,7 @@ def square(v):
 
 @kernel
 def total(values):
-    """A template: the sum of inner(v)."""
+    """Return the sum of inner(v), with `inner` bound by `specialize`."""
     result = 0.0
     for i in range(values.shape[0]):
         result += inner(values[i])
@@ -42,19 +42,19 @@ def total(values):
 VALUES = np.array([1.0, 2.0, 3.0])
 
 
-def test_specialise_binds_the_names():
+def test_specialize_binds_the_names():
     assert specialize(total, inner=double)(VALUES) == 12
     assert specialize(total, inner=square)(VALUES) == 14
 
 
-def test_a_number_is_a_constant_of_the_machine_code():
+def test_a_bound_float_is_a_compile_time_constant():
     @kernel
     def times(v):
         return factor * v  # noqa: F821 - bound below
 
     twice, thrice = (specialize(times, factor=number) for number in (2.0, 3.0))
     assert (twice(1.5), thrice(1.5)) == (3, 4.5)
-    assert (twice.compilable, twice.identity != thrice.identity) == (True, True)
+    assert (twice.is_compilable, twice.identity != thrice.identity) == (True, True)
 
 
 def test_the_same_parts_give_the_same_kernel():
@@ -62,8 +62,8 @@ def test_the_same_parts_give_the_same_kernel():
     assert specialize(total, inner=double) is not specialize(total, inner=double, parallel=True)
 
 
-def test_identities_tell_specialisations_apart(monkeypatch):
-    """The identity is the cache key: parts at any depth and the parallel flag change it, where there are threads."""
+def test_specializations_have_different_identities(monkeypatch):
+    """The identity is the cache key: it depends on parts at any depth and, with several threads, on `parallel`."""
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
 
     @kernel
@@ -81,7 +81,7 @@ def test_identities_tell_specialisations_apart(monkeypatch):
     assert len({k.identity for k in kernels}) == 3
 
 
-def test_a_python_part_makes_it_all_python_with_the_same_numbers():
+def test_a_kernel_with_a_python_part_runs_as_python_with_the_same_result():
     calls = []
 
     def spying_square(v):
@@ -89,8 +89,8 @@ def test_a_python_part_makes_it_all_python_with_the_same_numbers():
         return v * v
 
     spied = specialize(total, inner=spying_square)
-    assert not spied.compilable
-    assert specialize(total, inner=square).compilable
+    assert not spied.is_compilable
+    assert specialize(total, inner=square).is_compilable
     assert spied(VALUES) == specialize(total, inner=square)(VALUES) == 14
     assert calls == [1, 2, 3]
 
@@ -100,7 +100,7 @@ def test_a_python_part_makes_it_all_python_with_the_same_numbers():
 def test_an_algorithm_as_python_agrees_with_its_machine_code(
     make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name
 ):
-    """Only the order of sums may differ."""
+    """The results agree up to the order of sums."""
     problem = make_problem(regularizer("l1"))
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     start = np.random.default_rng(0).standard_normal((1, problem.layout.size))
@@ -111,15 +111,15 @@ def test_an_algorithm_as_python_agrees_with_its_machine_code(
 
     compiled, plain = make_algorithm(name, problem), make_algorithm(name, problem)
 
-    def descend(*arguments):  # ordinary functions, as a user of the library may write
+    def descend(*arguments):  # ordinary functions, as a user may define
         return problem.descend(*arguments)
 
     def descend_dual(*arguments):
         return problem.descend_dual(with_psi=True)(*arguments)
 
     plain.__dict__["_parts"] = {**plain._parts, "descend": descend, "descend_dual": descend_dual}
-    assert compiled._visit.compilable
-    assert not plain._visit.compilable
+    assert compiled._visit.is_compilable
+    assert not plain._visit.is_compilable
     np.testing.assert_allclose(one_round(plain), one_round(compiled), rtol=1e-13, atol=1e-14)
 
 
@@ -166,10 +166,10 @@ def run_script(home):
 
 
 def test_machine_code_from_the_cache_gives_the_bits_of_fresh_code(tmp_path):
-    """Also where a part was compiled and cached on its own before, in another process."""
+    """This includes parts that another process has compiled and cached before."""
     fresh = run_script(tmp_path)
     cached = sorted((tmp_path / "fco" / "kernels").rglob("*.kernel"))
-    assert len(cached) == 2  # one text, two specializations, two entries
+    assert len(cached) == 2  # two specializations of one kernel
     before = [path.stat().st_mtime_ns for path in cached]
     assert run_script(tmp_path) == fresh
     assert [path.stat().st_mtime_ns for path in cached] == before
@@ -179,7 +179,7 @@ FINITE = "from fco_cli.kernels.compiled import is_finite; print(is_finite(1.0))"
 
 
 def is_finite_in(home, **changes):
-    """What a process with this cache says besides its right answer."""
+    """Return the stderr of a process that runs a kernel with this cache folder."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(home), **changes}
     done = subprocess.run([sys.executable, "-c", FINITE], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
@@ -190,29 +190,29 @@ def kernel_files(home):
     return {path: path.stat().st_mtime_ns for path in home.rglob("*.kernel")}
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
-    """Below a regular file nothing can be created, not even by root; nothing is left in the temporary folder either."""
+def test_kernels_run_without_a_writable_home(tmp_path):
+    """Not even root can create a folder below a regular file; the temporary folder also stays empty."""
     (tmp_path / "file").write_text("")
     (tmp_path / "temporary").mkdir()
     assert is_finite_in(tmp_path / "file", TMPDIR=str(tmp_path / "temporary")) == ""
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def call_anew(folder):
-    """As a new process does: nothing compiled yet, only what the folder holds."""
+def call_as_new_process(folder):
+    """Compile or load the kernel as a new process does."""
     compiled = double._compile(KERNEL)
-    keep(compiled, folder)
+    enable_cache(compiled, folder)
     assert compiled(2.0) == 4.0
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "zeros", "a block of zeros", "one bit", "gone"])
-def test_a_damaged_file_is_dropped_and_its_kernel_compiled_again(tmp_path, damage):
-    """As a power failure leaves them; a block of zeros or a changed bit would run as machine code."""
-    call_anew(tmp_path)
-    whole = kernel_files(tmp_path)
-    call_anew(tmp_path)
-    assert kernel_files(tmp_path) == whole  # only read
-    (path,) = whole
+def test_a_damaged_file_is_replaced(tmp_path, damage):
+    """A power failure leaves such files; a block of zeros or a changed bit would run as machine code."""
+    call_as_new_process(tmp_path)
+    original = kernel_files(tmp_path)
+    call_as_new_process(tmp_path)
+    assert kernel_files(tmp_path) == original  # not rewritten
+    (path,) = original
     content = path.read_bytes()
     middle = len(content) // 2
     damaged = {
@@ -223,24 +223,24 @@ def test_a_damaged_file_is_dropped_and_its_kernel_compiled_again(tmp_path, damag
         "one bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
     }
     path.unlink() if damage == "gone" else path.write_bytes(damaged[damage])
-    call_anew(tmp_path)
-    mended = kernel_files(tmp_path)
-    assert mended.keys() == whole.keys()
-    assert mended[path] != whole[path]
-    call_anew(tmp_path)
-    assert kernel_files(tmp_path) == mended
+    call_as_new_process(tmp_path)
+    replaced = kernel_files(tmp_path)
+    assert replaced.keys() == original.keys()
+    assert replaced[path] != original[path]
+    call_as_new_process(tmp_path)
+    assert kernel_files(tmp_path) == replaced
 
 
-def test_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
+def test_kernels_run_with_a_full_disk(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("fco_cli.files.write_all", full)
-    call_anew(tmp_path)
+    call_as_new_process(tmp_path)
     assert kernel_files(tmp_path) == {}
-    call_anew(tmp_path / "gone")  # as a disk on which not even a folder can be made
+    call_as_new_process(tmp_path / "gone")  # the folder does not exist
     (tmp_path / "file").write_text("")
-    call_anew(tmp_path / "file" / "below")
+    call_as_new_process(tmp_path / "file" / "below")
 
 
 only_root = pytest.mark.skipif(
@@ -250,8 +250,8 @@ NOBODY = 65534
 
 
 @only_root
-def test_a_folder_of_somebody_else_is_never_read(tmp_path):
-    """A file in the cache is a pickle, and reading a pickle executes it: here it leaves a file behind."""
+def test_a_folder_of_another_user_is_never_read(tmp_path):
+    """Cached files are pickles, and loading a pickle executes code: here it creates the file `proof`."""
     home, proof = tmp_path / "home", tmp_path / "executed"
 
     def plant():
@@ -262,14 +262,14 @@ def test_a_folder_of_somebody_else_is_never_read(tmp_path):
     is_finite_in(home)
     plant()
     subprocess.run([sys.executable, "-c", FINITE], env={**os.environ, "XDG_CACHE_HOME": str(home)}, capture_output=True)
-    assert proof.exists()  # in a folder of ours it works: whoever can write there could do anything
+    assert proof.exists()  # the attack works in a folder of our own, to which only we can write
     proof.unlink()
     plant()
     os.chown(home / "fco" / "kernels", NOBODY, NOBODY)
-    said = is_finite_in(home)
+    stderr = is_finite_in(home)
     assert not proof.exists()
-    assert said.count("\n") == 1
-    assert "kernels are compiled at every start: " in said
+    assert stderr.count("\n") == 1
+    assert "kernels are compiled at every start: " in stderr
 
 
 def to_nobody(folder):
@@ -286,16 +286,16 @@ def to_a_group(folder):
 
 
 def behind_a_link(folder):
-    elsewhere = folder.with_name("elsewhere")
-    folder.rename(elsewhere)
-    os.chown(elsewhere, NOBODY, NOBODY)
-    folder.symlink_to(elsewhere)
+    target = folder.with_name("target")
+    folder.rename(target)
+    os.chown(target, NOBODY, NOBODY)
+    folder.symlink_to(target)
 
 
 @only_root
 @pytest.mark.parametrize("place", ["fco/kernels", "fco", ""])
 @pytest.mark.parametrize("give", [to_nobody, to_all, to_a_group, behind_a_link])
-def test_a_folder_into_which_others_can_write_is_refused(tmp_path, monkeypatch, caplog, give, place):
+def test_a_folder_that_others_can_write_to_is_rejected(tmp_path, monkeypatch, caplog, give, place):
     home = tmp_path / "home"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     assert kernel_folder() == home / "fco" / "kernels"
@@ -304,8 +304,8 @@ def test_a_folder_into_which_others_can_write_is_refused(tmp_path, monkeypatch, 
     assert "kernels are compiled at every start" in caplog.text
 
 
-def test_what_is_ours_alone_is_used(tmp_path, monkeypatch, caplog):
-    """A link of our own (on clusters ~/.cache often lies on another disk), and a sticky folder above, as /tmp is."""
+def test_a_private_folder_is_used(tmp_path, monkeypatch, caplog):
+    """It may be behind our own symbolic link (on clusters ~/.cache is often on another disk) or below /tmp."""
     tmp_path.chmod(0o1777)
     (tmp_path / "disk").mkdir()
     (tmp_path / "home").symlink_to(tmp_path / "disk")

@@ -1,4 +1,4 @@
-"""Kernels as self-contained units of machine code, optimized once."""
+"""Kernels are self-contained units of machine code that are optimized once."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def double_all(x):
         x[i] = 2 * x[i]
 
 
-def watched(monkeypatch, method):
-    """The names of the libraries whose method is called from now on."""
+def record_calls(monkeypatch, method):
+    """Return a list that collects the names of the libraries whose method is called."""
     names, original = [], getattr(CPUCodeLibrary, method)
 
-    def noted(library):
+    def recording(library):
         names.append(library.name)
         original(library)
 
-    monkeypatch.setattr(CPUCodeLibrary, method, noted)
+    monkeypatch.setattr(CPUCodeLibrary, method, recording)
     return names
 
 
 @pytest.mark.machine_code
 def test_parts_are_optimized_in_their_kernel_only(monkeypatch):
-    names = watched(monkeypatch, "_optimize_final_module")
+    names = record_calls(monkeypatch, "_optimize_final_module")
     compiled = doubled_twice._compile(KERNEL)
     assert compiled(3) == 12
     (whole,) = (name for name in names if "doubled" in name)
@@ -63,20 +63,20 @@ def test_parts_are_optimized_in_their_kernel_only(monkeypatch):
 
 
 @pytest.mark.machine_code
-def test_what_is_around_a_loop_is_not_optimized_but_in_its_kernel(monkeypatch):
+def test_wrappers_of_parallel_loops_are_optimized_in_their_kernel_only(monkeypatch):
     optimize_only_whole_kernels()
-    optimized, made = watched(monkeypatch, "_optimize_final_module"), watched(monkeypatch, "finalize")
+    optimized, finalized = (record_calls(monkeypatch, method) for method in ("_optimize_final_module", "finalize"))
     x = np.ones(3)
-    numba.njit(parallel=PARALLEL)(double_all)(x)  # not as a kernel: tests have one thread
+    numba.njit(parallel=PARALLEL)(double_all)(x)  # not as a kernel, because tests run with one thread
     assert x.tolist() == [2, 2, 2]
-    assert sum(name.startswith(PARALLEL_LOOP) for name in made) == len(PARALLEL_LOOP)
+    assert sum(name.startswith(PARALLEL_LOOP) for name in finalized) == len(PARALLEL_LOOP)
     assert not [name for name in optimized if name.startswith(PARALLEL_LOOP)]
     assert [name for name in optimized if name.startswith("double_all")]
 
 
 @pytest.mark.machine_code
 def test_a_kernel_shares_no_function_with_other_kernels():
-    """The loader would resolve a shared function to the first one in the process, perhaps an unoptimized part."""
+    """The loader resolves a shared function to the first definition in the process, which may be unoptimized."""
     compiled = doubled_twice._compile(KERNEL)
     compiled(np.float32(3))
     (whole,) = compiled.overloads.values()
@@ -86,15 +86,15 @@ def test_a_kernel_shares_no_function_with_other_kernels():
 
 
 @pytest.mark.parametrize("version", ["0.59.1", "0.62.1", "0.69.0", "1.0.0", "nightly"])
-def test_other_versions_of_numba_are_refused_in_one_line(version):
+def test_unsupported_versions_of_numba_are_rejected(version):
     with pytest.raises(UserError, match=rf"^numba {version} is not supported; install one of 0.63 to 0.68: [^\n]+$"):
         check_numba(version)
 
 
 def test_the_supported_versions_are_those_of_pyproject():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    (numba_requirement,) = (each for each in project["dependencies"] if each.startswith("numba"))
-    following = (NEWEST_NUMBA[0], NEWEST_NUMBA[1] + 1)
-    low, high = (".".join(map(str, numbers)) for numbers in (OLDEST_NUMBA, following))
+    (numba_requirement,) = (name for name in project["dependencies"] if name.startswith("numba"))
+    next_version = (NEWEST_NUMBA[0], NEWEST_NUMBA[1] + 1)
+    low, high = (".".join(map(str, numbers)) for numbers in (OLDEST_NUMBA, next_version))
     assert numba_requirement == f"numba>={low},<{high}"
     check_numba(numba.__version__)

@@ -1,4 +1,4 @@
-"""The innermost loops' machine code says what their Python says, for tiles of every size and lengths with a rest."""
+"""Compiled inner loops agree with their Python definitions, for all group sizes and for partial registers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fco_cli.kernels.products import add_multiples, dots
 
 
 @kernel
-def all_dots(w, vectors, x, rows, count, soon, out):
-    found = dots(w, vectors, x, rows, count, soon)
-    for place in range(len(found)):
-        out[place] = found[place]
+def all_dots(w, vectors, x, rows, count, upcoming, out):
+    values = dots(w, vectors, x, rows, count, upcoming)
+    for k in range(len(values)):
+        out[k] = values[k]
 
 
 @kernel
@@ -29,7 +29,7 @@ def numbers(*shape, dtype):
 @pytest.mark.machine_code
 @pytest.mark.parametrize(("vectors", "rows", "count"), [((0,), (3,), 5), ((40, 2), (7, 1, 50), 37), ((0, 40), (9,), 0)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_dot_products_in_machine_code_are_those_in_python(vectors, rows, count, dtype):
+def test_compiled_dot_products_agree_with_python(vectors, rows, count, dtype):
     tolerance = 1e-13 if dtype == "float64" else 1e-5
     w, x, out = numbers(2, 40, dtype=dtype), numbers(3, 30, dtype=dtype), np.empty(len(vectors) * len(rows), dtype)
     all_dots(w, vectors, x, rows, count, (), out)
@@ -43,10 +43,11 @@ def test_dot_products_in_machine_code_are_those_in_python(vectors, rows, count, 
 )
 @pytest.mark.parametrize("rows", [[2], [0, 4, 4, 1, 3, 2, 0], []])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_sums_of_rows_in_machine_code_are_those_in_python(vectors, low, count, rows, dtype):
-    """Some registers of columns at a time, then one, and single columns: 149 are 64 + 64 + 16 + 5 in float32.
+def test_compiled_sums_of_rows_agree_with_python(vectors, low, count, rows, dtype):
+    """Columns are processed by several registers, one register and single columns: 149 = 64 + 64 + 16 + 5 in float32.
 
-    There may be more slopes of a vector than rows."""
+    A vector may have more slopes than there are rows.
+    """
     tolerance, first = 1e-13 if dtype == "float64" else 1e-5, 2
     w, x, rows = numbers(5, 150, dtype=dtype), numbers(5, 160, dtype=dtype), np.array(rows, np.int64)
     slopes, expected = numbers(first + len(vectors), len(rows) + 3, dtype=dtype), w.copy()

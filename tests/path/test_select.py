@@ -212,7 +212,7 @@ def test_settings_out_of_range_are_one_line(run_of, table, override, line):
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("path.folds=51", "path.folds: got 51, must be at most 50, the rows that train"),
+        ("path.folds=51", "path.folds: got 51, must be at most 50, the number of training rows"),
         ("regularizer=l0", "regularizer: got 'l0', must be a convex one: a path follows one solution"),
         ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius: a path goes along it"),
     ],

@@ -1,4 +1,4 @@
-"""Regularizers as the algorithms meet them: through the templates over jobs and blocks, beside a bias."""
+"""Fixtures that call regularizers as algorithms do: through the templates over jobs and blocks, with a bias."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.layout import Block, Layout
-from fco_cli.problem.mirror import Geometry, farthest, psi_subgradient, psi_value, to_primal
+from fco_cli.problem.mirror import Geometry, linear_minimization_oracle, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
@@ -20,16 +20,16 @@ from fco_cli.problem.regularizers import Regularizer
     scope="module", params=["text", pytest.param("machine code", marks=[pytest.mark.ci, pytest.mark.machine_code])]
 )
 def both_ways() -> None:
-    """Every test of the module twice: with kernels as the Python they are written in, and, in CI, compiled."""
+    """Run every test of the module twice: with kernels as Python and, in CI, compiled."""
 
 
-BIAS = 7.0  # psi must leave it alone
+BIAS = 7.0  # psi must not change it
 
 
 def _call(
     template: Kernel, regularizer: Regularizer, w: np.ndarray, shape: tuple[int, ...] | None, numbers: Numbers | None
 ) -> Callable[..., np.ndarray]:
-    """The template with w [J, n] and a bias; what it writes beside the weights must be the bias, or 0."""
+    """Return a function that calls the template with w [J, n] and a bias, and checks the bias in the output."""
     layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularized=False)))
     numbers = np.repeat(regularizer.numbers, len(w)) if numbers is None else numbers
     geometry = Geometry(
@@ -41,10 +41,10 @@ def _call(
         if out is not None:
             template(padded, *between, geometry, out)
             return out
-        filled = np.zeros_like(padded)
-        template(padded, *between, geometry, filled)
-        assert (filled[:, -1] == bias).all()
-        return filled[:, :-1]
+        result = np.zeros_like(padded)
+        template(padded, *between, geometry, result)
+        assert (result[:, -1] == bias).all()
+        return result[:, :-1]
 
     return call
 
@@ -65,11 +65,11 @@ def _subgradient(regularizer, w, shape=None, numbers=None):
 
 
 def _lmo(regularizer, g, shape=None, numbers=None):
-    template = specialize(farthest, lmo=regularizer.lmo)
+    template = specialize(linear_minimization_oracle, lmo=regularizer.lmo)
     return _call(template, regularizer, g, shape, numbers)(bias=0.0)
 
 
 @pytest.fixture(scope="session")
 def stacked() -> SimpleNamespace:
-    """prox(regularizer, z [J, n], t), psi(regularizer, w), subgradient(regularizer, w) and lmo(regularizer, g)."""
+    """Return prox(regularizer, z [J, n], t), psi(regularizer, w), subgradient(regularizer, w), lmo(regularizer, g)."""
     return SimpleNamespace(prox=_prox, psi=_psi, subgradient=_subgradient, lmo=_lmo)

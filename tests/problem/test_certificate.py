@@ -27,13 +27,13 @@ LABELS = {
 
 
 def stored(x: np.ndarray) -> SparseRows:
-    """All entries of x."""
+    """Return x as sparse rows, with zeros stored."""
     rows, columns = x.shape
     return SparseRows(x.ravel(), np.tile(np.arange(columns), rows), columns * np.arange(rows + 1), columns)
 
 
 def problem_of(loss: str, scales, shift: float = 0.0, sparse: bool = False) -> Problem:
-    """Three features in these units; the labels are those of plain ones."""
+    """Return a problem with three features in these units; the labels depend on the unscaled features."""
     random = np.random.default_rng(1)
     plain = random.standard_normal((ROWS, 3))
     y, outputs = LABELS[loss](plain, random), 3 if loss == "softmax" else 1
@@ -45,10 +45,10 @@ def problem_of(loss: str, scales, shift: float = 0.0, sparse: bool = False) -> P
 
 @cache
 def plain_solution(loss: str) -> np.ndarray:
-    """By Newton's method in plain units, with the Hessian by differences of gradients."""
+    """Return the solution for unscaled features by Newton's method, with a finite-difference Hessian."""
     plain = problem_of(loss, 1.0)
     w, steps = np.zeros(plain.layout.size), 1e-5 * np.eye(plain.layout.size)
-    w[0] = loss == "huber"  # whose Hessian is that of the squared loss near the solution only
+    w[0] = loss == "huber"  # Newton's method converges from a nearby start only
     for _ in range(12):
         matrix = (plain.risk(w + steps).gradient - plain.risk(w - steps).gradient) / 2e-5
         w = w - np.linalg.pinv(matrix, rcond=1e-8) @ plain.risk(w[None]).gradient[0]
@@ -57,7 +57,7 @@ def plain_solution(loss: str) -> np.ndarray:
 
 
 def solution(loss: str, scales, shift=0.0) -> np.ndarray:
-    """In these units."""
+    """Return the solution in these units."""
     w = plain_solution(loss)
     outputs = len(w) // 4
     weights = w[: 3 * outputs].reshape(outputs, 3) / scales
@@ -78,7 +78,7 @@ def test_a_solution_in_any_units_is_certified_and_a_constant_model_is_not(loss, 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_a_shift_does_not_hide_a_feature(loss):
-    """Of a feature far from 0 the direction that matters has a tiny curvature, in any units of the weights."""
+    """For a feature far from 0, the relevant direction has a tiny curvature in any units of the weights."""
     problem = problem_of(loss, 1.0, shift=1e5)
     best, numbers = solution(loss, 1.0, 1e5), problem.regularizer.numbers
     assert is_certified(problem, numbers, best, 1e-8)
@@ -90,7 +90,7 @@ def test_a_shift_does_not_hide_a_feature(loss):
 @pytest.mark.parametrize("psi", ["l1", "elastic_net", "l2_squared", "l1_ball", "nuclear", "linf_ball", "l2_norm"])
 @pytest.mark.parametrize("twins", [False, True])
 def test_solutions_for_any_regularizer_are_certified(make_problem, make_algorithm, regularizer, psi, twins):
-    """Also where two features are the same, so that the Hessian is singular; what is near is not."""
+    """Solutions are certified even for a singular Hessian (two equal features); nearby models are not."""
     shape = (2, 3) if psi == "nuclear" else None
     problem = make_problem(regularizer(psi, strength=0.1), sizes=(30, 20), weights_shape=shape)
     if twins:
@@ -103,27 +103,27 @@ def test_solutions_for_any_regularizer_are_certified(make_problem, make_algorith
     assert is_certified(problem, problem.regularizer.numbers, best + 1e-2, 1e-8) is False
 
 
-def test_a_hessian_from_gradients_is_that_from_rows(make_problem):
-    """What sites send is enough, in any units; directions without curvature stay without."""
+def test_the_hessian_from_gradients_equals_that_from_rows(make_problem):
+    """Gradients, which sites send, are sufficient in any units."""
     for loss, scale in (("logistic", 1.0), ("logistic", 1e-9), ("poisson", 1e4), ("squared", 1e6)):
         problem = make_problem(loss=loss, sizes=(30, 20))
         problem = replace(problem, data=replace(problem.data, x=problem.data.x * scale))
         w = np.append(np.linspace(-0.5, 0.5, 6) / scale, 0.1)
-        right = hessian(problem, w)
-        found = certificate._from_gradients(problem, w)
-        units = np.sqrt(right.diagonal())
-        np.testing.assert_allclose(found / units / units[:, None], right / units / units[:, None], atol=1e-5)
+        expected = hessian(problem, w)
+        actual = certificate._from_gradients(problem, w)
+        units = np.sqrt(expected.diagonal())
+        np.testing.assert_allclose(actual / units / units[:, None], expected / units / units[:, None], atol=1e-5)
 
 
-def test_nothing_is_known_without_convexity(make_problem, regularizer):
+def test_non_convex_problems_have_no_certificate(make_problem, regularizer):
     problem = make_problem(regularizer("l0"))
     assert is_certified(problem, problem.regularizer.numbers, np.zeros(7), 1e-8) is None
     network = replace(make_problem(loss="logistic"), model=Network(6, (2,), 1, seed=0))
     assert is_certified(network, network.regularizer.numbers, network.model.initial(), 1e-8) is None
 
 
-def test_the_diagonal_alone_judges_wide_models(monkeypatch):
-    """More parameters than a matrix may have: every feature is still judged in its own units."""
+def test_wide_models_are_certified_by_the_diagonal(monkeypatch):
+    """With too many parameters for a matrix, every feature is still scaled by its own units."""
     monkeypatch.setattr(certificate, "LARGEST_MATRIX", 2)
     for sparse in (False, True):
         problem = problem_of("logistic", 1e-9, sparse=sparse)
@@ -133,17 +133,17 @@ def test_the_diagonal_alone_judges_wide_models(monkeypatch):
         assert is_certified(problem, numbers, np.append(np.zeros(3), best[-1]), 1e-8) is False
 
 
-def test_labels_that_underflow_are_not_judged():
-    """Their squares are 0, which every objective would equal."""
+def test_labels_whose_squares_underflow_are_not_certified():
+    """Every model would have the objective 0."""
     problem = problem_of("squared", 1.0)
     tiny = replace(problem, data=replace(problem.data, y=problem.data.y * 1e-300))
     assert is_certified(tiny, tiny.regularizer.numbers, np.zeros(4), 1e-8) is False
-    nothing = replace(problem, data=replace(problem.data, y=problem.data.y * 0))
-    assert is_certified(nothing, nothing.regularizer.numbers, np.zeros(4), 1e-8)
+    zero = replace(problem, data=replace(problem.data, y=problem.data.y * 0))
+    assert is_certified(zero, zero.regularizer.numbers, np.zeros(4), 1e-8)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.dominates_two_norm])
-def test_a_penalty_that_dominates_the_two_norm_does(make_problem, regularizer, name):
+def test_penalties_dominate_the_two_norm_as_declared(make_problem, regularizer, name):
     psi = regularizer(name, group_size=2)
     problem = make_problem(psi, features=6, weights_shape=(2, 3) if name == "nuclear" else None)
     w = np.random.default_rng(0).standard_normal((50, problem.layout.size)) * (np.random.default_rng(1).random(7) < 0.4)
@@ -153,7 +153,7 @@ def test_a_penalty_that_dominates_the_two_norm_does(make_problem, regularizer, n
 
 
 @pytest.mark.parametrize("name", [name for name, kind in all_regularizers().items() if kind.bounds_two_norm])
-def test_a_ball_that_bounds_the_two_norm_does(make_problem, regularizer, name):
+def test_balls_bound_the_two_norm_as_declared(make_problem, regularizer, name):
     psi = regularizer(name)
     problem = make_problem(psi, features=6, weights_shape=(2, 3) if name == "nuclear_ball" else None)
     z = 10 * np.random.default_rng(0).standard_normal((50, problem.layout.size))

@@ -1,4 +1,4 @@
-"""Clients' rows: whose they are, what they weigh, and rows of stored entries."""
+"""Client data: rows of each client, row weights and sparse rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.risk import DataRisk
 
 
-def test_a_client_alone_has_its_rows(make_problem):
+def test_the_data_of_one_client(make_problem):
     data = make_problem(sizes=(7, 4, 9)).data
     alone = data.client(1)
     np.testing.assert_array_equal(alone.x, data.x[7:11])
@@ -32,7 +32,7 @@ def test_equal_clients_are_laid_out_one_after_another():
 
 
 def doubled(data: ClientData) -> tuple[ClientData, ClientData]:
-    """Client 0's first two rows count twice, by a weight and by standing there twice."""
+    """Return data in which client 0's first two rows count twice: by a weight, and by duplication."""
     weights = np.ones(len(data.y))
     weights[:2] = 2
     rows = np.concatenate([[0, 0, 1, 1], np.arange(2, len(data.y))])
@@ -43,7 +43,7 @@ def doubled(data: ClientData) -> tuple[ClientData, ClientData]:
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
-def test_a_row_of_weight_two_is_two_rows(make_problem, loss, weighting):
+def test_a_row_of_weight_two_equals_two_rows(make_problem, loss, weighting):
     problem = make_problem(loss=loss, outputs=3 if loss == "softmax" else 1, weighting=weighting)
     by_weight, by_rows = (replace(problem, data=data) for data in doubled(problem.data))
     w = np.random.default_rng(0).standard_normal((2, problem.layout.size))
@@ -53,12 +53,12 @@ def test_a_row_of_weight_two_is_two_rows(make_problem, loss, weighting):
         np.testing.assert_allclose(way(by_weight).gradient, way(by_rows).gradient, rtol=1e-10, atol=1e-12)
 
 
-def test_a_step_takes_the_weights_along(make_problem, make_algorithm, full_cohort):
+def test_gradient_steps_use_row_weights(make_problem, make_algorithm, full_cohort):
     problem = make_problem(loss="logistic")
     by_weight, _ = doubled(problem.data)
     problem, w = replace(problem, data=by_weight), np.random.default_rng(0).standard_normal((1, 7))
-    made = make_algorithm("fedavg", problem, client_lr=1.0).round({"w": w}, full_cohort(problem))
-    np.testing.assert_allclose(made.state["w"], w - problem.risk(w).gradient, rtol=1e-12, atol=1e-14)
+    result = make_algorithm("fedavg", problem, client_lr=1.0).round({"w": w}, full_cohort(problem))
+    np.testing.assert_allclose(result.state["w"], w - problem.risk(w).gradient, rtol=1e-12, atol=1e-14)
 
 
 def sparse(x: np.ndarray) -> SparseRows:
@@ -67,17 +67,17 @@ def sparse(x: np.ndarray) -> SparseRows:
 
 
 @pytest.mark.parametrize("outputs", [pytest.param(1, marks=[pytest.mark.ci, pytest.mark.machine_code]), 3])
-def test_stored_entries_say_what_all_of_them_say(make_problem, make_algorithm, make_hparams, cohorts_of, outputs):
-    """A risk, its gradient, scores, a baseline and rounds with batches; the same but for the order of sums."""
+def test_sparse_and_dense_rows_agree(make_problem, make_algorithm, make_hparams, cohorts_of, outputs):
+    """The risk, its gradient and rounds with batches agree up to the order of sums."""
     problem = make_problem(L1(strength=0.05), "softmax" if outputs > 1 else "logistic", outputs=outputs)
     x = np.where(np.random.default_rng(1).random(problem.data.x.shape) < 0.4, problem.data.x, 0)
     dense = replace(problem, data=replace(problem.data, x=x))
-    thin = replace(problem, data=replace(problem.data, x=sparse(x)), model=SparseLinear(6, outputs))
+    sparse_problem = replace(problem, data=replace(problem.data, x=sparse(x)), model=SparseLinear(6, outputs))
     w = np.random.default_rng(0).standard_normal((2, problem.layout.size))
-    np.testing.assert_allclose(thin.risk(w).value, dense.risk(w).value, rtol=1e-12)
-    np.testing.assert_allclose(thin.risk(w).gradient, dense.risk(w).gradient, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(sparse_problem.risk(w).value, dense.risk(w).value, rtol=1e-12)
+    np.testing.assert_allclose(sparse_problem.risk(w).gradient, dense.risk(w).gradient, rtol=1e-10, atol=1e-13)
     states = []
-    for one in (dense, thin):
+    for one in (dense, sparse_problem):
         algorithm = make_algorithm("feddualavg", one)
         state = algorithm.initial_state(w[:1])
         for cohort in cohorts_of(one, make_hparams()):

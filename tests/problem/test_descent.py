@@ -1,4 +1,4 @@
-"""`descend` for every loss, against finite differences of the mean loss by the loss's own value."""
+"""`descend` for every loss, compared with finite differences of the mean loss."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def problem(request, make_problem):
 
 
 def batches_of(problem, rows) -> Batches:
-    """Three batches, of which the second is `rows`."""
+    """Return three batches; the second one consists of `rows`."""
     data, order = problem.data, np.concatenate([[5, 6], rows, [8]])
     return Batches(data.x, data.y, order, np.array([0, 2, 2 + len(rows), 3 + len(rows)]), problem.model.widths)
 
 
-def test_the_batches_are_counted(problem):
+def test_steps_of_is_the_number_of_batches(problem):
     assert steps_of(batches_of(problem, np.arange(4))) == 3
 
 
@@ -32,8 +32,8 @@ def mean_loss(problem, w, rows) -> float:
     return float(np.mean([value(s, y) for s, y in zip(scores, problem.data.y[rows], strict=True)]))
 
 
-def test_descend_follows_the_gradient(problem):
-    """Per job and from any query point."""
+def test_descend_takes_a_gradient_step(problem):
+    """Each job has its own rate and query point."""
     random, rows = np.random.default_rng(2), np.array([3, 0, 11, 7, 19, 4, 2])
     query, state = random.standard_normal((2, 2, problem.layout.size))
     rate, before = np.array([0.1, 0.7]), state.copy()
@@ -49,10 +49,10 @@ def test_descend_follows_the_gradient(problem):
 def test_descend_may_update_its_own_query(problem):
     w = np.random.default_rng(3).standard_normal((3, problem.layout.size))
     batches, rate = batches_of(problem, np.arange(8)), np.array([0.1, 0.2, 0.3])
-    apart, together = w.copy(), w.copy()
-    problem.descend(apart, w, batches, 1, rate)
-    problem.descend(together, together, batches, 1, rate)
-    np.testing.assert_array_equal(together, apart)
+    separate, updated = w.copy(), w.copy()
+    problem.descend(separate, w, batches, 1, rate)
+    problem.descend(updated, updated, batches, 1, rate)
+    np.testing.assert_array_equal(updated, separate)
 
 
 SEPARABLE = sorted(name for name, kind in all_regularizers().items() if kind.separable)
@@ -68,8 +68,10 @@ SEPARABLE = sorted(name for name, kind in all_regularizers().items() if kind.sep
         ("nuclear", 2, 3, 2),
     ],
 )
-def test_a_dual_step_is_one_at_the_primal(make_problem, regularizer, name, outputs, features, jobs, with_psi):
-    """To the last bit, whether the primal is made by columns, a few vectors at a time, or as a whole."""
+def test_a_dual_step_uses_the_gradient_at_the_primal(
+    make_problem, regularizer, name, outputs, features, jobs, with_psi
+):
+    """Results are bitwise equal whether the primal is computed by blocks of columns or at once."""
     shape = (outputs, features) if name == "nuclear" else None
     loss = "softmax" if outputs > 1 else "logistic"
     problem = make_problem(regularizer(name, lower=-0.5), loss, features=features, outputs=outputs, weights_shape=shape)

@@ -1,4 +1,4 @@
-"""How rows are dealt to folds."""
+"""Assignment of rows to cross-validation folds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folds_of(data: ClientData, folds: int, by: str, classes: bool, seed: int) ->
     return Deal.of(data, folds, by, classes, seed).members(data)
 
 
-def test_rows_of_every_client_are_dealt_evenly_class_by_class():
+def test_folds_are_balanced_within_clients_and_classes():
     data = data_of(47, 20, 9)
     members = folds_of(data, 5, "rows", classes=True, seed=3)
     for m in range(3):
@@ -31,14 +31,14 @@ def test_rows_of_every_client_are_dealt_evenly_class_by_class():
         assert np.ptp(positives) <= 1
 
 
-def test_a_clients_folds_depend_on_its_own_rows_alone():
+def test_the_folds_of_a_client_depend_on_its_own_rows_only():
     alone = folds_of(data_of(12, 10), 4, "rows", classes=False, seed=3)
-    beside = folds_of(data_of(12, 31), 4, "rows", classes=False, seed=3)
-    np.testing.assert_array_equal(alone[:12], beside[:12])
+    with_other = folds_of(data_of(12, 31), 4, "rows", classes=False, seed=3)
+    np.testing.assert_array_equal(alone[:12], with_other[:12])
     assert (folds_of(data_of(12, 10), 4, "rows", False, seed=4) != alone).any()
 
 
-def test_whole_clients():
+def test_folds_of_whole_clients():
     data = data_of(5, 6, 7, 8, 9)
     members = folds_of(data, 2, "clients", classes=True, seed=0)
     assert all(len(set(members[data.owners == m])) == 1 for m in range(5))
@@ -49,26 +49,26 @@ def test_whole_clients():
 @pytest.mark.parametrize(
     ("sizes", "folds", "by", "line"),
     [
-        ((3, 2), 6, "rows", "path.folds: got 6, must be at most 5, the rows that train"),
-        ((3, 2), 3, "clients", "path.folds: got 3, must be at most 2, the clients that train"),
-        ((5,), 3, "each_client", "path.by: got 'each_client', must be rows: there is one client only"),
+        ((3, 2), 6, "rows", "path.folds: got 6, must be at most 5, the number of training rows"),
+        ((3, 2), 3, "clients", "path.folds: got 3, must be at most 2, the number of training clients"),
+        ((5,), 3, "each_client", "path.by: got 'each_client', must be rows, because there is only one client"),
     ],
 )
-def test_more_folds_than_rows_or_clients_are_refused(sizes, folds, by, line):
+def test_more_folds_than_rows_or_clients_are_rejected(sizes, folds, by, line):
     with pytest.raises(UserError) as caught:
         folds_of(data_of(*sizes), folds, by, False, 0)
     assert str(caught.value) == line
 
 
-def test_folds_that_hold_nothing_are_refused():
-    """Five clients of one row each may all deal it to the same few folds."""
+def test_empty_folds_are_rejected():
+    """Five clients with one row each may assign their rows to fewer than five folds."""
     with pytest.raises(UserError, match=r"^path.folds: got 5, must be fewer"):
         _ = [folds_of(data_of(1, 1, 1, 1, 1), 5, "rows", False, seed) for seed in range(20)]
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_a_client_knows_its_own_share_of_a_fold(by):
-    """From its own labels and the number of clients alone, as a site does."""
+def test_a_client_computes_its_part_of_a_fold(by):
+    """A site needs only its own labels and the number of clients."""
     data = data_of(12, 9, 17)
     for held_out in Deal.of(data, 2, by, True, 5):
         rows = held_out.rows(data)

@@ -59,7 +59,7 @@ FAMILIES = {
 @pytest.mark.ci
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_million_vectors_agree_with_sorting(family):
-    """Eight families of 125,000."""
+    """There are eight families of 125,000 vectors."""
     z = FAMILIES[family](COUNT, SIZE)
     radius = random.uniform(0.01, 5, COUNT)
     scale = np.maximum(np.abs(z).max(axis=1, keepdims=True), 1)
@@ -130,7 +130,7 @@ def test_non_finite_entries_stay_non_finite(bad):
         assert not np.isfinite(project(z, np.ones(1))).all()
 
 
-def test_the_violation_of_a_constraint_is_the_relative_distance_to_it():
+def test_the_constraint_violation_is_a_relative_distance():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
     problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
     bias = 1e30  # unconstrained, and not part of the norm

@@ -7,24 +7,24 @@ from fco_cli.problem.layout import Block, Layout
 LAYOUT = Layout((Block("weights", (2, 3)), Block("bias", (2,), regularized=False), Block("last", (4,))))
 
 
-def test_blocks_follow_one_another():
+def test_blocks_are_contiguous():
     assert LAYOUT.size == 12
     assert LAYOUT.slices == {"weights": slice(0, 6), "bias": slice(6, 8), "last": slice(8, 12)}
 
 
-def test_table_says_the_same_to_the_kernels():
+def test_table_contains_all_blocks():
     np.testing.assert_array_equal(LAYOUT.table, [[0, 6, 2, 3, 1], [6, 8, 2, 1, 0], [8, 12, 4, 1, 1]])
 
 
-def test_regularised_is_all_but_the_bias():
+def test_all_entries_but_the_bias_are_regularized():
     np.testing.assert_array_equal(np.flatnonzero(~LAYOUT.regularized), [6, 7])
 
 
-def test_view_is_a_window_into_every_job():
+def test_view_shares_memory_with_the_vectors():
     vectors = np.arange(24.0).reshape(2, 12)
-    kernel = LAYOUT.view(vectors, "weights")
-    assert kernel.shape == (2, 2, 3)
-    kernel[1, 0, 2] = -1
+    view = LAYOUT.view(vectors, "weights")
+    assert view.shape == (2, 2, 3)
+    view[1, 0, 2] = -1
     assert vectors[1, 2] == -1
 
 

@@ -1,4 +1,4 @@
-"""The two maps over jobs and blocks. The Euclidean map's agreement with the prox is tested with the regularizers."""
+"""Templates over jobs and blocks; the regularizers' tests compare the Euclidean map with the prox."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def test_euclidean_dual_is_the_primal(make_problem):
     np.testing.assert_array_equal(dual, w)
 
 
-def test_free_primal_leaves_psi_out(make_problem, regularizer):
+def test_free_primal_ignores_psi(make_problem, regularizer):
     problem = make_problem(regularizer("l1", strength=5.0), features=3)
     z, w = np.random.default_rng(0).standard_normal((2, 4)), np.empty((2, 4))
     problem.free_primal(z, np.ones(2), problem.geometry(np.repeat(problem.regularizer.numbers, 2)), w)
     np.testing.assert_array_equal(w, z)
 
 
-def test_every_regularised_block_and_job_has_its_own_turn(geometry):
-    """Thresholds t * strength of 1 and 4: block by block, the bias left alone."""
+def test_to_primal_processes_all_jobs_and_regularized_blocks(geometry):
+    """The thresholds t * strength are 1 and 4; the bias is unchanged."""
     z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
     out = np.empty_like(z)
     specialize(to_primal, primal=Euclidean().primal(TWO_JOBS[0]))(z, np.array([2.0, 2.0]), geometry, out)
     np.testing.assert_array_equal(out, [[2, -0.5, 0, 4, 3, -2, 3.5, 0], [0, 0, 0, 1, 3, 0, 0.5, 0]])
 
 
-def test_every_weight_may_have_its_own_time(geometry):
-    """Thresholds t_i * strength; the bias left alone."""
+def test_prox_with_a_step_size_per_weight(geometry):
+    """The thresholds are t_i * strength; the bias is unchanged."""
     z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
     t = np.tile([2.0, 1, 0.5, 4, 9, 1, 8, 1], (2, 1))
     out = np.empty_like(z)
@@ -57,7 +57,7 @@ def test_every_weight_may_have_its_own_time(geometry):
 
 
 @pytest.mark.parametrize("with_psi", [True, False])
-def test_of_sparse_rows_only_what_a_batch_looks_at_is_computed(make_problem, regularizer, with_psi):
+def test_primal_of_sparse_rows_is_computed_for_stored_features_only(make_problem, regularizer, with_psi):
     problem = make_problem(regularizer("elastic_net"), "softmax", features=4, outputs=2)
     rows = SparseRows(np.ones(3), np.array([2, 0, 2], np.int32), np.array([0, 1, 1, 3]), 4)  # columns 2 | none | 0, 2
     data = replace(problem.data, x=rows)
@@ -66,14 +66,14 @@ def test_of_sparse_rows_only_what_a_batch_looks_at_is_computed(make_problem, reg
     geometry, t = sparse.geometry(np.repeat(sparse.regularizer.numbers, 3)), np.array([0.0, 0.5, 2.0])
     z, full = np.random.default_rng(0).standard_normal((3, 10)), np.empty((3, 10))
     (sparse.to_primal if with_psi else sparse.free_primal)(z, t, geometry, full)
-    for k, seen in ((0, [2, 6, 8, 9]), (1, [0, 2, 4, 6, 8, 9])):
-        some = np.full_like(z, np.nan)
-        sparse.primal_for_batches(with_psi)(z, t, geometry, batches, k, some)
-        assert np.flatnonzero(~np.isnan(some[0])).tolist() == seen
-        np.testing.assert_array_equal(some[:, seen], full[:, seen])
+    for k, stored in ((0, [2, 6, 8, 9]), (1, [0, 2, 4, 6, 8, 9])):
+        partial = np.full_like(z, np.nan)
+        sparse.primal_for_batches(with_psi)(z, t, geometry, batches, k, partial)
+        assert np.flatnonzero(~np.isnan(partial[0])).tolist() == stored
+        np.testing.assert_array_equal(partial[:, stored], full[:, stored])
 
 
-def test_psi_sums_over_the_regularised_blocks(geometry):
+def test_psi_is_summed_over_the_regularized_blocks(geometry):
     w = np.array([[1.0, 2, 0, 0, 100, -3, 0, 0], [0, 0, 0, 1, 100, 0, 0, 2]])
     total, subgradient = np.zeros(2), np.zeros_like(w)
     specialize(psi_value, value=L1.value)(w, geometry, total)
@@ -82,8 +82,8 @@ def test_psi_sums_over_the_regularised_blocks(geometry):
     np.testing.assert_array_equal(subgradient, [[0.5, 0.5, 0, 0, 0, -0.5, 0, 0], [0, 0, 0, 2, 0, 0, 0, 2]])
 
 
-def test_the_maps_also_run_as_plain_python(geometry):
-    """A mirror map that is an ordinary function needs no compiler."""
+def test_templates_accept_a_python_function(geometry):
+    """A mirror map can be an ordinary function."""
 
     def dual(w, h, out):
         out[:] = np.exp(w)

@@ -1,4 +1,4 @@
-"""Mirror maps by their defining properties, and the algorithms with them."""
+"""Defining properties of mirror maps, and algorithms that use them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def h(mirror: Mirror, w: np.ndarray) -> float:
 
 
 def maps(mirror: Mirror, regularizer: Regularizer, jobs: int = JOBS):
-    """to_dual and to_primal of kernels [J, SIZE]; the bias, always Euclidean, is checked on the way."""
+    """Return to_dual and to_primal for weights [J, SIZE]; both check the bias, which is always Euclidean."""
     problem = problem_with(mirror, regularizer)
     geometry = problem.geometry(np.repeat(regularizer.numbers, jobs))
 
@@ -73,7 +73,7 @@ def maps(mirror: Mirror, regularizer: Regularizer, jobs: int = JOBS):
 
 
 def domain_points(mirror: Mirror, regularizer: Regularizer) -> np.ndarray:
-    """Points inside dom h and dom psi."""
+    """Return points in the domains of h and psi."""
     w = np.random.default_rng(1).standard_normal((JOBS, SIZE))
     if isinstance(mirror, Entropy) or regularizer.name == "non_negative":
         w = np.abs(w) + 1e-3
@@ -83,8 +83,8 @@ def domain_points(mirror: Mirror, regularizer: Regularizer) -> np.ndarray:
 
 
 @every_pair
-def test_there_and_back(mirror, regularizer):
-    """to_primal(to_dual(w), 0) = w on the domain."""
+def test_to_primal_inverts_to_dual(mirror, regularizer):
+    """On the domain, to_primal(to_dual(w), 0) = w."""
     to_dual, to_primal = maps(mirror, regularizer)
     w = domain_points(mirror, regularizer)
     np.testing.assert_allclose(to_primal(to_dual(w), 0.0), w, rtol=1e-12, atol=1e-14)
@@ -105,7 +105,7 @@ def test_dual_is_the_gradient_of_h(mirror):
 @every_pair
 @pytest.mark.parametrize("t", [0.0, 0.7])
 def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
-    """(h + t psi)*(z) = <z, w> - h(w) - t psi(w) at w = to_primal(z, t); its finite differences give w back."""
+    """Finite differences of (h + t psi)*(z) = <z, w> - h(w) - t psi(w) at w = to_primal(z, t) are equal to w."""
     _, to_primal = maps(mirror, regularizer)
     problem = problem_with(mirror, regularizer)
     numbers = np.repeat(regularizer.numbers, JOBS)
@@ -125,7 +125,7 @@ def test_primal_is_the_gradient_of_the_conjugate(mirror, regularizer, t):
 
 @pytest.mark.parametrize(("mirror", "regularizer"), [pair for pair in PAIRS if pair[0].name != "euclidean"], ids=str)
 def test_primal_minimizes(mirror, regularizer):
-    """Against a general solver on h + t psi - <z, .>, which knows nothing of closed forms."""
+    """Closed forms agree with a general solver for h + t psi - <z, .>."""
     t, (_, to_primal) = 0.7, maps(mirror, regularizer)
     z = np.random.default_rng(3).standard_normal((JOBS, SIZE))
     ours = to_primal(z, t)
@@ -164,7 +164,7 @@ def test_divergence_is_bregman(mirror):
     "regularizer", [Simplex(total=1.5), L1Ball(radius=1.5), L1(strength=0.2)], ids=lambda r: r.name
 )
 def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer, make_algorithm):
-    """The algorithms' own text, with the entropy map: positive weights, the sum kept, the objective lower."""
+    """With the entropy map, weights stay positive, their sum is preserved and the objective decreases."""
     problem = problem_with(Entropy(), regularizer)
     hparams = Hparams(client_lr=0.02, server_lr=1.0, rounds=1, clients_per_round=4, batch_size=5, local_epochs=1)
     numbers = regularizer.numbers
@@ -183,8 +183,8 @@ def test_iterates_stay_in_the_domain_and_descend(algorithm, regularizer, make_al
     assert objectives[-1] < objectives[0] - 0.1
 
 
-def test_start_is_in_the_domain():
-    """0 becomes the uniform weights; a feasible start is left alone to the last bit."""
+def test_initial_models_are_in_the_domain():
+    """0 becomes the uniform weights; a feasible start is unchanged."""
     for regularizer, expected in ((Simplex(total=1.5), 0.25), (L1(strength=1.0), 1 / SIZE), (L1Ball(radius=0.6), 0.1)):
         start = problem_with(Entropy(), regularizer).initial_models(regularizer.numbers)
         np.testing.assert_allclose(start, [[expected] * SIZE + [0]])
@@ -193,11 +193,11 @@ def test_start_is_in_the_domain():
     np.testing.assert_allclose(problem_with(Euclidean(), simplex).initial_models(simplex.numbers)[:, :-1], 0.25)
 
 
-def test_certificates_know_the_domain_of_h(make_algorithm):
-    """With the entropy map l1 means l1 on the orthant: its optimum is certified there, where plain l1's is not."""
+def test_certificates_respect_the_domain_of_h(make_algorithm):
+    """With the entropy map, l1 is restricted to the orthant: only the optimum there is certified."""
     random = np.random.default_rng(5)
     x = random.standard_normal((4, 10, SIZE))
-    y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight that the orthant forbids
+    y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight is outside the orthant
     psi = L1(strength=0.1)
     problem = replace(problem_with(Entropy(), psi), data=ClientData.of_equal_clients(x, y))
     solver = make_algorithm("optimum", problem)
@@ -209,24 +209,24 @@ def test_certificates_know_the_domain_of_h(make_algorithm):
     assert replace(problem, mirror=Euclidean()).kkt_residual(w, gradient, psi.numbers)[0] > 0.1
 
 
-def test_a_pair_without_a_closed_form_is_refused_by_name():
-    refused = 0
+def test_pairs_without_a_closed_form_are_rejected():
+    rejected = 0
     for mirror in (Entropy(), PNorm(power=1.5)):
         for name, kind in all_regularizers().items():
             if name in mirror.closed_forms or name == "blockwise":
                 continue
             with pytest.raises(UserError, match=f"mirror={mirror.name} has no closed form with regularizer={name};"):
                 mirror.primal(kind.__new__(kind))
-            refused += 1
-    assert refused > 20
+            rejected += 1
+    assert rejected > 20
     with pytest.raises(UserError, match="mirror=entropy"):
         problem_with(Entropy(), all_regularizers()["l2_ball"](radius=1.0))
 
 
 @every_pair
 @pytest.mark.parametrize("t", [0.0, 0.7])
-def test_divergence_stays_visible(mirror, regularizer, t):
-    """What is not finite stays so; but -inf is the entropy map's dual of 0, and comes back as that."""
+def test_non_finite_input_gives_non_finite_output(mirror, regularizer, t):
+    """Exception: -inf is the entropy map's dual of 0, and its primal is 0."""
     _, to_primal = maps(mirror, regularizer)
     for bad in (np.nan, np.inf, -np.inf):
         z = np.random.default_rng(6).standard_normal((JOBS, SIZE))
@@ -241,6 +241,6 @@ def test_divergence_stays_visible(mirror, regularizer, t):
 
 
 def test_power_is_checked():
-    with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number above 1 and at most 2"):
+    with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number > 1 and <= 2"):
         PNorm(power=1.0)
     assert set(MIRRORS) == {"euclidean", "entropy", "p_norm"}

@@ -6,19 +6,19 @@ import pytest
 from fco_cli.problem.numbers import stack_numbers
 
 
-def test_kkt_residual_is_zero_at_the_optimum_and_nowhere_near(make_problem, regularizer):
-    """One feature, no noise from the bias: min (x w + b - y)^2 + lambda |w| has its optimum in closed form."""
+def test_kkt_residual_is_zero_at_the_optimum_only(make_problem, regularizer):
+    """With one feature, min (x w + b - y)^2 + lambda |w| has a closed-form solution."""
     problem = make_problem(regularizer("l1", strength=0.6), features=1, sizes=(4, 4))
     x, y = problem.data.x[:, 0], problem.data.y
-    # With the bias at its best, F(w) = var(x) w^2 - 2 cov(x, y) w + var(y): soft-threshold the least squares slope.
+    # With the optimal bias, F(w) = var(x) w^2 - 2 cov(x, y) w + var(y): soft-threshold the least squares slope.
     covariance = np.mean((x - x.mean()) * (y - y.mean()))
     slope = np.sign(covariance) * max(abs(covariance) - 0.3, 0) / x.var()
     w = np.array([[slope, y.mean() - slope * x.mean()]])
     numbers = problem.regularizer.numbers
-    places = w + np.array([[[0, 0]], [[0.1, 0]], [[0, 0.1]]])
-    at = [problem.kkt_residual(v, problem.risk(v).gradient, numbers)[0] for v in places]
-    assert at[0] < 1e-14
-    assert min(at[1:]) > 1e-3
+    models = w + np.array([[[0, 0]], [[0.1, 0]], [[0, 0.1]]])
+    residuals = [problem.kkt_residual(v, problem.risk(v).gradient, numbers)[0] for v in models]
+    assert residuals[0] < 1e-14
+    assert min(residuals[1:]) > 1e-3
 
 
 def test_kkt_residual_without_psi_is_the_gradient(make_problem):
@@ -32,8 +32,8 @@ def test_kkt_residual_without_psi_is_the_gradient(make_problem):
     )
 
 
-def test_kkt_residuals_of_many_jobs_are_those_of_each(make_problem, regularizer, monkeypatch):
-    """However many are made at a time, each with its own strength."""
+def test_kkt_residuals_do_not_depend_on_the_chunk_size(make_problem, regularizer, monkeypatch):
+    """Each job has its own strength."""
     problem = make_problem(regularizer("l1", strength=0.6))
     numbers = stack_numbers([regularizer("l1", strength=strength) for strength in (0.1, 0.2, 0.4, 0.8, 1.6)])
     w = np.random.default_rng(0).standard_normal((5, problem.layout.size))

@@ -237,7 +237,7 @@ def points(seed: int = 0, dtype=float) -> np.ndarray:
 
 in_both_precisions = pytest.mark.parametrize(
     "dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
-)  # the second doubles the time to compile
+)  # float32 doubles the compile time
 
 
 def multiplied(numbers, factor, powers):
@@ -309,7 +309,7 @@ def test_value_and_prox_agree_with_cvxpy(stacked, name):
 @pytest.mark.parametrize("name", [name for name, case in BY_NAME.items() if case.conjugate])
 @pytest.mark.parametrize("t", [0.05, 1.0, 20.0])
 def test_moreau_identity(stacked, name, t):
-    """z = w + t g with w the prox of psi and g that of psi*, that is <w, g> = psi(w) + psi*(g)."""
+    """If w is the prox of psi and z = w + t g, then <w, g> = psi(w) + psi*(g)."""
     case, z = case_of(name), points(4)
     w = stacked.prox(case.regularizer, z, t, SHAPE)
     g = (z - w) / t
@@ -322,7 +322,7 @@ def test_moreau_identity(stacked, name, t):
 
 @every_convex
 def test_prox_is_firmly_non_expansive(stacked, name):
-    """|prox(x) - prox(y)|^2 <= <prox(x) - prox(y), x - y>."""
+    """Check |prox(x) - prox(y)|^2 <= <prox(x) - prox(y), x - y>."""
     regularizer, x, y = case_of(name).regularizer, points(5), points(6)
     change = stacked.prox(regularizer, x, 0.7, SHAPE) - stacked.prox(regularizer, y, 0.7, SHAPE)
     assert ((change**2).sum(1) <= (change * (x - y)).sum(1) * (1 + 1e-12) + 1e-12).all()
@@ -381,7 +381,7 @@ def test_single_precision(stacked, name):
 @every_penalty
 @given(w=vectors, u=vectors, zeros=st.integers(0, SIZE))
 def test_subgradient_inequality(stacked, name, w, u, zeros):
-    """psi(u) >= psi(w) + <g, u - w>, also at the kinks."""
+    """Check psi(u) >= psi(w) + <g, u - w>, also where psi is not differentiable."""
     regularizer, w = case_of(name).regularizer, np.where(np.arange(SIZE) < zeros, 0.0, w)[None]
     g = stacked.subgradient(regularizer, w, SHAPE)
     left, right = stacked.psi(regularizer, u[None], SHAPE), stacked.psi(regularizer, w, SHAPE) + (g * (u - w)).sum()

@@ -31,7 +31,7 @@ def matrices():
     yield 3 * orthogonal  # all singular values equal
     yield (orthogonal * np.logspace(0, -12, 8)) @ orthogonal.T  # from 1 to 1e-12
     rows = random.standard_normal((5, 7))
-    rows[3], rows[1] = rows[0], 0  # a repeated row and an empty one
+    rows[3], rows[1] = rows[0], 0  # a repeated row and a zero row
     yield rows
 
 
@@ -164,7 +164,7 @@ SHAPES = [
     (32, 32),
     (33, 70),
     (66, 34),
-]  # tiles are 32
+]  # tiles have 32 columns
 SEEDS = range(6)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 
