@@ -353,7 +353,9 @@ def test_scaffold_refuses_psi_and_other_maps(make_problem, make_algorithm, regul
         UserError, match=r"^regularizer: got 'l1', must be none: scaffold has no prox \(zhj and scaffold_prox do\)$"
     ):
         make_algorithm("scaffold", make_problem(regularizer("l1")))
-    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffold knows no other map$"):
+    with pytest.raises(
+        UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffold supports no other mirror map$"
+    ):
         make_algorithm("scaffold", replace(make_problem(), mirror=Entropy()))
 
 

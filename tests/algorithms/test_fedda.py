@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.mc_fedda import shrink_near
+from fco_cli.algorithms.mc_fedda import prox_l1_in_l1_ball
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
 from fco_cli.problem.regularizers.penalties import L1
@@ -203,7 +203,7 @@ def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
         v, near, a, radius = 2 * random.normal(size=6), random.normal(size=6), 0.5 * random.choice(FACTORS, 6), 1.0
         near[random.integers(6)] = 0.0
         out = np.empty(6)
-        shrink_near(v, 0.5, a / 0.5, near, radius, out)
+        prox_l1_in_l1_ball(v, 0.5, a / 0.5, near, radius, out)
         np.testing.assert_allclose(out, candidates(v, a, near, radius), rtol=0, atol=1e-9)
         assert np.abs(out - near).sum() <= radius * (1 + 1e-12)
         then = near + project_l1(np.sign(v) * np.maximum(np.abs(v) - a, 0) - near, radius)
@@ -216,7 +216,7 @@ def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_divergence_stays_visible_in_the_ball(bad):
     out = np.empty(3)
-    shrink_near(np.array([1.0, bad, 2.0]), 0.5, np.ones(3), np.array([0.5, 0.5, 0.0]), 0.1, out)
+    prox_l1_in_l1_ball(np.array([1.0, bad, 2.0]), 0.5, np.ones(3), np.array([0.5, 0.5, 0.0]), 0.1, out)
     assert not np.isfinite(out).all()
 
 
@@ -275,8 +275,10 @@ def test_bad_options(name, options, line, problem, make_algorithm):
 
 
 def test_other_maps_and_other_penalties_are_refused(make_problem, problem, make_algorithm, regularizer):
-    with pytest.raises(UserError, match=r"^mirror: got 'p_norm', must be euclidean: c_fedda knows no other map$"):
+    with pytest.raises(
+        UserError, match=r"^mirror: got 'p_norm', must be euclidean: c_fedda supports no other mirror map$"
+    ):
         make_algorithm("c_fedda", replace(problem, mirror=PNorm(power=1.5)))
-    line = r"^regularizer: got 'l1_ball', must be l1: mc_fedda has the prox within its ball for no other$"
+    line = r"^regularizer: got 'l1_ball', must be l1: mc_fedda supports no other$"
     with pytest.raises(UserError, match=line):
         make_algorithm("mc_fedda", make_problem(regularizer("l1_ball")))

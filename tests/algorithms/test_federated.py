@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Cohort
-from fco_cli.algorithms.aggregate import Counted, aggregate, of_sum, summed
+from fco_cli.algorithms.aggregate import MessageWeights, aggregate, aggregate_sum, fixed_point_sum
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData
@@ -317,12 +317,12 @@ def test_aggregates(dtype, size, mean_steps, bits):
     steps = np.array([1, 2, 3])
     each = np.repeat(steps[:, None], 3, axis=1).astype(float)
     mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
-    counted = Counted(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
+    counted = MessageWeights(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
     if bits is None:
         both, arrived = aggregate(messages, ("w", "c"), counted)
     else:
-        total, arrived = summed(messages, counted.factors, bits)
-        both = of_sum(total, bits, ("w", "c"), counted, arrived, messages.dtype)
+        total, arrived = fixed_point_sum(messages, counted.factors, bits)
+        both = aggregate_sum(total, bits, ("w", "c"), counted, arrived, messages.dtype)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)

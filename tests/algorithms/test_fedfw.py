@@ -172,7 +172,7 @@ def test_a_round_takes_a_gradient_at_every_row_once(apart, make_algorithm, make_
 
 @pytest.mark.parametrize("psi", ["l1", "non_negative", "l0_ball", "none"])
 def test_what_is_no_bounded_set_is_refused(psi, make_problem, make_algorithm, regularizer):
-    line = f"^regularizer: got '{psi}', must be l1_ball, .*: fedfw needs a bounded set with a linear oracle$"
+    line = f"^regularizer: got '{psi}', must be l1_ball, .*: fedfw needs a linear minimization oracle$"
     with pytest.raises(UserError, match=line):
         make_algorithm("fedfw", make_problem(regularizer(psi, nonzeros=2)))
 
@@ -180,5 +180,7 @@ def test_what_is_no_bounded_set_is_refused(psi, make_problem, make_algorithm, re
 def test_bad_input(apart, make_algorithm):
     with pytest.raises(UserError, match=r"^algo\.penalty: got 0\.0, must be a number > 0$"):
         make_algorithm("fedfw", apart, penalty=0.0)
-    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: fedfw has no mirror map$"):
+    with pytest.raises(
+        UserError, match=r"^mirror: got 'entropy', must be euclidean: fedfw supports no other mirror map$"
+    ):
         make_algorithm("fedfw", replace(apart, mirror=Entropy()))

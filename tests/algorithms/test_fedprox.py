@@ -68,7 +68,7 @@ def test_the_right_time_keeps_the_bias_small(psi, make_problem, make_algorithm, 
 
     def error(strength, counted=None):
         algorithm = make_algorithm("fedprox", problem, 0.02, 3.0, strength=strength)
-        algorithm.gradients_in = counted or algorithm.gradients_in
+        algorithm.effective_steps = counted or algorithm.effective_steps
         return np.abs(drive(algorithm, cohorts)[0][-1] - optimum).max()
 
     right = [error(0.0), error(40.0)]
@@ -79,11 +79,11 @@ def test_the_right_time_keeps_the_bias_small(psi, make_problem, make_algorithm, 
 def test_a_stack_of_strengths_has_times_of_its_own(make_problem, make_algorithm):
     """sum_{k<K} (1 - eta_c strength)^k for every job and K; at 1 = eta_c strength only the last gradient is left."""
     algorithm = make_algorithm("fedprox", make_problem(), [0.1, 0.1, 0.5], strength=2.0)
-    found = algorithm.gradients_in(np.array([1, 2, 5]))
+    found = algorithm.effective_steps(np.array([1, 2, 5]))
     expected = [[sum((1 - share) ** k for k in range(n)) for share in (0.2, 0.2, 1.0)] for n in (1, 2, 5)]
     np.testing.assert_allclose(found, expected, rtol=1e-14)
     tiny = make_algorithm("fedprox", make_problem(), 0.1, strength=1e-12)
-    np.testing.assert_allclose(tiny.gradients_in(np.array([100])), [[100]], rtol=1e-9)  # no digits are lost
+    np.testing.assert_allclose(tiny.effective_steps(np.array([100])), [[100]], rtol=1e-9)  # no digits are lost
 
 
 def test_bad_strengths(make_problem, make_algorithm):

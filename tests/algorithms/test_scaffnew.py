@@ -138,9 +138,9 @@ def test_the_message_that_does_not_arrive(problem, draw, make_algorithm, drive):
 
 
 def test_what_it_refuses(make_problem, make_algorithm):
-    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffnew averages points"):
+    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffnew supports no other"):
         make_algorithm("scaffnew", replace(make_problem(), mirror=Entropy()))
-    line = r"^hparams.clients_per_round: got 2, must be all 3 clients: scaffnew is wrong where some do not take part$"
+    line = r"^hparams.clients_per_round: got 2, must be all 3 clients: scaffnew requires full participation$"
     with pytest.raises(UserError, match=line):
         make_algorithm("scaffnew", make_problem()).check_participation(2, 3)
 

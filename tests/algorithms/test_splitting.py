@@ -228,6 +228,6 @@ def test_bad_options(name, options, line, problem, make_algorithm):
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_other_maps_are_refused(name, problem, make_algorithm):
-    line = f"^mirror: got 'p_norm', must be euclidean: {name} measures distances by no other map$"
+    line = f"^mirror: got 'p_norm', must be euclidean: {name} supports no other mirror map$"
     with pytest.raises(UserError, match=line):
         make_algorithm(name, replace(problem, mirror=PNorm(power=1.5)))

@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
-from fco_cli.algorithms.visit import nothing_more
+from fco_cli.algorithms.visit import keep_memory
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.kernels.named import named
@@ -38,10 +38,10 @@ def test_every_transform_is_an_option_and_has_examples(examples):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_differences_are_the_last_that_is_sent_and_something_is_remembered_of_them(name):
+def test_delta_arrays_are_the_last_that_is_sent_and_something_is_remembered_of_them(name):
     kind = all_algorithms()[name]
-    assert kind.sent[len(kind.sent) - len(kind.differences) :] == kind.differences
-    assert bool(kind.differences) == (kind.remember is not nothing_more)
+    assert kind.sent[len(kind.sent) - len(kind.delta_arrays) :] == kind.delta_arrays
+    assert bool(kind.delta_arrays) == (kind.remember is not keep_memory)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -52,7 +52,9 @@ def test_every_algorithm_goes_through_it_or_is_refused(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][1])
     if name in REFUSED.get(transform, ()):
-        with pytest.raises(UserError, match=f"^transform: got '{transform}', must be [a-z ]*: {name}'s server adds up"):
+        with pytest.raises(
+            UserError, match=f"^transform: got '{transform}', must be [a-z ]*: {name}'s server accumulates"
+        ):
             algorithm.check_transform("uniform")
         return
     algorithm.check_transform("uniform")
