@@ -21,7 +21,7 @@ import numpy as np
 from fco_cli.algorithms.aggregate import Aggregates, MessageWeights, aggregate, aggregate_sum, fixed_point_sum
 from fco_cli.algorithms.rounds import BufferPool, Buffers, Cohort, Costs, Memory, Pace, Round, State, Varying
 from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
-from fco_cli.algorithms.visit import keep_memory, visit
+from fco_cli.algorithms.visit import keep_memory, run_clients
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.kernels.named import named, pick
@@ -127,6 +127,7 @@ class Algorithm(ABC):
         """Return the model w [J, P], or [J, M, P] if the state holds one model per client."""
 
     def costs(self, cohort: Cohort | None) -> Costs:
+        """Return the costs of one round."""
         return Costs()
 
     def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
@@ -228,7 +229,7 @@ class Federated(Algorithm):
     @cached_property
     def _visit(self) -> Kernel:
         return specialize(
-            visit,
+            run_clients,
             parallel=True,
             local_steps=self.client_steps,
             encode=self.transform.encode,
@@ -275,16 +276,10 @@ class Federated(Algorithm):
         return BufferPool(len(self.sent), len(self.kept), shape, self.problem.dtype)
 
     def _messages(
-        self,
-        state: State,
-        cohort: Cohort,
-        memory: Memory | None,
-        rows: ClientData,
-        keys: Array | None,
-        buffers: Buffers,
+        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, out: Buffers
     ) -> Buffers:
-        """Run the cohort's clients. Return `buffers`, filled with the transformed messages and the new memory."""
-        messages, kept = buffers
+        """Run the cohort's clients. Return `out`, filled with the transformed messages and the new memory."""
+        messages, kept = out
         if memory is not None:
             np.stack(list(memory), out=kept)
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
@@ -293,7 +288,7 @@ class Federated(Algorithm):
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
             self.problem.model.widths, self.geometry, self._transform_numbers, keys, len(self.remembered),
         )  # fmt: skip
-        return buffers
+        return out
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
@@ -317,7 +312,7 @@ class Federated(Algorithm):
         return Round(new, aggregates.dropped, arrived=arrived)
 
     def begun(self, state: State, cohort: Cohort) -> State:
-        """Return the state at the start of a round, when the cohort is known; clients receive it from there."""
+        """Return the state at the start of a round; the broadcast arrays and scalars are taken from it."""
         return state
 
     def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
@@ -376,7 +371,10 @@ class Federated(Algorithm):
         return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
-        """Return the models; without `model_in_memory`, `sent[0]` must be the change of `broadcast[0]`."""
+        """Return the clients' models and their average.
+
+        Without `model_in_memory` the first sent array must be the change of the first broadcast array.
+        """
         assert made.memory is not None
         assert made.messages is not None
         if self.model_in_memory is not None:

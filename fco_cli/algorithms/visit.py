@@ -38,7 +38,7 @@ def keep_memory(received, memory, message, rate, options, steps):
 
 
 @kernel
-def visit(
+def run_clients(
     received, memory, messages, rate, options, x, y, offsets, clients, order, edges, first, widths, geometry,
     numbers, keys, remembered,
 ):  # fmt: skip
