@@ -298,18 +298,16 @@ class Federated(Algorithm):
         return self.concluded(state, cohort, *self._messages(state, cohort, memory, self.problem.data, keys, buffers))
 
     def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
-        """Aggregate the messages [S, sent, J, P] and take the server step. `state` is the one returned by `begun`."""
+        """Aggregate the messages [S, sent, J, P] and take the server step; `state` is from `begun`."""
         aggregates, arrived = self.aggregates(messages, cohort)
-        new = self.server_step(state, aggregates)
-        return Round(new, aggregates.dropped, messages, memory, arrived)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, messages, memory, arrived)
 
     def concluded_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
         """Take the server step from the `fixed_point_sum` of the messages that `arrived` [S, J], noise included."""
         assert cohort.fraction_bits is not None
         weights = self.counted(cohort)
         aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, self.problem.dtype)
-        new = self.server_step(state, aggregates)
-        return Round(new, aggregates.dropped, arrived=arrived)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, arrived=arrived)
 
     def begun(self, state: State, cohort: Cohort) -> State:
         """Return the state at the start of a round; the broadcast arrays and scalars are taken from it."""
@@ -340,7 +338,8 @@ class Federated(Algorithm):
 
     def _max_message_factor(self, cohort: Cohort) -> Array:
         """Return the largest factor by which step normalization scales a message: [J]."""
-        mean_steps, least = self.counted(cohort).mean_steps, self.effective_steps(np.array([cohort.least_steps]))[0]
+        mean_steps = self.counted(cohort).mean_steps
+        least = self.effective_steps(np.array([cohort.least_steps]))[0]
         return np.ones(len(self.varying)) if mean_steps is None else mean_steps / least
 
     def effective_steps(self, steps: Array) -> Array:
@@ -371,10 +370,7 @@ class Federated(Algorithm):
         return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
-        """Return the clients' models and their average.
-
-        Without `model_in_memory` the first sent array must be the change of the first broadcast array.
-        """
+        """Return the models; without `model_in_memory`, `sent[0]` must be the change of `broadcast[0]`."""
         assert made.memory is not None
         assert made.messages is not None
         if self.model_in_memory is not None:
