@@ -44,7 +44,7 @@ class Algorithm(ABC):
 
     name: str
     federated: ClassVar[bool] = False
-    steps_on_mean: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along a client's batch gradient
+    steps_on_mean: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
     one_shot: ClassVar[bool] = False  # True: runs a single round and ignores `hparams.rounds`
     remembered: ClassVar[tuple[str, ...]] = ()  # arrays [J, P] that a client stores between rounds
     personal: ClassVar[str | None] = None  # state or memory array that holds the clients' personal models
@@ -169,7 +169,7 @@ class Federated(Algorithm):
          "weighting", "normalize_steps", "last_batch", "dtype", "fraction_bits")
     )  # fmt: skip
     broadcast: ClassVar[tuple[str, ...]]  # state arrays [J, P] sent to the cohort
-    clocks: ClassVar[tuple[str, ...]] = ()  # state scalars [J] sent to the cohort, such as the cumulative step size
+    clocks: ClassVar[tuple[str, ...]] = ()  # state scalars [J], sent likewise
     sent: ClassVar[tuple[str, ...]]  # arrays [J, P] that a client sends
     delta_arrays: ClassVar[
         tuple[str, ...]
@@ -294,8 +294,9 @@ class Federated(Algorithm):
         assert cohort is not None
         state = self.begun(state, cohort)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
-        buffers = self._buffer_pool[len(cohort.clients)]
-        return self.concluded(state, cohort, *self._messages(state, cohort, memory, self.problem.data, keys, buffers))
+        out = self._buffer_pool[len(cohort.clients)]
+        messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, out)
+        return self.concluded(state, cohort, messages, kept)
 
     def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
         """Aggregate the messages [S, sent, J, P] and take the server step; `state` is from `begun`."""

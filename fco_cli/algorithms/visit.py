@@ -44,8 +44,8 @@ def run_clients(
 ):  # fmt: skip
     """Run the local steps, the transform and the memory update of every client of the cohort.
 
-    Fills messages [S, sent, J, P] and updates memory [S, kept, J, P] in place. The first `remembered` arrays of a
-    client's memory belong to the algorithm, the others to the transform.
+    Fills messages [S, sent, J, P] and updates memory [S, kept, J, P] in place. In a client's memory the first
+    `remembered` arrays belong to the algorithm, the others to the transform.
     """
     for i in prange(clients.shape[0]):
         low, high = offsets[clients[i]], offsets[clients[i] + 1]
