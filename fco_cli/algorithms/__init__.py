@@ -1,4 +1,4 @@
-"""How it is optimized: one file per family of algorithms, each of which reads like its paper's listing."""
+"""Optimization algorithms, one module per family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fco_cli.problem.registry import members
 
 @functools.cache
 def all_algorithms() -> dict[str, type[Algorithm]]:
-    """Every algorithm in this folder by name; a new file needs no list to be added to."""
+    """Return the algorithms of this package by name; classes in new modules are registered automatically."""
     return members(Algorithm, __name__)
 
 

@@ -1,4 +1,4 @@
-"""Accelerated proximal gradient on the clients' mean gradient: nothing to tune, and exact."""
+"""Accelerated proximal gradient method on the mean gradient of the clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from fco_cli.problem.regularizers import Regularizer
 
 @dataclass(kw_only=True)
 class Fista(Federated):
-    """FISTA (Beck and Teboulle, 2009) with O'Donoghue and Candes' gradient restart: clients send grad F_m at the query
-    point, one step of the server a round. eta_c is a step along grad F, so that `auto` is 1/L of F, not of a client."""
+    """FISTA (Beck and Teboulle, 2009) with the gradient restart of O'Donoghue and Candes.
+
+    Clients send grad F_m at the query point; the server takes one step per round. eta_c is a step along grad F, so
+    client_lr=auto is 1/L of F, not of a client's loss.
+    """
 
     name: str = "fista"
     broadcast = ("query",)
@@ -33,17 +36,17 @@ class Fista(Federated):
     uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fista knows no other map")
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fista supports no other mirror map")
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        g, uphill = message.gradient, np.empty_like(rate)
+        g, minus_one = message.gradient, np.empty_like(rate)
         for j in range(g.shape[0]):
-            uphill[j] = -1
+            minus_one[j] = -1
             for i in range(g.shape[1]):
                 g[j, i] = 0
-        descend(g, received.query, whole(batches), 0, uphill)
+        descend(g, received.query, whole(batches), 0, minus_one)  # g = grad F_m(query)
 
     def initial_state(self, w: Array) -> State:
         return {"w": w, "query": w.copy(), "momentum": np.ones(len(w))}
@@ -52,13 +55,13 @@ class Fista(Federated):
         rate, query = self.varying.client_lr, state["query"]
         w = self._to_primal(query - self._column(rate) * aggregates.mean["gradient"], rate)
         step = w - state["w"]
-        uphill = ((query - w) * step).sum(axis=1) > 0
-        momentum = np.where(uphill, 1.0, state["momentum"])
-        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        return {"w": w, "query": w + self._column((momentum - 1) / following) * step, "momentum": following}
+        is_uphill = ((query - w) * step).sum(axis=1) > 0
+        momentum = np.where(is_uphill, 1.0, state["momentum"])
+        new_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        return {"w": w, "query": w + self._column((momentum - 1) / new_momentum) * step, "momentum": new_momentum}
 
     def costs(self, cohort: Cohort | None) -> Costs:
-        """Of every row one gradient, whatever batches and epochs are."""
+        """Return the costs; every row contributes one gradient, independent of batches and epochs."""
         return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes.sum()))
 
     def output(self, state: State) -> Array:

@@ -1,12 +1,13 @@
-"""Adaptive servers: FedAdagrad, FedAdam and FedYogi (Reddi et al., 2021, Algorithm 2) with psi, which is ours.
+"""Adaptive servers: FedAdagrad, FedAdam and FedYogi (Reddi et al., 2021, Algorithm 2), extended with psi.
 
-Clients take FedMiD-OSP's steps, and the server scales every weight's change by D = sqrt(v) + tau, where v follows the
-squares of the changes. It then minimizes in that metric,
+Clients take the local steps of FedMiD-OSP. The server scales the change of every weight by 1 / D with
+D = sqrt(v) + tau, where v is a second moment of the changes, and takes a proximal step in this metric:
 
     w <- argmin_u  sum_i D_i (u_i - w_i - eta_s m_i / D_i)^2 / 2 + eta_s eta_c K psi(u),
 
-so psi acts on weight i for the time eta_s eta_c K / D_i, in closed form where psi is separable. The fixed point, where
-m = eta_c K times a subgradient of psi, knows no D: it is FedMiD-OSP's. With one time for all weights it would not be.
+The prox step size for weight i is eta_s eta_c K / D_i; the prox has a closed form if psi is separable. At a fixed point
+m is eta_c K times a subgradient of psi, independent of D: the fixed points are those of FedMiD-OSP. A common prox step
+size for all weights would change them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 
 @dataclass(kw_only=True)
 class Adaptive(FedMidOsp):
-    """The server keeps m, the running mean of the changes, and v, that of their squares; `steps` is the mean K that m
-    stands for, so that psi waits for the gradients while m is young."""
+    """Base class of adaptive servers, with moments m and v of the changes.
 
-    beta1: float = 0.9  # how much m remembers
-    tau: float = 1e-3  # added to sqrt(v): the smaller, the more adaptive
+    `steps` is the same running mean of K as m is of the changes, so that psi and gradients have the same weight.
+    """
+
+    beta1: float = 0.9  # decay rate of m
+    tau: float = 1e-3  # added to sqrt(v); smaller values are more adaptive
 
     def __post_init__(self) -> None:
         require(0 <= self.beta1 < 1, "algo.beta1", self.beta1, "at least 0, below 1")
@@ -39,9 +42,9 @@ class Adaptive(FedMidOsp):
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         separable = ", ".join(name for name, kind in all_regularizers().items() if kind.separable)
-        why = f"separable ({separable}): {self.name} has a step size for every weight"
-        require(psi.separable, "regularizer", psi.name, why)
-        require(mirror.name == "euclidean", "mirror", mirror.name, f"euclidean: {self.name} has a metric of its own")
+        allowed = f"separable ({separable}): {self.name} has a step size for every weight"
+        require(psi.separable, "regularizer", psi.name, allowed)
+        require(mirror.name == "euclidean", "mirror", mirror.name, f"euclidean: {self.name} defines its own metric")
 
     def initial_state(self, w: Array) -> State:
         tau = np.repeat(self._column(self.tau), w.shape[1], axis=1)
@@ -54,21 +57,21 @@ class Adaptive(FedMidOsp):
         v = self.second_moment(state["v"], delta)
         metric = np.sqrt(v) + self._column(self.tau)
         w = np.empty_like(m)
-        times = self._step_size(steps)[:, None] / metric
-        self.problem.prox_of_each(self._along(state["w"], m / metric), times, self.geometry, w)
+        step_sizes = self._step_size(steps)[:, None] / metric
+        self.problem.prox_of_each(self._server_update(state["w"], m / metric), step_sizes, self.geometry, w)
         return {"w": w, "m": m, "v": v, "steps": steps}
 
     @abstractmethod
     def second_moment(self, v: Array, delta: Array) -> Array:
-        """v after one more change."""
+        """Return v, updated with the change `delta`."""
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
-        return super().vectors_at_work(sampled, clients) + 6  # m, v and what they were, the metric, the times
+        return super().vectors_at_work(sampled, clients) + 6  # old and new m and v, metric, prox step sizes
 
 
 @dataclass(kw_only=True)
 class FedAdagrad(Adaptive):
-    """v adds the squares up: steps shrink for ever. Without momentum, as in the paper."""
+    """FedAdagrad: v is the sum of squares. No momentum by default, as in the paper."""
 
     name: str = "fedadagrad"
     beta1: float = 0.0
@@ -79,10 +82,10 @@ class FedAdagrad(Adaptive):
 
 @dataclass(kw_only=True)
 class FedAdam(Adaptive):
-    """v is a running mean of the squares."""
+    """FedAdam: v is an exponential moving average of squares."""
 
     name: str = "fedadam"
-    beta2: float = 0.99  # how much v remembers
+    beta2: float = 0.99  # decay rate of v
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +98,7 @@ class FedAdam(Adaptive):
 
 @dataclass(kw_only=True)
 class FedYogi(FedAdam):
-    """v moves by the squares themselves, up or down: where they become small it forgets more slowly than FedAdam."""
+    """FedYogi: v changes by (1 - beta2) times the squares, up or down; it decreases more slowly than in FedAdam."""
 
     name: str = "fedyogi"
 

@@ -1,4 +1,4 @@
-"""What a server makes of its clients' messages: their weighted mean, and their sum with the clients' global weights."""
+"""Aggregation of the clients' messages, in floating point or fixed point."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ prange = range  # Numba's parallel range in the compiled kernel
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Over the clients whose message is finite; NaN for a job that has none."""
+    """Aggregates over the clients with a finite message; NaN for jobs without any."""
 
-    mean: dict[str, Array]  # name -> [J, P], weighted
-    steps: Array  # [J], the mean number of local steps that the mean stands for
-    share: Array  # [J], the sum of p_m over these clients: 1 if everybody takes part
-    dropped: Array  # [J], how many clients' messages were not finite
+    mean: dict[str, Array]  # weighted means [J, P] by name
+    steps: Array  # [J], effective number of gradient steps in the mean
+    share: Array  # [J], sum of p_m over these clients; 1 with full participation
+    dropped: Array  # [J], number of messages that were not finite
 
     def sum(self, name: str) -> Array:
-        """sum_m p_m message_m [J, P], with the weights p_m that all clients together share out."""
+        """Return sum_m p_m message_m [J, P], with weights p_m that sum to 1 over all clients."""
         return self.share.astype(self.mean[name].dtype)[:, None] * self.mean[name]
 
 
 @kernel
 def all_finite(messages, i, j):
-    """Whether all that client i sent for job j is finite."""
+    """Return True if the message of client i is finite in job j."""
     finite = True
     for n in range(messages.shape[1]):
         message = messages[i, n, j]
         check = message.dtype.type(0)
         for k in range(message.shape[0]):
-            check += message[k]  # not finite if any entry is not
+            check += message[k]  # not finite if an entry is not
         finite = finite and is_finite(check)
     return finite
 
 
 @kernel
-def add_up(messages, weights, stretch, steps, arrived, dropped, total, taken, mean):
-    """The weighted mean [sent, J, P] of stretch[i, j] messages[i] over the clients that arrived.
+def weighted_mean(messages, weights, step_normalization, steps, arrived, dropped, total, taken, mean):
+    """Compute mean [sent, J, P], the weighted mean of step_normalization[i, j] * messages[i] over finite messages.
 
-    total [J] is their weight, taken [J] their mean number of steps, dropped [J] how many have not arrived. A job's sums
-    run over the clients in their order.
+    Also sets arrived [S, J], the number of other messages dropped [J], the total weight [J] and the mean number of
+    steps taken [J]. Sums run over the clients in order.
     """
     for j in prange(mean.shape[1]):
         total[j] = taken[j] = dropped[j] = 0
@@ -59,7 +59,7 @@ def add_up(messages, weights, stretch, steps, arrived, dropped, total, taken, me
                 taken[j] += weights[i] * steps[i, j]
                 for n in range(mean.shape[0]):
                     message, result = messages[i, n, j], mean[n, j]
-                    factor = result.dtype.type(weights[i] * stretch[i, j])
+                    factor = result.dtype.type(weights[i] * step_normalization[i, j])
                     for k in range(result.shape[0]):
                         result[k] += factor * message[k]
             else:
@@ -73,66 +73,72 @@ def add_up(messages, weights, stretch, steps, arrived, dropped, total, taken, me
 
 
 @dataclass(frozen=True)
-class Counted:
-    """How often every client's message counts."""
+class MessageWeights:
+    """Weights of the clients' messages in the aggregates."""
 
-    weights: Array  # [S], in proportion to p_m
-    all_weights: float  # the sum over all clients
-    steps: Array  # [S, J], K_m
-    mean_steps: Array | None  # K [J]; none: every message counts as it is
+    weights: Array  # [S], proportional to p_m
+    all_weights: float  # sum over all clients
+    steps: Array  # [S, J], effective K_m
+    mean_steps: Array | None  # [J], effective mean K; None: no step normalization
 
     @property
-    def stretch(self) -> Array:
-        """With `mean_steps` a message counts as K / K_m times itself (FedNova; Wang et al., 2020): [S, J].
+    def step_normalization(self) -> Array:
+        """Factors K / K_m [S, J] of the messages (FedNova; Wang et al., 2020); 1 without `mean_steps`.
 
-        A client that takes more steps then moves the mean no further than another, and the method minimizes F with the
-        weights p_m. Without it F has the weights p_m K_m.
+        With normalization the method minimizes F with weights p_m, otherwise with weights proportional to p_m K_m.
         """
         return np.ones_like(self.steps) if self.mean_steps is None else self.mean_steps / self.steps
 
     @property
     def factors(self) -> Array:
-        """Likewise, times p_m: [S, J]."""
-        return (self.weights / self.all_weights)[:, None] * self.stretch
+        """Factors p_m K / K_m of the messages in a sum: [S, J]."""
+        return (self.weights / self.all_weights)[:, None] * self.step_normalization
 
-    def steps_of_mean(self, taken: Array, some: Array) -> Array:
-        """The steps that a mean stands for, of clients who took so many; NaN in jobs where there is none: [J]."""
-        return taken if self.mean_steps is None else np.where(some, self.mean_steps, np.nan)
+    def mean_effective_steps(self, taken: Array, has_messages: Array) -> Array:
+        """Return the effective number of steps in the mean [J]; NaN in jobs without messages.
+
+        `taken` [J] is the mean number of steps of the clients in the mean.
+        """
+        return taken if self.mean_steps is None else np.where(has_messages, self.mean_steps, np.nan)
 
 
-def aggregate(messages: Array, names: tuple[str, ...], counted: Counted) -> tuple[Aggregates, Array]:
-    """The aggregates of messages [S, sent, J, P], and which client arrived in which job."""
+def aggregate(messages: Array, names: tuple[str, ...], weights: MessageWeights) -> tuple[Aggregates, Array]:
+    """Return the aggregates of messages [S, sent, J, P], and which messages are finite: [S, J]."""
     jobs, size = messages.shape[2:]
     arrived = np.empty((len(messages), jobs), dtype=bool)
     dropped, total, taken = np.empty(jobs, np.int64), np.empty(jobs), np.empty(jobs)
     mean = np.empty((len(names), jobs, size), messages.dtype)
-    add_all_up = specialize(add_up, parallel=True)
-    add_all_up(messages, counted.weights, counted.stretch, counted.steps, arrived, dropped, total, taken, mean)
-    taken = counted.steps_of_mean(taken, total > 0)
-    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / counted.all_weights, dropped), arrived
+    compiled_mean = specialize(weighted_mean, parallel=True)
+    factors = weights.step_normalization
+    compiled_mean(messages, weights.weights, factors, weights.steps, arrived, dropped, total, taken, mean)
+    taken = weights.mean_effective_steps(taken, total > 0)
+    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / weights.all_weights, dropped), arrived
 
 
-def summed(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
-    """The sum [sent, J, P] of messages [S, sent, J, P], each as often as factors [S, J] say, in fixed point; and who
-    arrived: [S, J]."""
+def fixed_point_sum(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
+    """Return the fixed-point sum [sent, J, P] of messages [S, sent, J, P] times factors [S, J].
+
+    Also returns which messages are finite and within range: [S, J].
+    """
     total, arrived = np.zeros(messages.shape[1:], np.int64), np.empty(factors.shape, dtype=bool)
     for i, (message, factor) in enumerate(zip(messages, factors, strict=True)):
-        share = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
-        whole, arrived[i] = rounded(share, bits, len(messages))
-        total += np.swapaxes(whole["all"], 0, 1)
+        scaled = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
+        integers, arrived[i] = rounded(scaled, bits, len(messages))
+        total += np.swapaxes(integers["all"], 0, 1)
     return total, arrived
 
 
-def of_sum(
-    total: Array, bits: int, names: tuple[str, ...], counted: Counted, arrived: Array, dtype: np.dtype
+def aggregate_sum(
+    total: Array, bits: int, names: tuple[str, ...], weights: MessageWeights, arrived: Array, dtype: np.dtype
 ) -> Aggregates:
-    """The aggregates of such a sum, of the clients that arrived."""
+    """Return the aggregates from a `fixed_point_sum` of the messages that `arrived` [S, J]."""
     share, taken = np.zeros(arrived.shape[1]), np.zeros(arrived.shape[1])
-    weights = counted.weights / counted.all_weights
-    for weight, here, own in zip(weights, arrived, counted.steps, strict=True):  # whatever the number of jobs
-        share, taken = share + weight * here, taken + weight * here * own
+    client_shares = weights.weights / weights.all_weights
+    # A loop over the clients: the order of summation must not depend on the number of jobs.
+    for client_share, finite, steps in zip(client_shares, arrived, weights.steps, strict=True):
+        share, taken = share + client_share * finite, taken + client_share * finite * steps
     with np.errstate(all="ignore"):
         scale = np.where(share > 0, 1 / share, np.nan)
     mean = (as_numbers(total, bits) * scale[:, None]).astype(dtype)
-    taken = counted.steps_of_mean(taken * scale, share > 0)
+    taken = weights.mean_effective_steps(taken * scale, share > 0)
     return Aggregates(dict(zip(names, mean, strict=True)), taken, share, (~arrived).sum(axis=0))

@@ -1,4 +1,4 @@
-"""Baselines that do not federate: centralized, local and optimum (docs/method.md, "Algorithms")."""
+"""Baselines without federation: centralized, local and optimum (docs/method.md, "Algorithms")."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype
 
 @kernel
 def proximal_steps(w, rate, batches, geometry):
-    """w <- to_primal(to_dual(w) - eta g, eta) for one batch after another."""
+    """w <- to_primal(to_dual(w) - eta g, eta), once per batch."""
     z = np.empty_like(w)
     for k in range(steps_of(batches)):
         to_dual(w, geometry, z)
@@ -35,8 +35,8 @@ def proximal_steps(w, rate, batches, geometry):
 
 
 @dataclass(kw_only=True)
-class Pooled(Algorithm):
-    """A baseline that moves a model by itself, without messages."""
+class Baseline(Algorithm):
+    """Base class of algorithms without messages."""
 
     def initial_state(self, w: Array) -> State:
         return {"w": w}
@@ -45,7 +45,7 @@ class Pooled(Algorithm):
         return Round({"w": self.step(state["w"], cohort)}, np.zeros(len(self.varying), dtype=int))
 
     def step(self, w: Array, cohort: Cohort | None) -> Array:
-        """The model after one more round."""
+        """Return the models after one more round."""
         raise NotImplementedError
 
     @cached_property
@@ -58,11 +58,11 @@ class Pooled(Algorithm):
 
 
 @dataclass(kw_only=True)
-class Centralized(Pooled):
-    """Proximal gradient (mirror descent) on the pooled data; a round is an epoch of them."""
+class Centralized(Baseline):
+    """Proximal gradient method (mirror descent) on the pooled data; a round is one epoch."""
 
     name: str = "centralized"
-    batch_size: int = 0  # 0: one step an epoch, with the gradient of F; the authors' code has 32
+    batch_size: int = 0  # 0: one full-gradient step per epoch; the authors' code uses 32
     uses = FULL_BATCH
 
     def __post_init__(self) -> None:
@@ -73,9 +73,9 @@ class Centralized(Pooled):
         return self.batch_size
 
     def check(self) -> None:
-        by_rows = np.allclose(self.problem.weights, self.problem.data.weights("examples"))
-        one_problem = "examples, where clients are unequal and algo.batch_size draws from all rows alike"
-        require(not self.batch_size or by_rows, "hparams.weighting", self.problem.weighting, one_problem)
+        weighted_by_rows = np.allclose(self.problem.weights, self.problem.data.weights("examples"))
+        allowed = "examples: algo.batch_size draws uniformly from the pooled rows, and clients differ in size"
+        require(not self.batch_size or weighted_by_rows, "hparams.weighting", self.problem.weighting, allowed)
 
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         rate, data = self.varying.client_lr, self.problem.data
@@ -94,8 +94,8 @@ class Centralized(Pooled):
 
 
 @kernel
-def step_alone(models, rate, x, y, order, offsets, widths, geometry):
-    """Every client takes a proximal step from its own model, models [J, M, P], with all its rows as the batch."""
+def local_round(models, rate, x, y, order, offsets, widths, geometry):
+    """Take one full-batch proximal step on every client's model, in place: models [J, M, P]."""
     jobs, clients, size = models.shape
     for m in prange(clients):
         w = np.empty((jobs, size), models.dtype)
@@ -109,10 +109,10 @@ def step_alone(models, rate, x, y, order, offsets, widths, geometry):
 
 
 @dataclass(kw_only=True)
-class Local(Pooled):
-    """The same on one client's data at a time, for every client: a model per client, no communication.
+class Local(Baseline):
+    """Proximal gradient method on each client's data separately; one model per client, no communication.
 
-    The state is [J, M, P]; the record reports the median and quartiles over the M models.
+    The state is [J, M, P]; the record contains the median and quartiles over the M models.
     """
 
     name: str = "local"
@@ -120,8 +120,8 @@ class Local(Pooled):
     uses = FULL_BATCH
 
     @cached_property
-    def _step_alone(self) -> Kernel:
-        return specialize(step_alone, parallel=True, proximal_steps=self._proximal_steps)
+    def _local_round(self) -> Kernel:
+        return specialize(local_round, parallel=True, proximal_steps=self._proximal_steps)
 
     def initial_state(self, w: Array) -> State:
         return {"w": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
@@ -129,7 +129,7 @@ class Local(Pooled):
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         data, models = self.problem.data, w.copy()
         rows, widths = np.arange(len(data.y)), self.problem.model.widths
-        self._step_alone(
+        self._local_round(
             models, self.varying.client_lr, data.x, data.targets, rows, data.offsets, widths, self.geometry
         )
         return models
@@ -142,16 +142,16 @@ class Local(Pooled):
 
 
 @dataclass(kw_only=True)
-class Optimum(Pooled):
-    """The solution of the pooled problem, to a certificate: the KKT residual relative to the gradient at w_0, and the
-    relative gap (problem/certificate.py).
+class Optimum(Baseline):
+    """Certified solution of the pooled problem, computed in one round.
 
-    FISTA (Beck and Teboulle, 2009) with backtracking and O'Donoghue and Candes' gradient restart. One round does it
-    all, and fails loudly where the certificate is not reached.
+    FISTA (Beck and Teboulle, 2009) with backtracking and the gradient restart of O'Donoghue and Candes. The certificate
+    bounds the KKT residual, relative to the gradient at w_0, and the relative duality gap (problem/certificate.py).
+    Raises NoCertificate if it is not reached.
     """
 
     name: str = "optimum"
-    tolerance: float = 1e-10  # on the KKT residual, relative to the gradient at the start; ten times that on the gap
+    tolerance: float = 1e-10  # of the relative KKT residual; the gap has ten times this tolerance
     max_iterations: int = 100_000
     one_shot = True
     uses = frozenset(("weighting", "dtype"))
@@ -162,7 +162,9 @@ class Optimum(Pooled):
 
     def check(self) -> None:
         if not self.problem.regularizer.convex or not self.problem.model.convex:
-            raise UserError("algo: optimum needs a convex problem; this task, regularizer pair is not")
+            raise UserError(
+                "algo: optimum needs a convex problem; this combination of task and regularizer is not convex"
+            )
 
     def initial_state(self, w: Array) -> State:
         return {"w": w.astype(float)}
@@ -172,24 +174,24 @@ class Optimum(Pooled):
 
     def _solve(self, j: int, w: Array, psi: Array) -> Array:
         problem, query, previous, momentum = self.problem, w, w, 1.0
-        # In single precision the gradient itself is known to about seven digits.
+        # In single precision the gradient has about seven digits.
         tolerance = max(float(np.asarray(self.tolerance)[j]), 1e-5 if problem.dtype == np.float32 else 0.0)
         start = problem.risk(w).gradient
-        enough, passed = tolerance * max(1.0, float(np.linalg.norm(start))), 0
+        threshold, passed = tolerance * max(1.0, float(np.linalg.norm(start))), 0
         smoothness = min(1.0, _curvature_along(problem, w, start))
         for iteration in range(self.max_iterations):
             at = problem.risk(query)
             w = problem.prox(query - at.gradient / smoothness, np.ones(1) / smoothness, psi)
             new = problem.risk(w)
             residual = float(problem.kkt_residual(w, new.gradient, psi)[0])
-            passed += residual <= enough
-            # A gap costs more than an iteration: it is computed the first, second, fourth, ... time.
-            due = residual <= enough and passed & (passed - 1) == 0
-            if due and is_certified(problem, psi, w[0], tolerance) is not False:
+            passed += residual <= threshold
+            # The gap is more expensive than an iteration. Compute it the first, second, fourth, ... time only.
+            is_due = residual <= threshold and passed & (passed - 1) == 0
+            if is_due and is_certified(problem, psi, w[0], tolerance) is not False:
                 log.info("optimum certified: KKT residual %.2e after %d iterations", residual, iteration + 1)
                 return w
-            # Is the estimate of L large enough for this step? Near the optimum the value of F has too few digits to
-            # tell; the gradients, by convexity a stricter test, still have them.
+            # Backtracking: check that the estimate of L suffices for this step. Near the optimum the differences of F
+            # are below rounding error; the test on gradients, stricter by convexity, is still accurate there.
             step = w - query
             quadratic = smoothness / 2 * (step**2).sum()
             by_value = new.value <= at.value + (at.gradient * step).sum() + quadratic
@@ -199,20 +201,20 @@ class Optimum(Pooled):
                 continue
             if ((query - w) * (w - previous)).sum() > 0:
                 momentum = 1.0  # restart: the momentum points uphill
-            following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-            query = w + (momentum - 1) / following * (w - previous)
-            previous, momentum = w, following
+            new_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            query = w + (momentum - 1) / new_momentum * (w - previous)
+            previous, momentum = w, new_momentum
         after = f"after {self.max_iterations} iterations"
-        reached = f"KKT residual {residual:.2e} {after}, needed {enough:.2e}"
-        if residual <= enough:
-            reached = f"relative gap too large {after}, as on features of uneven scales; standardize them"
+        reached = f"KKT residual {residual:.2e} {after}, required {threshold:.2e}"
+        if residual <= threshold:
+            reached = f"relative gap too large {after}; standardize features of different scales"
         raise NoCertificate(
             f"algo: optimum did not reach its certificate: {reached} (raise algo.max_iterations or algo.tolerance)"
         )
 
 
 def _curvature_along(problem: Problem, w: Array, direction: Array) -> float:
-    """Return |H d| / |d| for d along a gradient [1, P]: at most L. 1 where it is not known."""
+    """Return |H d| / |d| <= L for a direction d [1, P]; 1 if it is not finite and positive."""
     length = np.linalg.norm(direction)
     if not 0 < length < np.inf:
         return 1.0

@@ -1,8 +1,8 @@
-"""Control variates against client drift: local steps go along g - c_m + c, where c_m is the mean of the gradients that
-client m used last and c = sum_m p_m c_m (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
+"""Control variates against client drift (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
 
-The methods differ in where psi acts; one more has a file of its own (scaffold_prox.py). With full gradients all but
-scaffold_osp are exact, whatever cohorts and K_m.
+Local steps go along g - c_m + c. The control variate c_m is the mean of the gradients that client m used in its last
+round, and c = sum_m p_m c_m. The methods differ in where psi acts; see also scaffold_prox.py. With full gradients all
+but scaffold_osp are exact, for any cohorts and any K_m.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fco_cli.problem.regularizers import Regularizer
 
 @dataclass(kw_only=True)
 class FedDualAvgCv(FedDualAvg):
-    """FedDualAvg with control variates, which its paper's conclusion asks for (derived here; there is no theorem).
+    """FedDualAvg with control variates, as suggested in the conclusion of its paper; there is no convergence theorem.
 
-    A client's change is -eta_c K_m (mean gradient - c_m + c). It sends what c does not say of it, -eta_c K_m times the
-    change of c_m (as in SCALLION: Huang, Li and Li, 2023): where c_m comes to rest there is nothing left to send.
+    A client's z changes by -eta_c K_m (mean gradient - c_m + c). It sends -eta_c K_m times the change of c_m, which
+    converges to 0 (as in SCALLION: Huang, Li and Li, 2023).
     """
 
     name: str = "feddualavg_cv"
     broadcast = ("z", "c")
     remembered: ClassVar[tuple[str, ...]] = ("c",)
-    differences = ("z",)
-    keeps_sum = True
+    delta_arrays = ("z",)
+    accumulates_messages = True
     normalized = True
     uses = FedDualAvg.uses - {"normalize_steps"}
 
@@ -51,7 +51,7 @@ class FedDualAvgCv(FedDualAvg):
                 t[j] = received.t[j] + k * rate[j]
             if t[0] > 0:
                 to_primal(z, t, geometry, w)
-            else:  # z is the dual of a model: psi has nothing to add
+            else:  # z is the dual of a model; psi has already been applied
                 free_primal(z, t, geometry, w)
             descend(z, w, batches, k, rate)
             step_along(z, rate, correction)  # z <- z - eta_c (g - c_m + c)
@@ -63,17 +63,17 @@ class FedDualAvgCv(FedDualAvg):
     @kernel
     def remember(received, memory, message, rate, options, steps):
         for j in range(memory.c.shape[0]):
-            for i in range(memory.c.shape[1]):  # c_m <- the mean gradient
+            for i in range(memory.c.shape[1]):  # c_m <- mean gradient
                 memory.c[j, i] -= message.z[j, i] / (rate[j] * steps)
 
     def initial_state(self, w: Array) -> State:
         return super().initial_state(w) | {"c": np.zeros_like(w)}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """c <- c + sum_S p_m (c_m+ - c_m)."""
-        message, time = aggregates.mean["z"], self._column(self.varying.client_lr * aggregates.steps)
-        c = state["c"] - self._column(aggregates.share) * message / time
-        change = replace(aggregates, mean={"z": message - time * state["c"]})
+        """Update c <- c + sum_{m in S} p_m (c_m+ - c_m), then take the step of FedDualAvg."""
+        message, step_size = aggregates.mean["z"], self._column(self.varying.client_lr * aggregates.steps)
+        c = state["c"] - self._column(aggregates.share) * message / step_size
+        change = replace(aggregates, mean={"z": message - step_size * state["c"]})
         return super().server_step(state, change) | {"c": c}
 
     def _client_model(self, end: Array, state: State, steps: float) -> Array:
@@ -82,11 +82,14 @@ class FedDualAvgCv(FedDualAvg):
 
 @dataclass(kw_only=True)
 class Zhj(FedDualAvgCv):
-    """Zhang, Hu and Johansson (ICASSP 2024; recalled, its text was not to be had), with SCAFFOLD's c and its sampling:
-    FedDualAvg's loop starts anew from the server's model in every round, so that psi acts for eta_c k after k steps."""
+    """Method of Zhang, Hu and Johansson (ICASSP 2024), written from memory, with SCAFFOLD's c and client sampling.
+
+    Every round restarts FedDualAvgCv at the server's model: after k local steps the gradient is taken at
+    to_primal(z, eta_c k).
+    """
 
     name: str = "zhj"
-    free_steps = 1
+    prox_free_steps = 1
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
         state = super().server_step(state, aggregates)
@@ -95,8 +98,10 @@ class Zhj(FedDualAvgCv):
 
 @dataclass(kw_only=True)
 class ScaffoldOsp(Zhj):
-    """Only server proximal: biased in proportion to eta_c, for clients walk where psi would have held them. FedCanon
-    (Zhou et al., 2025) seems to have this shape; only its abstract was to be had."""
+    """Zhj with psi at the server only. Biased in proportion to eta_c, because local steps ignore psi.
+
+    FedCanon (Zhou et al., 2025) appears to be similar, according to its abstract.
+    """
 
     name: str = "scaffold_osp"
     psi_in_steps = False
@@ -104,11 +109,11 @@ class ScaffoldOsp(Zhj):
 
 @dataclass(kw_only=True)
 class Scaffold(ScaffoldOsp):
-    """SCAFFOLD itself, for problems without psi."""
+    """SCAFFOLD, for problems without psi."""
 
     name: str = "scaffold"
     server_proxes = 0
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.name == "none", "regularizer", psi.name, "none: scaffold has no prox (zhj and scaffold_prox do)")
-        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold knows no other map")
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold supports no other mirror map")

@@ -1,7 +1,7 @@
-"""Ditto (Li, Hu, Beirami and Smith, 2021): every client has a model of its own, near the one that all share.
+"""Ditto (Li, Hu, Beirami and Smith, 2021): a shared model w and a personal model v_m per client, extended with psi.
 
-The shared model is Zhj's, to the last bit: exact with psi, whatever the clients. Its paper has no psi. A client's
-model v_m goes to the minimum of F_m(v) + psi(v) + strength D_h(v, w), with the Euclidean map strength |v - w|^2 / 2.
+The shared model is bitwise equal to that of `zhj`. The personal model v_m converges to the minimum of
+F_m(v) + psi(v) + strength D_h(v, w); with the Euclidean map D_h(v, w) = |v - w|^2 / 2.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fco_cli.problem.data import steps_of
 from fco_cli.problem.layout import Array
 
 
-def shared_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialize` to Zhj's
+def shared_steps(received, memory, message, rate, options, batches, geometry):  # placeholder, bound to Zhj.local_steps
     raise NotImplementedError
 
 
 @dataclass(kw_only=True)
 class Ditto(Zhj):
-    """Zhj, whose clients also remember a model v_m and move it on the same batches. Nothing more is sent.
+    """Zhj with personal models v_m, stored by the clients and trained on the same batches. Messages are unchanged.
 
-    The paper takes a gradient step on all but psi. Here the pull towards w is within the prox, beside psi: the limit is
-    the same, and no strength is too large for the step.
+    In the paper strength D_h(v, w) is part of the gradient step. Here it is part of the prox: the limit is the same,
+    and the step size does not depend on `strength`.
     """
 
     name: str = "ditto"
-    strength: float = 1.0  # 0: `local`, each by itself; large: the shared model for all
-    personal_rate: float = 1.0  # eta_p of the steps of v_m, as a multiple of eta_c
+    strength: float = 1.0  # 0: independent models as in `local`; large: all models equal the shared one
+    personal_rate: float = 1.0  # eta_p / eta_c, where eta_p is the step size for v_m
     remembered = ("c", "v")
     personal = "v"
 

@@ -1,6 +1,6 @@
 """Federated averaging: Algorithm 1 of Yuan, Zaheer and Reddi (2021), after McMahan et al. (2017).
 
-`FedAvg` ignores psi; `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of it to every step.
+`FedAvg` ignores psi. `FedAvgSubgradient`, the paper's FedAvg(∂), adds a subgradient of psi to every gradient.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fco_cli.problem.regularizers import Regularizer
 
 @dataclass(kw_only=True)
 class FedAvg(Federated):
-    """Averaged local SGD."""
+    """Local SGD with averaging."""
 
     name: str = "fedavg"
     broadcast: ClassVar[tuple[str, ...]] = ("w",)
@@ -44,7 +44,7 @@ class FedAvg(Federated):
         return {"w": w}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        return {"w": self._along(state["w"], aggregates.mean["w"])}
+        return {"w": self._server_update(state["w"], aggregates.mean["w"])}
 
     def output(self, state: State) -> Array:
         return state["w"]
@@ -52,13 +52,18 @@ class FedAvg(Federated):
 
 @dataclass(kw_only=True)
 class FedAvgSubgradient(FedAvg):
-    """Averaged local subgradient steps."""
+    """Local subgradient steps with averaging."""
 
     name: str = "fedavg_subgrad"
-    subgradient_after: bool = False  # the gradient step, where that has led, as the authors' code takes it
+    subgradient_after: bool = False  # True: take the subgradient after the gradient step (authors' code)
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        require(psi.subgradient is not None, "algo", self.name, f"one that needs no subgradient: {psi.name} has none")
+        require(
+            psi.subgradient is not None,
+            "algo",
+            self.name,
+            f"another algorithm: no subgradient of {psi.name} is available",
+        )
 
     @staticmethod
     @kernel
@@ -74,7 +79,7 @@ class FedAvgSubgradient(FedAvg):
 
     @staticmethod
     @kernel
-    def steps_in_turn(received, memory, message, rate, options, batches, geometry):
+    def sequential_steps(received, memory, message, rate, options, batches, geometry):
         w = message.w
         assign(w, received.w)
         subgradient = np.zeros_like(w)
@@ -86,5 +91,5 @@ class FedAvgSubgradient(FedAvg):
 
     @cached_property
     def client_steps(self) -> Kernel:
-        text = self.steps_in_turn if self.subgradient_after else self.local_steps
-        return specialize(text, parallel=False, **self._parts)
+        steps = self.sequential_steps if self.subgradient_after else self.local_steps
+        return specialize(steps, parallel=False, **self._parts)

@@ -1,13 +1,13 @@
-"""Dual averaging that uses strong convexity: Fast-FedDA and C-FedDA (Bao, Crawshaw, Luo and Liu, 2022).
+"""Dual averaging for strongly convex losses: Fast-FedDA and C-FedDA (Bao, Crawshaw, Luo and Liu, 2022).
 
-Written after the authors' scripts; weights of gradients other than 1, which the paper may have, are left out. A server
-there keeps n, the number of steps, and two sums over them, G of gradients and X of the points where they were taken.
-Its model depends on the sums only through one vector, so that one each way is enough: with their gamma = 1 / eta_c
+Based on the authors' scripts; all gradients have weight 1. The scripts' server stores the number of steps n, the sum G
+of the gradients and the sum X of the points at which they were evaluated. The model depends on G and X only through one
+vector z, so one vector is sent each way. With the authors' gamma = 1 / eta_c,
 
     z = w_0 + eta_c ((mu / 2) X - G),   t = eta_c n,   w = to_primal(z / (1 + t mu / 2), t / (1 + t mu / 2)).
 
-X has a term for every gradient and no others. The scripts of Fast-FedDA add one a round, and their limit is the optimum
-of F - mu |w|^2 / (4 K) + psi.
+X has exactly one term per gradient. The scripts of Fast-FedDA add one more per round; they converge to the optimum of
+F - mu |w|^2 / (4 K) + psi.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
 
-def primal(z, t, received, options, geometry, out):  # bound by `specialize` to `penalized`; in mc_fedda.py to another
+def primal(z, t, received, options, geometry, out):  # placeholder, bound by `_parts`
     raise NotImplementedError
 
 
 @kernel
-def penalized(z, t, received, options, geometry, out):
+def strongly_convex_primal(z, t, received, options, geometry, out):
     """out = argmin_w t psi(w) + (1 + t mu / 2) |w|^2 / 2 - <z, w>."""
     center, time = np.empty_like(z), np.empty_like(t)
     for j in range(z.shape[0]):
@@ -47,8 +47,8 @@ def penalized(z, t, received, options, geometry, out):
 
 
 @kernel
-def count_points(z, rate, steps, options, w):
-    """z <- z + eta_c (mu / 2) steps w: X grows by so many times w."""
+def add_points(z, rate, steps, options, w):
+    """z <- z + eta_c (mu / 2) steps w: add `steps` times w to X."""
     for j in range(z.shape[0]):
         factor = rate[j] * options[j].mu / 2 * steps
         for i in range(z.shape[1]):
@@ -57,22 +57,24 @@ def count_points(z, rate, steps, options, w):
 
 @dataclass(kw_only=True)
 class FastFedDa(FedDualAvg):
-    """Every local step averages the point at which it takes a gradient; mu = 0 is FedDualAvg with eta_s = 1."""
+    """Fast-FedDA: every local step adds its own point to X. mu = 0 is FedDualAvg with eta_s = 1."""
 
     name: str = "fast_fedda"
-    mu: float = 0.1  # of the strong convexity of F; the authors' for the lasso
+    mu: float = 0.1  # strong convexity of F; the authors' value for the lasso
     uses = FedDualAvg.uses - {"server_lr"}
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, "algo.mu", self.mu, "a number >= 0")
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        require(mirror.name == "euclidean", "mirror", mirror.name, f"euclidean: {self.name} knows no other map")
+        require(
+            mirror.name == "euclidean", "mirror", mirror.name, f"euclidean: {self.name} supports no other mirror map"
+        )
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:
         parts = super()._parts
-        return {**parts, "primal": specialize(penalized, to_primal=parts["to_primal"])}
+        return {**parts, "primal": specialize(strongly_convex_primal, to_primal=parts["to_primal"])}
 
     @staticmethod
     @kernel
@@ -84,7 +86,7 @@ class FastFedDa(FedDualAvg):
                 t[j] = received.t[j] + k * rate[j]
             primal(z, t, received, options, geometry, w)
             descend(z, w, batches, k, rate)
-            count_points(z, rate, 1, options, w)
+            add_points(z, rate, 1, options, w)
         subtract(z, received.z)
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
@@ -102,7 +104,7 @@ class FastFedDa(FedDualAvg):
 
 @dataclass(kw_only=True)
 class CFedDa(FastFedDa):
-    """All gradients of a round count as if taken at the server's model, with the time that the round ends at."""
+    """C-FedDA: all local steps add the server's model to X and use the cumulative step size at the end of the round."""
 
     name: str = "c_fedda"
 
@@ -112,7 +114,7 @@ class CFedDa(FastFedDa):
         z, w, t, steps = message.z, np.empty_like(message.z), np.empty_like(received.t), steps_of(batches)
         assign(z, received.z)
         primal(z, received.t, received, options, geometry, w)
-        count_points(z, rate, steps, options, w)
+        add_points(z, rate, steps, options, w)
         for j in range(t.shape[0]):
             t[j] = received.t[j] + steps * rate[j]
         for k in range(steps):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import descend_dual, on_lines
+from fco_cli.algorithms.primitives import aligned_copy, descend_dual
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import State
 from fco_cli.kernels.compiled import kernel
@@ -19,9 +19,9 @@ from fco_cli.problem.mirror import assign_difference
 
 @dataclass(kw_only=True)
 class FedDualAvg(Federated):
-    """Averages dual states z, so that the server pools gradients and not primal points.
+    """Local dual averaging steps with averaging of the dual states z.
 
-    t is the cumulative step size, eta_s eta_c r K of the paper: the time for which psi acts in to_primal(z, t).
+    t is the cumulative step size, eta_s eta_c r K in the paper: the multiple of psi in to_primal(z, t).
     """
 
     name: str = "feddualavg"
@@ -34,7 +34,7 @@ class FedDualAvg(Federated):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        z = on_lines(received.z)
+        z = aligned_copy(received.z)
         w = np.empty_like(z)
         t = np.empty_like(received.t)
         for k in range(steps_of(batches)):
@@ -47,7 +47,7 @@ class FedDualAvg(Federated):
         return {"z": self._to_dual(w), "t": np.zeros(len(w))}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        z = self._along(state["z"], aggregates.mean["z"])
+        z = self._server_update(state["z"], aggregates.mean["z"])
         return {"z": z, "t": state["t"] + self._step_size(aggregates.steps)}
 
     def output(self, state: State) -> Array:
@@ -59,7 +59,7 @@ class FedDualAvg(Federated):
 
 @dataclass(kw_only=True)
 class FedDualAvgOsp(FedDualAvg):
-    """FedDualAvg with "only server proximal" steps (Algorithm 5): clients leave psi out."""
+    """FedDualAvg with "only server proximal" steps (Algorithm 5): local steps ignore psi."""
 
     name: str = "feddualavg_osp"
     psi_in_steps = False

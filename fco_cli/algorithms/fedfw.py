@@ -1,8 +1,8 @@
-"""Federated Frank-Wolfe (Dadras, Banerjee, Prakhya and Yurtsever, 2024): constraints without a projection.
+"""Federated Frank-Wolfe (Dadras, Banerjee, Prakhya and Yurtsever, 2024): projection-free constrained optimization.
 
-After the authors' code, with the paper's clients, which keep their x_m: in the code they start every round at w, the
-penalty never acts, and it stalls. What a sample of clients changes is the code's, and that of block-coordinate
-Frank-Wolfe. Ours is what happens to parameters that no constraint bounds, such as a bias: they take a gradient step.
+Based on the authors' code, but clients store x_m as in the paper. In the code they start every round at w; the penalty
+is then always 0 and the method stalls. Client sampling follows the code, as in block-coordinate Frank-Wolfe. An
+extension: unconstrained parameters, such as a bias, take gradient steps.
 """
 
 from __future__ import annotations
@@ -25,59 +25,57 @@ from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
 
-def farthest(g, geometry, out):  # bound by `specialize` to the problem's
+def linear_minimization_oracle(g, geometry, out):  # placeholder, bound to the problem
     raise NotImplementedError
 
 
 @dataclass(kw_only=True)
 class FedFw(Federated):
-    """Each client moves its x_m towards a vertex of the set; a growing penalty on |x_m - w|^2 brings them together.
+    """Frank-Wolfe steps on F_m(x_m) plus an increasing penalty on |x_m - w|^2, which enforces consensus.
 
-    A round takes one gradient over all rows of a client. The clock n is 2 in the first round and grows by the share of
-    the clients that take part. An oracle sees no factor, so that ours is the paper's penalty times the number of
-    clients, and no client needs to know that or its weight.
+    A round takes one full gradient per client. The round counter n is 2 in the first round and grows by the share of
+    participating clients. The linear minimization oracle is invariant to the scale of its argument. The penalty is
+    therefore the paper's times the number of clients, which makes it independent of that number and of the weights.
     """
 
     name: str = "fedfw"
-    penalty: float = 1.0  # lambda_0 M of the paper
+    penalty: float = 1.0  # lambda_0 M in the paper
     broadcast = ("w",)
     clocks = ("n",)
     remembered = ("x",)
     sent = ("x",)
-    own_model = "x"
+    model_in_memory = "x"
     normalized = False
-    keeps_sum = True
+    accumulates_messages = True
     uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs", "last_batch"}
 
     def __post_init__(self) -> None:
         require(0 < self.penalty < math.inf, "algo.penalty", self.penalty, "a number > 0")
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        sets = (
-            "l1_ball, l2_ball, linf_ball, box, simplex or nuclear_ball: fedfw needs a bounded set with a linear oracle"
-        )
+        sets = "l1_ball, l2_ball, linf_ball, box, simplex or nuclear_ball: fedfw needs a linear minimization oracle"
         require(psi.lmo is not None, "regularizer", psi.name, sets)
-        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fedfw has no mirror map")
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fedfw supports no other mirror map")
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:
-        return {**super()._parts, "farthest": self.problem.farthest}
+        return {**super()._parts, "linear_minimization_oracle": self.problem.farthest}
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
         x, w, n, change = memory.x, received.w, received.n, message.x
-        d, upwards, vertex = np.zeros_like(x), np.empty_like(rate), np.empty_like(x)
+        d, minus_one, vertex = np.zeros_like(x), np.empty_like(rate), np.empty_like(x)
         for j in range(x.shape[0]):
-            upwards[j] = -1
-        descend(d, x, whole(batches), 0, upwards)  # d = grad F_m(x_m)
+            minus_one[j] = -1
+        descend(d, x, whole(batches), 0, minus_one)  # d = grad F_m(x_m)
         for j in range(x.shape[0]):
             penalty = options[j].penalty * np.sqrt(n[j])
             for i in range(x.shape[1]):
                 d[j, i] += penalty * (x[j, i] - w[j, i])
-                # Where there is no vertex: all the way to it would be n / 2 gradient steps.
+                # Target of unconstrained parameters; the factor 2 / n below makes it one gradient step.
                 vertex[j, i] = x[j, i] - n[j] / 2 * d[j, i] / (1 / rate[j] + penalty)
-        farthest(d, geometry, vertex)
+        linear_minimization_oracle(d, geometry, vertex)
         for j in range(x.shape[0]):
             for i in range(x.shape[1]):
                 change[j, i] = 2 / n[j] * (vertex[j, i] - x[j, i])
@@ -90,7 +88,7 @@ class FedFw(Federated):
         return {"w": w, "n": np.full(len(w), 2.0)}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """w stays sum_m p_m x_m over all clients."""
+        """Maintain w = sum_m p_m x_m over all clients."""
         return {"w": state["w"] + aggregates.sum("x"), "n": state["n"] + aggregates.share}
 
     def output(self, state: State) -> Array:

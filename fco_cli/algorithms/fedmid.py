@@ -17,7 +17,7 @@ from fco_cli.problem.layout import Array
 
 @dataclass(kw_only=True)
 class FedMid(Federated):
-    """Averages primal states after local proximal (mirror descent) steps."""
+    """Local mirror descent (proximal gradient) steps with averaging of the primal states."""
 
     name: str = "fedmid"
     broadcast = ("w",)
@@ -41,7 +41,7 @@ class FedMid(Federated):
         return {"w": w}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        dual = self._along(self._to_dual(state["w"]), aggregates.mean["w"])
+        dual = self._server_update(self._to_dual(state["w"]), aggregates.mean["w"])
         return {"w": self._to_primal(dual, self._step_size(aggregates.steps))}  # line 10
 
     def output(self, state: State) -> Array:
@@ -50,7 +50,7 @@ class FedMid(Federated):
 
 @dataclass(kw_only=True)
 class FedMidOsp(FedMid):
-    """FedMid with "only server proximal" steps (Algorithm 4): clients leave psi out."""
+    """FedMid with "only server proximal" steps (Algorithm 4): local steps ignore psi."""
 
     name: str = "fedmid_osp"
     psi_in_steps = False

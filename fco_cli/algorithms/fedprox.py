@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020): local steps that stay near the model they set out from, with psi at the server (ours)."""
+"""FedProx (Li et al., 2020), extended with a prox of psi at the server."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from fco_cli.problem.layout import Array
 
 @dataclass(kw_only=True)
 class FedProx(FedMidOsp):
-    """FedMiD-OSP whose clients also descend strength D_h(y, w) from the model w that they received; with the Euclidean
-    map strength |y - w|^2 / 2, as in the paper."""
+    """FedMiD-OSP whose clients minimize F_m(y) + strength D_h(y, w), where w is the server's model.
+
+    With the Euclidean map the second term is strength |y - w|^2 / 2, as in the paper.
+    """
 
     name: str = "fedprox"
     strength: float = 0.1
 
     def __post_init__(self) -> None:
-        sound = np.isfinite(self.strength) and self.strength >= 0
-        require(sound, "algo.strength", self.strength, "a number >= 0")
+        is_valid = np.isfinite(self.strength) and self.strength >= 0
+        require(is_valid, "algo.strength", self.strength, "a number >= 0")
 
     def check(self) -> None:
         for strength, rate in zip(np.atleast_1d(self.strength), self.varying.client_lr, strict=True):
-            allowed = f"at most 1 / hparams.client_lr = {1 / rate:g}: steps would overshoot the model they stay near"
+            allowed = f"at most 1 / hparams.client_lr = {1 / rate:g}: larger steps overshoot the server's model"
             require(strength * rate <= 1, "algo.strength", float(strength), allowed)
 
     @staticmethod
@@ -47,11 +49,11 @@ class FedProx(FedMidOsp):
             to_primal(z, rate, geometry, w)
         subtract(w, received.w)
 
-    def gradients_in(self, steps: Array) -> Array:
-        """sum_{k<K} (1 - eta_c strength)^k: every step takes back that share of the ones before it.
+    def effective_steps(self, steps: Array) -> Array:
+        """Return sum_{k<K} (1 - eta_c strength)^k: every step damps the earlier ones by 1 - eta_c strength.
 
-        Its own for every K_m: a client's change is normalized by it (as in FedNova), and psi acts for so long.
+        Messages are normalized by this number (as in FedNova), and it scales the step size of the server's prox.
         """
-        share = self.varying.client_lr * self.strength
+        damping = self.varying.client_lr * self.strength
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(share > 0, -np.expm1(steps[:, None] * np.log1p(-share)) / share, steps[:, None])
+            return np.where(damping > 0, -np.expm1(steps[:, None] * np.log1p(-damping)) / damping, steps[:, None])

@@ -1,4 +1,7 @@
-"""The words that local steps are written in. `specialize` binds the first seven to the problem at hand."""
+"""Primitives for writing local steps.
+
+The functions that raise NotImplementedError are placeholders: `specialize` binds them to the problem.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ def descend(state, query, batches, k, rate):
 
 
 def descend_dual(z, t, geometry, batches, k, rate, w):
-    """z <- z - rate * (gradient at to_primal(z, t) of the mean loss over batch k); w is room for that primal."""
+    """z <- z - rate * (gradient at to_primal(z, t) of the mean loss over batch k); w is a buffer for the primal."""
     raise NotImplementedError
 
 
@@ -21,23 +24,23 @@ def to_dual(w, geometry, out):
     raise NotImplementedError
 
 
-def as_dual(w, geometry, room):
-    """grad h(w): w itself where h is Euclidean, else in `room`."""
+def as_dual(w, geometry, buffer):
+    """Return grad h(w): w itself if h is Euclidean, otherwise `buffer`."""
     raise NotImplementedError
 
 
 def to_primal(z, t, geometry, out):
-    """out = grad (h + t psi)*(z); grad h*(z) where an algorithm's local steps do not know psi."""
+    """out = grad (h + t psi)*(z); grad h*(z) if `psi_in_steps` is False."""
     raise NotImplementedError
 
 
 def free_primal(z, t, geometry, out):
-    """out = grad h*(z), whatever t: the inverse of to_dual."""
+    """out = grad h*(z), the inverse of to_dual; t is ignored."""
     raise NotImplementedError
 
 
 def psi_subgradient(w, geometry, out):
-    """out = a subgradient of psi at w, 0 where psi does not act."""
+    """out = a subgradient of psi at w, 0 for unregularized weights."""
     raise NotImplementedError
 
 
@@ -50,16 +53,16 @@ def assign(target, source):
 
 
 @kernel
-def on_lines(source):
-    """A copy of an array [J, P] that is read and written fastest: wider, every row begins a cache line."""
-    copied = rows_on_lines(source.shape[0], source)
-    assign(copied, source)
-    return copied
+def aligned_copy(source):
+    """Return a copy of an array [J, P] with cache-aligned rows, which is faster to read and write."""
+    copy = rows_on_lines(source.shape[0], source)
+    assign(copy, source)
+    return copy
 
 
 @kernel
-def zeros_on_lines(like):
-    """Zeros in the place of such a copy."""
+def aligned_zeros(like):
+    """Return zeros in the shape of `like` [J, P], with cache-aligned rows."""
     zeros = rows_on_lines(like.shape[0], like)
     for j in range(zeros.shape[0]):
         for i in range(zeros.shape[1]):
@@ -85,7 +88,7 @@ def subtract(target, source):
 
 @kernel
 def step_along(target, rate, direction):
-    """target <- target - rate * direction, with a rate [J]."""
+    """target <- target - rate * direction, for rates [J]."""
     for j in range(target.shape[0]):
         for i in range(target.shape[1]):
             target[j, i] -= rate[j] * direction[j, i]

@@ -1,12 +1,11 @@
-"""What an algorithm is.
+"""Base classes of all algorithms: `Algorithm` and `Federated`.
 
-A federated method is four small things: the arrays that the server broadcasts, those that a client remembers between
-rounds, those that it sends, and two functions, what a client does with its rows (`local_steps`) and what the server
-does with the clients' messages (`server_step`). Costs, memory, checkpoints and tests follow from these declarations;
-the simulation and a real site call the same `client_update`.
+A federated algorithm declares the arrays that the server broadcasts (`broadcast`), that a client stores between rounds
+(`remembered`) and that a client sends (`sent`). Two functions define a round: `local_steps` of a client and
+`server_step`. Costs, memory bounds, checkpoints and tests are derived from these declarations.
 
-All arrays carry the job axis J first. An algorithm sees psi and h only through `to_dual` and `to_primal`, and the loss
-only through `descend`.
+The first axis of every array is the job axis J. An algorithm accesses psi and h only through `to_dual` and
+`to_primal`, and the loss only through `descend`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates, Counted, aggregate, of_sum, summed
-from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Pace, Room, Rooms, Round, State, Varying, and_average
+from fco_cli.algorithms.aggregate import Aggregates, MessageWeights, aggregate, aggregate_sum, fixed_point_sum
+from fco_cli.algorithms.rounds import BufferPool, Buffers, Cohort, Costs, Memory, Pace, Round, State, Varying
 from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
-from fco_cli.algorithms.visit import nothing_more, visit
+from fco_cli.algorithms.visit import keep_memory, run_clients
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.kernels.named import named, pick
@@ -38,36 +37,36 @@ from fco_cli.problem.streams import message_keys
 
 @dataclass(kw_only=True)
 class Algorithm(ABC):
-    """The `algo` group: the fields are an algorithm's options, and its schema.
+    """Base class of the `algo` config group; the dataclass fields are the algorithm's options.
 
-    `bind` makes an algorithm that runs on a problem; there every option that is a float is a vector over the jobs.
+    `bind` returns a copy for one problem, in which every float option is an array [J] over the jobs.
     """
 
     name: str
     federated: ClassVar[bool] = False
-    steps_on_mean: ClassVar[bool] = False  # whether eta_c is a step along grad F, and not along a client's batch's
-    one_shot: ClassVar[bool] = False  # done after a single round, whatever `hparams.rounds` says
-    remembered: ClassVar[tuple[str, ...]] = ()  # the names of what every client keeps between rounds, each [J, P]
-    personal: ClassVar[str | None] = None  # the array, of the state or remembered, that is every client's own model
-    transform: ClassVar[Transform] = NoTransform()  # what its messages go through; `through` sets another
-    uses: ClassVar[frozenset[str]]  # the hyper-parameters that its result depends on
+    steps_on_mean: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
+    one_shot: ClassVar[bool] = False  # True: runs a single round and ignores `hparams.rounds`
+    remembered: ClassVar[tuple[str, ...]] = ()  # arrays [J, P] that a client stores between rounds
+    personal: ClassVar[str | None] = None  # state or memory array that holds the clients' personal models
+    transform: ClassVar[Transform] = NoTransform()  # applied to every message; set by `through`
+    uses: ClassVar[frozenset[str]]  # hyperparameters that the result depends on
 
     @classmethod
     def varying_options(cls) -> tuple[str, ...]:
-        """The options that may differ along the job axis."""
+        """Return the options that may differ between jobs."""
         return tuple(field.name for field in fields(cls) if field.type in ("float", float))
 
     @property
     def numbers(self) -> Numbers:
-        """Their values in this run, as kernels read them: [1]."""
+        """Values of the varying options as a record array [1], readable by kernels."""
         return record({name: getattr(self, name) for name in self.varying_options()})
 
     def through(self, transform: Transform) -> Self:
-        """This algorithm with a transform of its messages; itself where it sends none."""
+        """Return a copy that applies `transform` to its messages; `self` if the algorithm sends none."""
         return self
 
     def bind(self, problem: Problem, varying: Varying) -> Self:
-        """This algorithm at work on a problem, with the stack's numbers."""
+        """Return a copy bound to a problem and to the parameters of the jobs."""
         bound = copy.copy(self)
         options = {name: np.ascontiguousarray(varying.options[name]) for name in self.varying_options()}
         bound.__dict__ |= {"problem": problem, "varying": varying, "geometry": problem.geometry(varying.psi), **options}
@@ -75,80 +74,78 @@ class Algorithm(ABC):
         bound.check()
         return bound
 
-    problem: ClassVar[Problem]  # what `bind` adds; no options, hence no fields
+    problem: ClassVar[Problem]  # set by `bind`; ClassVar because they are not options
     varying: ClassVar[Varying]
     geometry: ClassVar[Geometry]
 
     @property
     def pooled_batch(self) -> int:
-        """The size of the batches that it draws from all clients' rows as if they were one's; 0: it draws none."""
+        """Size of the batches drawn from the pooled rows of all clients; 0 if none are drawn."""
         return 0
 
     @property
     def pace(self) -> Pace:
-        """How many local steps its clients take in a round."""
+        """Rule for the number of local steps per round."""
         return "epochs"
 
-    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:  # noqa: B027 - most algorithms take every one
-        """Refuse a regularizer or a mirror map that this algorithm cannot work with, before any data are built."""
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:  # noqa: B027 - optional hook
+        """Raise UserError if the regularizer or mirror map is not supported; called before data are loaded."""
 
     def check(self) -> None:  # noqa: B027
-        """Refuse a problem that this algorithm cannot solve."""
+        """Raise UserError if the bound problem is not supported."""
 
     def check_transform(self, weighting: str) -> None:  # noqa: B027
-        """Refuse a transform that this algorithm's messages cannot go through."""
+        """Raise UserError if the transform is not supported."""
 
     def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027
-        """Refuse a number of clients per round that this algorithm cannot work with."""
+        """Raise UserError if the number of clients per round is not supported."""
 
     @abstractmethod
     def initial_state(self, w: Array) -> State:
-        """The state before the first round, for w_0 [J, P]."""
+        """Return the server's state before the first round, for initial models w [J, P]."""
 
     def initial_memory(self, w: Array) -> Array:
-        """What every client remembers before its first round: [remembered, J, P]."""
+        """Return a client's `remembered` arrays before its first round: [remembered, J, P]."""
         return np.zeros((len(self.remembered), *w.shape), w.dtype)
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The names of all that a client keeps between rounds: what it remembers, then what its transform does."""
+        """Names of all arrays that a client stores between rounds: `remembered`, then the transform's residuals."""
         return self.remembered
 
     def initial_kept(self, w: Array) -> Array:
-        """The same before its first round: [kept, J, P]."""
-        left_out = np.zeros((len(self.kept) - len(self.remembered), *w.shape), w.dtype)
-        return np.concatenate([self.initial_memory(w), left_out])
+        """Return a client's `kept` arrays before its first round: [kept, J, P]."""
+        residuals = np.zeros((len(self.kept) - len(self.remembered), *w.shape), w.dtype)
+        return np.concatenate([self.initial_memory(w), residuals])
 
     @abstractmethod
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
-        """One more round; `memory` is that of the cohort's clients, and is not changed."""
+        """Run one round. `memory` holds the `kept` arrays of the cohort's clients and is not modified."""
 
     @abstractmethod
     def output(self, state: State) -> Array:
-        """The model w [J, P]; [J, M, P] where every client has its own."""
+        """Return the model w [J, P], or [J, M, P] if the state holds one model per client."""
 
     def costs(self, cohort: Cohort | None) -> Costs:
+        """Return the costs of one round."""
         return Costs()
 
     def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
-        """Metrics [J] of what so many rounds give away (`Transform.spent`); `dropped` [J] messages were not finite."""
+        """Return the privacy metrics [J] after `rounds` rounds (`Transform.spent`)."""
         return {}
 
     def vectors_at_work(self, sampled: int, clients: int) -> int:
-        """How many vectors of P numbers a job holds at a time: states, temporaries and messages."""
+        """Return the peak number of vectors [P] in memory per job: states, temporaries and messages."""
         return 8
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
-        """The models at which the clients of a round end, and in the last place their average: [S + 1, J, P].
-
-        `state` is the one before the round that `made` is.
-        """
+        """Return the clients' models at the end of round `made`, then their average: [S + 1, J, P]."""
         raise NotImplementedError
 
-    # What the formulas are written in.
+    # Helpers for server steps.
 
     def _column(self, numbers: float | Array) -> Array:
-        """Numbers [J], an option for example, as [J, 1], to stand beside vectors [J, P]."""
+        """Return per-job numbers [J] as [J, 1], for broadcasting against vectors [J, P]."""
         return np.asarray(numbers, self.problem.dtype)[:, None]
 
     def _to_dual(self, w: Array) -> Array:
@@ -164,38 +161,39 @@ class Algorithm(ABC):
 
 @dataclass(kw_only=True)
 class Federated(Algorithm):
-    """Broadcast, local steps, mean, server step."""
+    """Base class of federated algorithms. A round is: broadcast, local steps, aggregation, server step."""
 
     federated: ClassVar[bool] = True
     uses: ClassVar[frozenset[str]] = frozenset(
         ("client_lr", "server_lr", "rounds", "clients_per_round", "batch_size", "local_epochs", "eval_every",
          "weighting", "normalize_steps", "last_batch", "dtype", "fraction_bits")
     )  # fmt: skip
-    broadcast: ClassVar[tuple[str, ...]]  # vectors of the state, [J, P], that every client of the cohort receives
-    clocks: ClassVar[tuple[str, ...]] = ()  # and numbers of it, [J], such as the cumulative step size
-    sent: ClassVar[tuple[str, ...]]  # what a client sends, each [J, P]
-    differences: ClassVar[tuple[str, ...]] = ()  # the last of these, whose `remember` makes up for what gets lost
-    own_model: ClassVar[str | None] = None  # what of its memory is a client's model; none: see `client_models`
-    normalized: ClassVar[bool | None] = None  # whether the mean divides messages by K_m; none: hparams.normalize_steps
-    everybody: ClassVar[bool] = False  # whether all clients must take part in every round
-    keeps_sum: ClassVar[bool] = False  # whether the server adds up messages to the sum of what all clients remember
-    psi_in_steps: ClassVar[bool] = True  # whether local steps know psi; false: "only server proximal" (OSP)
-    step_proxes: ClassVar[int] = 0  # prox calls of a local step
-    free_steps: ClassVar[int] = 0  # how many of a round's first local steps need none
-    server_proxes: ClassVar[int] = 0  # and of the server, in a round
+    broadcast: ClassVar[tuple[str, ...]]  # state arrays [J, P] sent to the cohort
+    clocks: ClassVar[tuple[str, ...]] = ()  # state scalars [J], sent likewise
+    sent: ClassVar[tuple[str, ...]]  # arrays [J, P] that a client sends
+    delta_arrays: ClassVar[
+        tuple[str, ...]
+    ] = ()  # last arrays of `sent`: differences to client memory, no residuals needed
+    model_in_memory: ClassVar[str | None] = None  # memory array that is the client's model; None: see `client_models`
+    normalized: ClassVar[bool | None] = None  # True: messages are divided by K_m; None: hparams.normalize_steps
+    everybody: ClassVar[bool] = False  # True: all clients must participate in every round
+    accumulates_messages: ClassVar[bool] = False  # True: the server tracks sum_m p_m of client arrays
+    psi_in_steps: ClassVar[bool] = True  # False: psi acts at the server only (OSP, "only server proximal")
+    step_proxes: ClassVar[int] = 0  # prox calls per local step
+    prox_free_steps: ClassVar[int] = 0  # number of first local steps of a round without prox call
+    server_proxes: ClassVar[int] = 0  # prox calls of the server per round
 
     local_steps: ClassVar[Kernel]
-    """local_steps(received, memory, message, rate, options, batches, geometry): what one client does in a round.
+    """Kernel local_steps(received, memory, message, rate, options, batches, geometry): one client's local steps.
 
-    `received` has the broadcast and the clocks by name, `memory` what the client remembers, to be changed in place,
-    `message` what it sends, to be filled; `rate` is eta_c [J], `options` [J] has the algorithm's own numbers by name.
+    `received` contains the broadcast arrays and scalars, `memory` the `remembered` arrays, updated in place, and
+    `message` the `sent` arrays, to be filled; all by name. `rate` is eta_c [J], `options` [J] the float options.
     """
 
-    remember: ClassVar[Kernel] = nothing_more
-    """remember(received, memory, message, rate, options, steps): what of its memory follows from what it sent.
+    remember: ClassVar[Kernel] = keep_memory
+    """Kernel remember(received, memory, message, rate, options, steps): memory update that depends on the message.
 
-    Changed here, in place, and not by `local_steps`: server and client then conclude from the same message, whatever
-    it has gone through.
+    Runs after the transform, so that client and server compute their updates from the same transformed message.
     """
 
     def through(self, transform: Transform) -> Self:
@@ -207,11 +205,11 @@ class Federated(Algorithm):
     def kept(self) -> tuple[str, ...]:
         if not self.transform.residuals:
             return self.remembered
-        return self.remembered + tuple(f"left_of_{name}" for name in self.sent if name not in self.differences)
+        return self.remembered + tuple(f"left_of_{name}" for name in self.sent if name not in self.delta_arrays)
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:
-        """The primitives that the text of `local_steps` may name."""
+        """Primitives that `local_steps` may call, bound to the problem."""
         problem = self.problem
         return {
             "descend": problem.descend,
@@ -225,13 +223,13 @@ class Federated(Algorithm):
 
     @cached_property
     def client_steps(self) -> Kernel:
-        """`local_steps` bound to the problem."""
+        """Kernel `local_steps`, bound to the problem."""
         return specialize(self.local_steps, parallel=False, **self._parts)
 
     @cached_property
     def _visit(self) -> Kernel:
         return specialize(
-            visit,
+            run_clients,
             parallel=True,
             local_steps=self.client_steps,
             encode=self.transform.encode,
@@ -245,45 +243,43 @@ class Federated(Algorithm):
         self.transform.check(self, weighting)
 
     def check_participation(self, sampled: int, clients: int) -> None:
-        whole = f"all {clients} clients: {self.name} is wrong where some do not take part"
-        require(not self.everybody or sampled == clients, "hparams.clients_per_round", sampled, whole)
+        allowed = f"all {clients} clients: {self.name} requires full participation"
+        require(not self.everybody or sampled == clients, "hparams.clients_per_round", sampled, allowed)
 
     def client_update(
         self, received: State, memory: State, rows: ClientData, order: Array, edges: Array, keys: Array | None = None
     ) -> tuple[State, State]:
-        """What a client does in a round, from its own rows alone: what it sends, and what it then keeps.
+        """Run one client's part of a round on its own rows. Return its message and its new memory.
 
-        Batch b is the rows order[edges[b]:edges[b+1]]; a random transform needs keys [1], the client's message_keys.
-        The simulation calls the same machine code.
+        Batch b is order[edges[b]:edges[b+1]]. Random transforms require keys [1], the client's `message_keys`.
         """
         kept = [np.stack([memory[name] for name in self.kept])] if self.kept else None
-        alone = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
+        cohort = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
         assert keys is not None or not self.transform.random
-        messages, then = self._messages(received, alone, kept, rows, keys, self._rooms.new(1))
-        named_memory = dict(zip(self.kept, then[0], strict=True))
-        return dict(zip(self.sent, messages[0], strict=True)), named_memory
+        messages, new_memory = self._messages(received, cohort, kept, rows, keys, self._buffer_pool.new(1))
+        return dict(zip(self.sent, messages[0], strict=True)), dict(zip(self.kept, new_memory[0], strict=True))
 
     @cached_property
     def _transform_numbers(self) -> Numbers:
-        """[J]."""
-        given = self.varying.transform
-        return stack_numbers([self.transform] * len(self.varying)) if given is None else given
+        """Parameters of the transform [J]."""
+        numbers = self.varying.transform
+        return stack_numbers([self.transform] * len(self.varying)) if numbers is None else numbers
 
     def _received(self, state: State) -> Any:
-        """What of the state a client receives, by name."""
+        """Return the part of the state that clients receive, by name."""
         names = self.broadcast + self.clocks
         return named(names)(*(state[name] for name in names))
 
     @cached_property
-    def _rooms(self) -> Rooms:
-        vectors = len(self.varying), self.problem.layout.size
-        return Rooms(len(self.sent), len(self.kept), vectors, self.problem.dtype)
+    def _buffer_pool(self) -> BufferPool:
+        shape = len(self.varying), self.problem.layout.size
+        return BufferPool(len(self.sent), len(self.kept), shape, self.problem.dtype)
 
     def _messages(
-        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, room: Room
-    ) -> Room:
-        """What arrives of the cohort's messages, and what its clients then keep."""
-        messages, kept = room
+        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, out: Buffers
+    ) -> Buffers:
+        """Run the cohort's clients. Return `out`, filled with the transformed messages and the new memory."""
+        messages, kept = out
         if memory is not None:
             np.stack(list(memory), out=kept)
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
@@ -292,75 +288,77 @@ class Federated(Algorithm):
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
             self.problem.model.widths, self.geometry, self._transform_numbers, keys, len(self.remembered),
         )  # fmt: skip
-        return room
+        return out
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
         state = self.begun(state, cohort)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
-        room = self._rooms[len(cohort.clients)]
-        return self.concluded(state, cohort, *self._messages(state, cohort, memory, self.problem.data, keys, room))
+        out = self._buffer_pool[len(cohort.clients)]
+        messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, out)
+        return self.concluded(state, cohort, messages, kept)
 
     def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
-        """What the server makes of the messages [S, sent, J, P], wherever they come from; `state` has begun."""
+        """Aggregate the messages [S, sent, J, P] and take the server step; `state` is from `begun`."""
         aggregates, arrived = self.aggregates(messages, cohort)
-        new = self.server_step(state, aggregates)
-        return Round(new, aggregates.dropped, messages, memory, arrived)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, messages, memory, arrived)
 
     def concluded_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
-        """The same where the server knows the sum in fixed point only (`summed`), and whose message counts in it; noise
-        that the mean must have is in the sum already."""
+        """Take the server step from the `fixed_point_sum` of the messages that `arrived` [S, J], noise included."""
         assert cohort.fraction_bits is not None
-        found = of_sum(total, cohort.fraction_bits, self.sent, self.counted(cohort), arrived, self.problem.dtype)
-        new = self.server_step(state, found)
-        return Round(new, found.dropped, arrived=arrived)
+        weights = self.counted(cohort)
+        aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, self.problem.dtype)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, arrived=arrived)
 
     def begun(self, state: State, cohort: Cohort) -> State:
-        """The server's state when a round begins, and the cohort is known; clients receive theirs from this one."""
+        """Return the state at the start of a round; the broadcast arrays and scalars are taken from it."""
         return state
 
     def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
-        """What the server sees of the messages, and which of them arrived: finite, [S, J]."""
-        counted = self.counted(cohort)
+        """Return the aggregated messages, with noise if required, and which messages are finite: [S, J]."""
+        weights = self.counted(cohort)
         if cohort.fraction_bits is None:
-            found, arrived = aggregate(messages, self.sent, counted)
+            aggregates, arrived = aggregate(messages, self.sent, weights)
         else:
-            total, arrived = summed(messages, counted.factors, cohort.fraction_bits)
-            found = of_sum(total, cohort.fraction_bits, self.sent, counted, arrived, messages.dtype)
+            total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits)
+            aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, messages.dtype)
         noise = self.noise_on_mean(cohort)
-        return found if noise is None else self.transform.with_noise(found, cohort, noise), arrived
+        return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived
 
-    def counted(self, cohort: Cohort) -> Counted:
-        """How the messages of a cohort count."""
+    def counted(self, cohort: Cohort) -> MessageWeights:
+        """Return the weights of a cohort's messages."""
         normalized = cohort.normalize if self.normalized is None else self.normalized
-        mean_steps = self.gradients_in(np.array([cohort.mean_steps]))[0] if normalized else None
-        return Counted(cohort.weights, cohort.all_weights, self.gradients_in(cohort.steps), mean_steps)
+        mean_steps = self.effective_steps(np.array([cohort.mean_steps]))[0] if normalized else None
+        return MessageWeights(cohort.weights, cohort.all_weights, self.effective_steps(cohort.steps), mean_steps)
 
     def noise_on_mean(self, cohort: Cohort) -> Array | None:
-        """The deviation [J] of the noise that this round's mean must have, if any."""
+        """Return the standard deviation [J] of the noise added to this round's mean; None without noise."""
         if not self.transform.noisy:
             return None
-        return self.transform.noise_on_mean(cohort, self._transform_numbers, self._largest(cohort))
+        return self.transform.noise_on_mean(cohort, self._transform_numbers, self._max_message_factor(cohort))
 
-    def _largest(self, cohort: Cohort) -> Array:
-        """How often a client's message may count at most: [J]."""
-        mean_steps, least = self.counted(cohort).mean_steps, self.gradients_in(np.array([cohort.least_steps]))[0]
+    def _max_message_factor(self, cohort: Cohort) -> Array:
+        """Return the largest factor by which step normalization scales a message: [J]."""
+        mean_steps = self.counted(cohort).mean_steps
+        least = self.effective_steps(np.array([cohort.least_steps]))[0]
         return np.ones(len(self.varying)) if mean_steps is None else mean_steps / least
 
-    def gradients_in(self, steps: Array) -> Array:
-        """How many gradients a client's change holds after so many local steps, and so for how many of them psi has to
-        act: steps [n] -> [n, J]. One each, unless local steps forget what they went before."""
+    def effective_steps(self, steps: Array) -> Array:
+        """Return the effective number of gradient steps in a message after `steps` [n] local steps: [n, J].
+
+        Equal to `steps` unless local steps damp earlier ones. The server's prox uses the same number.
+        """
         return np.full((len(steps), len(self.varying)), steps[:, None], dtype=float)
 
     @abstractmethod
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """The server's step, from the clients' mean messages; their mean K is `aggregates.steps`."""
+        """Return the new state, from the aggregated messages; `aggregates.steps` is their mean K."""
 
     def costs(self, cohort: Cohort | None) -> Costs:
         assert cohort is not None
         clients, vector = len(cohort.clients), self.problem.layout.size * self.problem.dtype.itemsize
         up, down = clients * len(self.sent), clients * len(self.broadcast)
-        proxed_steps = int(np.maximum(cohort.steps - self.free_steps, 0).sum()) * self.psi_in_steps
+        proxed_steps = int(np.maximum(cohort.steps - self.prox_free_steps, 0).sum()) * self.psi_in_steps
         proxes = proxed_steps * self.step_proxes + self.server_proxes
         sent = self.transform.bytes_of(self.problem.layout.size, self.problem.dtype.itemsize, self._transform_numbers)
         return Costs(up, down, up * sent, down * vector, proxes, len(cohort.order))
@@ -373,26 +371,25 @@ class Federated(Algorithm):
         return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
-        """For methods whose clients remember their models, or send how far a broadcast array has moved: that whose name
-        is the first of both lists."""
+        """Return the models; without `model_in_memory`, `sent[0]` must be the change of `broadcast[0]`."""
         assert made.memory is not None
         assert made.messages is not None
-        if self.own_model is not None:
-            return and_average(made.memory[:, self.remembered.index(self.own_model)], cohort)
-        ends = state[self.broadcast[0]] + and_average(made.messages[:, 0], cohort)
+        if self.model_in_memory is not None:
+            return cohort.append_average(made.memory[:, self.remembered.index(self.model_in_memory)])
+        ends = state[self.broadcast[0]] + cohort.append_average(made.messages[:, 0])
         steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
         return np.stack([self._client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
 
     def _client_model(self, end: Array, state: State, steps: float) -> Array:
-        """The model that stands for a client's array [J, P] after its local steps."""
+        """Return the model for a client's final array `end` [J, P] after `steps` local steps."""
         return end
 
-    # What the formulas are written in.
+    # Helpers for server steps.
 
-    def _along(self, s: Array, delta: Array) -> Array:
-        """s + eta_s Delta."""
+    def _server_update(self, s: Array, delta: Array) -> Array:
+        """Return s + eta_s Delta."""
         return s + self._column(self.varying.server_lr) * delta
 
     def _step_size(self, steps: Array) -> Array:
-        """eta_s eta_c K: how far a round goes, and so for how long psi acts in it."""
+        """Return eta_s eta_c K [J], the step size of a whole round and of its prox."""
         return self.varying.server_lr * self.varying.client_lr * steps

@@ -1,4 +1,4 @@
-"""What a round is made of: the jobs' numbers, the clients that take part, what came of it and what it cost."""
+"""Inputs and results of a round: job parameters, cohort, message buffers, result and costs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
-State = dict[str, Array]  # names -> arrays with J first
-Memory = Iterable[Array]  # what each of some clients keeps between rounds: [kept, J, P]
-Room = tuple[Array, Array]  # for messages [S, sent, J, P] and for memory [S, kept, J, P]
+State = dict[str, Array]  # arrays by name; the first axis is J
+Memory = Iterable[Array]  # stored arrays [kept, J, P] of each client
+Buffers = tuple[Array, Array]  # messages [S, sent, J, P] and client memory [S, kept, J, P]
 
-# How many local steps clients take in a round: their own epochs', for all alike the mean of those (rounded), or for all
-# alike a number drawn anew in every round, geometrically with that mean.
+# Number of local steps per round. epochs: from each client's own epochs; alike: the rounded mean of those for all
+# clients; coin: the same number for all clients, drawn per round from the geometric distribution with that mean.
 Pace = Literal["epochs", "alike", "coin"]
 
 
 @dataclass(frozen=True)
 class Varying:
-    """The numbers that may differ from job to job along the axis J."""
+    """Parameters that may differ between jobs."""
 
     client_lr: Array  # [J], eta_c
     server_lr: Array  # [J], eta_s
-    psi: Numbers  # [J], a record of the regularizer's numbers for every job
-    options: Numbers  # [J], a record of the algorithm's own
-    transform: Numbers | None = None  # [J], a record of its transform's; none: the same for all jobs
+    psi: Numbers  # [J], records of the regularizer's parameters
+    options: Numbers  # [J], records of the algorithm's options
+    transform: Numbers | None = None  # [J], records of the transform's parameters; None: equal for all jobs
 
     @classmethod
     def in_rates(cls, algorithm: HasNumbers, psi: HasNumbers, client_lr: Array, server_lr: Array) -> Varying:
-        """Jobs that differ in their learning rates only."""
+        """Return the parameters of jobs that differ only in their learning rates."""
         jobs = len(client_lr)
         return cls(client_lr, server_lr, stack_numbers([psi] * jobs), stack_numbers([algorithm] * jobs))
 
@@ -41,75 +41,75 @@ class Varying:
         return len(self.client_lr)
 
     def take(self, keep: Array) -> Varying:
+        """Return the parameters of the jobs with indices `keep`."""
         transform = None if self.transform is None else self.transform[keep]
         return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep], transform)
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of one round: who takes part, in which order they see their rows, what they weigh."""
+    """Clients of one round, with their batches and weights."""
 
     clients: Array  # [S]
-    order: Array  # rows, counted by every client from its own first; the clients' epochs one after another
+    order: Array  # row indices within each client's data, concatenated over the clients
     edges: Array  # batch b is order[edges[b]:edges[b + 1]]
-    first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1]
-    weights: Array  # [S], in proportion to p_m
-    all_weights: float  # the sum over all clients, those that do not take part included
-    mean_steps: float  # the weighted mean of K over all clients; where it is drawn, the mean over rounds
-    normalize: bool = True  # whether the mean of messages divides each by its client's K
-    least_steps: float = 1.0  # the least K of all clients
-    seed: int = 0  # what is random in the messages is a function of seed, round and client
-    round: int = 0  # which one, counted from 0
-    fraction_bits: int | None = None  # of a sum in fixed point (fixed_point.py); none: numbers are added as they are
+    first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1] - 1
+    weights: Array  # [S], proportional to p_m
+    all_weights: float  # sum of the weights of all clients, including those not in the cohort
+    mean_steps: float  # weighted mean of K_m over all clients; the expectation if K is drawn
+    normalize: bool = True  # True: messages are divided by their client's K_m
+    least_steps: float = 1.0  # minimum of K_m over all clients
+    seed: int = 0  # with round and client, determines the random numbers of messages
+    round: int = 0  # index of the round, from 0
+    fraction_bits: int | None = None  # of fixed-point sums (fixed_point.py); None: floating-point sums
 
     @cached_property
     def steps(self) -> Array:
-        """K of every client: [S]."""
+        """Number of local steps K_m of every client: [S]."""
         return self.first[1:] - self.first[:-1]
 
+    def append_average(self, vectors: Array) -> Array:
+        """Return the clients' vectors [S, J, P], followed by their weighted mean: [S + 1, J, P]."""
+        average = np.average(vectors, axis=0, weights=self.weights)
+        return np.concatenate([vectors, average[None].astype(vectors.dtype)])
 
-class Rooms(dict[int, Room]):
-    """Room for what so many clients send and keep, the same in all rounds: fresh memory takes as long as local steps.
 
-    Every array is of `vectors`, [J, P].
+class BufferPool(dict[int, Buffers]):
+    """Message and memory buffers by number of clients, reused in all rounds.
+
+    Allocation in every round would take as long as the local steps. `shape` is (J, P).
     """
 
-    def __init__(self, sent: int, kept: int, vectors: tuple[int, int], dtype: np.dtype) -> None:
+    def __init__(self, sent: int, kept: int, shape: tuple[int, int], dtype: np.dtype) -> None:
         super().__init__()
-        self.counts, self.vectors, self.dtype = (sent, kept), vectors, dtype
+        self.counts, self.shape, self.dtype = (sent, kept), shape, dtype
 
-    def new(self, clients: int) -> Room:
-        """For one round."""
-        messages, memory = (np.empty((clients, count, *self.vectors), self.dtype) for count in self.counts)
+    def new(self, clients: int) -> Buffers:
+        """Return new buffers that are not shared with other rounds."""
+        messages, memory = (np.empty((clients, count, *self.shape), self.dtype) for count in self.counts)
         return messages, memory
 
-    def __missing__(self, clients: int) -> Room:
+    def __missing__(self, clients: int) -> Buffers:
         self[clients] = self.new(clients)
         return self[clients]
 
 
 class Round(NamedTuple):
-    """What one round did."""
+    """Result of one round."""
 
     state: State
-    dropped: Array  # [J], how many clients' messages were not finite and so weighed nothing
-    messages: Array | None = None  # [S, sent, J, P], until the next round
-    memory: Array | None = None  # [S, kept, J, P], what the cohort's clients keep after it, until the next round
-    arrived: Array | None = None  # [S, J], whose message was finite; the memory of the others stays as it was
+    dropped: Array  # [J], number of messages that were not finite and therefore ignored
+    messages: Array | None = None  # [S, sent, J, P]; overwritten by the next round
+    memory: Array | None = None  # [S, kept, J, P], new memory of the cohort; overwritten by the next round
+    arrived: Array | None = None  # [S, J], True if the message was finite; otherwise the client's memory is not updated
 
 
 class Costs(NamedTuple):
-    """Of one round: what travels, how often prox is applied, and at how many rows the loss's gradient is taken."""
+    """Costs of one round: communication, prox calls and row gradients."""
 
     vectors_up: int = 0
     vectors_down: int = 0
-    bytes_up: int | Array = 0  # [J] where the jobs' messages differ in size
+    bytes_up: int | Array = 0  # [J] if the message size differs between jobs
     bytes_down: int = 0
     prox_calls: int = 0
     gradients: int = 0
-
-
-def and_average(vectors: Array, cohort: Cohort) -> Array:
-    """Vectors [S, J, P] of the cohort's clients, and in the last place their weighted mean: [S + 1, J, P]."""
-    average = np.average(vectors, axis=0, weights=cohort.weights)
-    return np.concatenate([vectors, average[None].astype(vectors.dtype)])

@@ -1,6 +1,6 @@
-"""Scaffnew: ProxSkip (Mishchenko et al., 2022, Algorithm 2) for clients that communicate when a coin says so, with psi.
+"""Scaffnew (ProxSkip: Mishchenko et al., 2022, Algorithm 2): communication with probability p after every local step.
 
-That psi may act at the server is derived: ProxSkip allows any convex function in its prox, here consensus plus psi.
+Extended with psi at the server: ProxSkip allows any convex function in its prox, here consensus plus psi.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fco_cli.problem.regularizers import Regularizer
 
 @dataclass(kw_only=True)
 class Scaffnew(Federated):
-    """Clients go along g - h_m, the same number of steps each: K = 1/p, or with the coin one drawn in every round.
+    """Local steps along g - h_m, equally many for all clients: K = 1/p, or geometric with mean 1/p if `coin` is True.
 
-    In the listing a client sends u_m = y - (eta_c / p) h_m and corrects h_m <- h_m + (p / eta_c) (w+ - y) once it knows
-    the new w. So h_m = (p / eta_c) (w - u_m), and u_m moves by y - w: it sends this and remembers u_m alone.
+    In the listing a client sends u_m = y - (eta_c / p) h_m and updates h_m <- h_m + (p / eta_c) (w+ - y) with the new
+    model w+. Hence h_m = (p / eta_c) (w - u_m), and u_m changes by y - w. A client sends this change and stores u_m.
     """
 
     name: str = "scaffnew"
@@ -37,13 +37,13 @@ class Scaffnew(Federated):
     sent = ("w",)
     normalized = False
     everybody = True
-    differences = ("w",)
-    keeps_sum = True
+    delta_arrays = ("w",)
+    accumulates_messages = True
     server_proxes = 1
     uses = Federated.uses - {"server_lr", "normalize_steps"}
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew averages points, not duals")
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew supports no other mirror map")
 
     @property
     def pace(self) -> Pace:
@@ -77,7 +77,7 @@ class Scaffnew(Federated):
         return state | {"steps": np.full(len(self.varying), cohort.mean_steps)}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """u = sum_m p_m u_m; that of a client whose message did not arrive stays."""
+        """Maintain u = sum_m p_m u_m over all clients."""
         u = state["u"] + aggregates.sum("w")
         return state | {"w": self._to_primal(u, self.varying.client_lr * state["steps"]), "u": u}
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD with a prox in the clients' steps; its relatives, and what control variates are, in control_variates.py."""
+"""SCAFFOLD with proximal local steps. Other methods with control variates are in control_variates.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.primitives import (
     add,
+    aligned_copy,
+    aligned_zeros,
     as_dual,
     descend,
-    on_lines,
     subtract,
     to_primal,
-    zeros_on_lines,
 )
 from fco_cli.algorithms.rounds import State
 from fco_cli.kernels.compiled import kernel
@@ -26,28 +26,31 @@ from fco_cli.problem.mirror import assign_difference
 
 @dataclass(kw_only=True)
 class ScaffoldProx(FedAvg):
-    """Psi in every local step, not at the server, where it would count twice (derived from SCAFFOLD). Clients send the
-    change of c_m too: their w can then be averaged as they are, which keeps to a convex set and a map's domain. To tell
-    c_m from w, a w would have to count K / K_m times, and the map to be Euclidean."""
+    """SCAFFOLD with psi in every local step and not at the server, where it would be applied twice.
+
+    Clients also send the change of c_m. The server then averages their w without step normalization, so that w stays
+    in a convex set and in the domain of the mirror map. Recovering c_m from w instead would require messages scaled by
+    K / K_m and the Euclidean map.
+    """
 
     name: str = "scaffold_prox"
     broadcast = ("w", "c")
     remembered = ("c",)
     sent = ("w", "c")
-    differences = ("c",)
+    delta_arrays = ("c",)
     normalized = False
-    keeps_sum = True
+    accumulates_messages = True
     uses = FedAvg.uses - {"normalize_steps"}
     step_proxes = 1
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        w, correction = on_lines(received.w), on_lines(received.c)
-        z, total, before = zeros_on_lines(received.w), zeros_on_lines(received.w), zeros_on_lines(received.w)
+        w, correction = aligned_copy(received.w), aligned_copy(received.c)
+        z, total, before = aligned_zeros(received.w), aligned_zeros(received.w), aligned_zeros(received.w)
         subtract(correction, memory.c)  # c - c_m
         for k in range(steps_of(batches)):
-            descend(total, w, batches, k, rate)  # -eta_c times the sum of the gradients
+            descend(total, w, batches, k, rate)  # total = -eta_c * (sum of gradients)
             dual = as_dual(w, geometry, z)
             for j in range(message.w.shape[0]):
                 for i in range(message.w.shape[1]):

@@ -1,9 +1,9 @@
 """Operator splitting: FedDR (Tran-Dinh, Pham, Phan and Nguyen, 2021), FedADMM (Wang, Marella and Anderson, 2022) and
-FedSplit (Pathak and Wainwright, 2020), one method with one relaxation number alpha.
+FedSplit (Pathak and Wainwright, 2020). The three methods differ only in the relaxation parameter alpha.
 
-FedDR's listing has a block more, a server that is a client without data; the authors' code leaves it out, and so do we.
-FedADMM with psi at the server is written down from memory of its paper. FedSplit with psi and a few local steps in
-place of exact ones is Fed-PLT (Bastianello et al.).
+The listing of FedDR has an additional block, a server that acts as a client without data; it is omitted here, as in the
+authors' code. FedADMM with psi at the server is written from memory of its paper. FedSplit with psi and inexact local
+solves is Fed-PLT (Bastianello et al.).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from fco_cli.problem.regularizers import Regularizer
 
 @dataclass(kw_only=True)
 class Splitting(Federated):
-    """A client looks for x_m = prox_{eta F_m}(y_m), the server for w = prox_{eta psi}(sum_m p_m (2 x_m - y_m)).
+    """Clients compute x_m = prox_{eta F_m}(y_m), the server w = prox_{eta psi}(sum_m p_m (2 x_m - y_m)).
 
-    K local steps stand for the client's prox. They are exact in the limit because they go on from the x_m of last time;
-    from y_m they would stop short of it in every round.
+    A client approximates its prox by K gradient steps, warm-started at the last x_m. The method therefore converges to
+    the exact solution; steps started at y_m would leave an error in every round.
     """
 
-    eta_in_steps: float = 2.0  # eta / eta_c: the root of L / mu where F is strongly convex and eta_c = 1 / L
-    alpha: ClassVar[float]  # the relaxation: y_m <- y_m + alpha (w - x_m)
+    eta_in_steps: float = 2.0  # eta / eta_c; sqrt(L / mu) is a good value if F is strongly convex and eta_c = 1 / L
+    alpha: ClassVar[float]  # relaxation: y_m <- y_m + alpha (w - x_m)
     broadcast = ("w",)
     remembered = ("y", "x")
     sent = ("xhat",)
-    own_model = "x"
-    normalized = False  # x_m is a point and no sum of steps
-    keeps_sum = True
+    model_in_memory = "x"
+    normalized = False  # x_m is a point, not a sum of steps
+    accumulates_messages = True
     server_proxes = 1
     uses = Federated.uses - {"server_lr", "normalize_steps"}
 
@@ -51,12 +51,12 @@ class Splitting(Federated):
 
     @property
     def numbers(self) -> Numbers:
-        """With alpha, also where it is no option."""
+        """Values of the varying options and of alpha, which is not an option of every subclass."""
         return record({"eta_in_steps": self.eta_in_steps, "alpha": self.alpha})
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
-        known = mirror.name == "euclidean"
-        require(known, "mirror", mirror.name, f"euclidean: {self.name} measures distances by no other map")
+        allowed = f"euclidean: {self.name} supports no other mirror map"
+        require(mirror.name == "euclidean", "mirror", mirror.name, allowed)
 
     @staticmethod
     @kernel
@@ -67,7 +67,7 @@ class Splitting(Federated):
                 change[j, i] = y[j, i] - 2 * x[j, i]
                 y[j, i] += options[j].alpha * (received.w[j, i] - x[j, i])
         for k in range(steps_of(batches)):
-            # x <- x - (g + (x - y) / eta) / (1 / eta_c + 1 / eta), written as a step along g and one towards y
+            # x <- x - (g + (x - y) / eta) / (1 / eta_c + 1 / eta), as a gradient step followed by a step towards y
             descend(x, x, batches, k, rate)
             for j in range(x.shape[0]):
                 share = 1 / (1 + options[j].eta_in_steps)
@@ -81,14 +81,14 @@ class Splitting(Federated):
         return np.stack([w, w])
 
     def initial_state(self, w: Array) -> State:
-        """x_m = y_m = w_0; the papers' x_m = prox_{eta F_m}(w_0) would take a round with everybody."""
-        return self._around(w)
+        """Return the state for x_m = y_m = w_0; x_m = prox_{eta F_m}(w_0) as in the papers would need all clients."""
+        return self._state_from_mean(w)
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
-        """`mean` stays sum_m p_m (2 x_m - y_m) over all clients, whoever took part: a sum with p_m, no mean over S."""
-        return self._around(state["mean"] + aggregates.sum("xhat"))
+        """Maintain `mean` = sum_m p_m (2 x_m - y_m) over all clients, also with a sampled cohort."""
+        return self._state_from_mean(state["mean"] + aggregates.sum("xhat"))
 
-    def _around(self, mean: Array) -> State:
+    def _state_from_mean(self, mean: Array) -> State:
         return {"mean": mean, "w": self._to_primal(mean, self.eta_in_steps * self.varying.client_lr)}
 
     def output(self, state: State) -> Array:
@@ -100,7 +100,7 @@ class FedDr(Splitting):
     """Randomized Douglas-Rachford splitting (Algorithm 1 of its paper)."""
 
     name: str = "feddr"
-    alpha: float = 1.95  # type: ignore[misc]  # the authors'
+    alpha: float = 1.95  # type: ignore[misc]  # the authors' value
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +109,7 @@ class FedDr(Splitting):
 
 @dataclass(kw_only=True)
 class FedAdmm(Splitting):
-    """The multiplier of client m is (x_m - y_m) / eta. Without psi it is FedDyn, whose alpha is 1 / eta."""
+    """FedADMM, with multipliers (x_m - y_m) / eta. Without psi it is FedDyn with alpha = 1 / eta."""
 
     name: str = "fedadmm"
     alpha = 1.0
@@ -117,7 +117,7 @@ class FedAdmm(Splitting):
 
 @dataclass(kw_only=True)
 class FedSplit(Splitting):
-    """Peaceman-Rachford splitting: full reflections."""
+    """Peaceman-Rachford splitting (full reflections)."""
 
     name: str = "fedsplit"
     alpha = 2.0

@@ -1,4 +1,4 @@
-"""One client after another, or several at a time: the loop around an algorithm's local steps."""
+"""Parallel loop over the clients of a cohort."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fco_cli.problem.data import Batches, steps_of
 prange = range  # Numba's parallel range in the compiled kernel
 
 
-def local_steps(received, memory, message, rate, options, batches, geometry):  # bound by `specialize`, as the next ones
+def local_steps(received, memory, message, rate, options, batches, geometry):  # placeholders, bound by `specialize`
     raise NotImplementedError
 
 
@@ -33,24 +33,24 @@ def message_of(stack, i):
 
 
 @kernel
-def nothing_more(received, memory, message, rate, options, steps):
-    """`remember` of a method whose local steps change the memory themselves, or that has none."""
+def keep_memory(received, memory, message, rate, options, steps):
+    """Default `remember`: no memory update after the transform."""
 
 
 @kernel
-def visit(
+def run_clients(
     received, memory, messages, rate, options, x, y, offsets, clients, order, edges, first, widths, geometry,
-    numbers, keys, own_rows,
+    numbers, keys, remembered,
 ):  # fmt: skip
-    """Every client of the cohort takes its local steps from the broadcast, on its own rows.
+    """Run the local steps, the transform and the memory update of every client of the cohort.
 
-    It changes its memory [S, kept, J, P], whose first `own_rows` are the algorithm's and the others the transform's,
-    and leaves in messages [S, sent, J, P] what arrives of its message.
+    Fills messages [S, sent, J, P] and updates memory [S, kept, J, P] in place. In a client's memory the first
+    `remembered` arrays belong to the algorithm, the others to the transform.
     """
     for i in prange(clients.shape[0]):
         low, high = offsets[clients[i]], offsets[clients[i] + 1]
         batches = Batches(part(x, low, high), y[low:high], order, edges[first[i] : first[i + 1] + 1], widths)
         own, message = memory_of(memory, i), message_of(messages, i)
         local_steps(received, own, message, rate, options, batches, geometry)
-        encode(messages[i], memory[i, own_rows:], numbers, keys[i])
+        encode(messages[i], memory[i, remembered:], numbers, keys[i])
         remember(received, own, message, rate, options, steps_of(batches))

@@ -1,4 +1,4 @@
-"""The algorithms once more, as plain NumPy loops over one model: what the compiled, stacked ones must reproduce."""
+"""Reference implementations in plain NumPy and fixtures shared by the tests of the algorithms."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fco_cli.simulation.memory import ProcessMemory
 
 
 def gradient(w, x, y):
-    """Of the mean of (x'w + b - y)^2; the bias is the last entry."""
+    """Return the gradient of the mean of (x'w + b - y)^2; the bias is the last entry."""
     slopes = 2 * (x @ w[:-1] + w[-1] - y) / len(y)
     return np.append(x.T @ slopes, slopes.sum())
 
 
 def soft_threshold(z, threshold):
-    """prox of the l1 norm, bias excluded."""
+    """Return the prox of the l1 norm, bias excluded."""
     w = np.sign(z) * np.maximum(np.abs(z) - threshold, 0)
     w[-1] = z[-1]
     return w
@@ -37,7 +37,7 @@ def run(
     prox: Callable[[np.ndarray, float], np.ndarray],
     strength: float = 0.0,
 ) -> list[np.ndarray]:
-    """The outputs after every round, by the table of algorithms in the paper (one row of it per branch)."""
+    """Return the models after every round; each branch is one row of the paper's table of algorithms."""
     s = np.zeros(data.x.shape[1] + 1)
     elapsed, outputs = 0.0, []
     for cohort in cohorts:
@@ -74,7 +74,7 @@ def run(
 
 @pytest.fixture(scope="session")
 def whole_batches(make_hparams, cohorts_of):
-    """Cohorts whose clients take exact gradients: all rows of a client in every step, K_m = epochs * ceil(n_m / 3)."""
+    """Return cohorts with full gradients and K_m = epochs * ceil(n_m / 3)."""
 
     def make(problem: Problem, sampled: int, rounds: int, epochs: int = 1) -> list[Cohort]:
         hparams = make_hparams(
@@ -92,7 +92,7 @@ def whole_batches(make_hparams, cohorts_of):
 
 @pytest.fixture(scope="session")
 def optimum_of(make_algorithm):
-    """w* [P] of a problem, to 13 digits."""
+    """Return the optimum w* [P] of a problem, to 13 digits."""
 
     def solve(problem: Problem) -> np.ndarray:
         solver = make_algorithm("optimum", problem, tolerance=1e-13)
@@ -103,7 +103,7 @@ def optimum_of(make_algorithm):
 
 @pytest.fixture(scope="session")
 def kkt():
-    """The KKT residual of the first job's model."""
+    """Return the KKT residual of the first job's model."""
 
     def residual(problem: Problem, models: np.ndarray) -> float:
         return float(
@@ -125,7 +125,7 @@ def l1_prox():
 
 @pytest.fixture(scope="session")
 def drive():
-    """Rounds of a bound algorithm, with its clients' memory: the models after each, the last state, the memory."""
+    """Run rounds of a bound algorithm. Return the models after each, the final state and the clients' memory."""
 
     def run(algorithm: Algorithm, cohorts: list[Cohort], state: State | None = None, memory=None):
         w = np.zeros((len(algorithm.varying), algorithm.problem.layout.size), algorithm.problem.dtype)
@@ -145,21 +145,21 @@ def drive():
 
 @pytest.fixture(scope="session")
 def whole_steps():
-    """Everybody, client m with steps[m] local steps, each of which sees all its rows."""
+    """Return a cohort of all clients, where client m takes steps[m] full-gradient steps."""
 
     def make(problem, steps) -> Cohort:
         sizes, weights = problem.data.sizes, problem.weights
         order = np.concatenate([np.tile(np.arange(size), k) for size, k in zip(sizes, steps, strict=True)])
         edges = np.append(0, np.cumsum(np.repeat(sizes, steps)))
-        first, everyone = np.append(0, np.cumsum(steps)), np.arange(len(sizes))
-        return Cohort(everyone, order, edges, first, weights, 1.0, float(weights @ np.asarray(steps)))
+        first, clients = np.append(0, np.cumsum(steps)), np.arange(len(sizes))
+        return Cohort(clients, order, edges, first, weights, 1.0, float(weights @ np.asarray(steps)))
 
     return make
 
 
 @pytest.fixture(scope="session")
 def full_gradients():
-    """Cohorts with the same clients and the same K_m, but every step sees all rows of its client."""
+    """Return cohorts with the same clients and K_m, but full gradients in every step."""
 
     def widen(cohorts: list[Cohort], sizes) -> list[Cohort]:
         wide = []
@@ -174,7 +174,7 @@ def full_gradients():
 
 @pytest.fixture(scope="session")
 def client_gradient():
-    """The gradient of F_m at w, or of its loss on some rows, by plain NumPy; squared or logistic loss, bias last."""
+    """Return the gradient of F_m, or of its loss on some rows, at w; squared or logistic loss, bias last."""
 
     def compute(problem: Problem, m: int, w, rows=None):
         own = problem.data.client(m)
@@ -188,7 +188,7 @@ def client_gradient():
 
 @pytest.fixture(scope="session")
 def solution(client_gradient):
-    """w* [P] by proximal gradient in plain NumPy, to rounding, and L, the largest curvature of a client."""
+    """Return w* [P], by proximal gradient in plain NumPy, and L, the largest curvature of a client."""
 
     def solve(problem: Problem, prox: Callable[[np.ndarray, float], np.ndarray]):
         rows = [

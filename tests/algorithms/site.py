@@ -1,6 +1,7 @@
-"""A client in a process of its own, which has its own rows and no others: `python site.py ROWS.npz`.
+"""A client that runs in a separate process with only its own rows: `python site.py ROWS.npz`.
 
-Requests come in on standard input and answers go out on standard output, each as its length in bytes and an .npz file.
+Requests are read from standard input and responses written to standard output, each as its length in bytes followed by
+an .npz file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def send(stream, arrays: dict[str, np.ndarray]) -> None:
 
 
 def receive(stream) -> dict[str, np.ndarray] | None:
-    """None where nothing more comes."""
+    """Return the next arrays, or None at the end of the stream."""
     size = int.from_bytes(stream.read(8), "big")
     return dict(np.load(io.BytesIO(stream.read(size)))) if size else None
 

@@ -1,4 +1,4 @@
-"""Adaptive servers: FedMiD-OSP in a metric, whose fixed point is FedMiD-OSP's whatever the metric."""
+"""Tests of adaptive servers, whose fixed points are those of FedMiD-OSP for any metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEPARABLE = {
 
 
 class Frozen(FedAdam):
-    """v stays 1."""
+    """FedAdam with constant v = 1."""
 
     def initial_state(self, w):
         return super().initial_state(w) | {"v": np.ones_like(w)}
@@ -43,10 +43,10 @@ def test_with_v_frozen_at_1_it_is_fedmid_osp(
 
 
 @pytest.fixture(scope="module")
-def at_rest(make_problem, make_algorithm, regularizer, whole_steps, drive):
-    """FedMiD-OSP where it has come to rest: the problem, its cohort, w and the clients' mean change there."""
+def fixed_point(make_problem, make_algorithm, regularizer, whole_steps, drive):
+    """Return a problem and its cohort, the fixed point w of FedMiD-OSP and the mean change of the clients there."""
 
-    def settle(psi, rounds=250):
+    def converge(psi, rounds=250):
         problem = make_problem(psi or regularizer("l1", strength=0.3), sizes=(7, 8, 9), features=3)
         cohort = whole_steps(problem, [2, 1, 3])
         algorithm = make_algorithm("fedmid_osp", problem, 0.1)
@@ -55,22 +55,22 @@ def at_rest(make_problem, make_algorithm, regularizer, whole_steps, drive):
         np.testing.assert_allclose(algorithm.round({"w": w}, cohort).state["w"], w, rtol=0, atol=1e-12)
         return problem, cohort, w, aggregates.mean["w"], aggregates.steps
 
-    return settle
+    return converge
 
 
 @pytest.mark.parametrize("psi", ["l1", "box", "pieces"])
-def test_the_fixed_point_knows_no_metric(psi, at_rest, make_algorithm, regularizer):
-    """Where FedMiD-OSP rests nothing moves, whatever v is.
+def test_the_fixed_point_does_not_depend_on_the_metric(psi, fixed_point, make_algorithm, regularizer):
+    """The fixed point of FedMiD-OSP is one of the adaptive servers, for any v.
 
-    With one time for all weights, or without the factor eta_c K in it, the weights with psi's pull would move.
+    With one prox step size for all weights, or without its factor eta_c K, regularized weights would change.
     """
     kinds = {
         "l1": regularizer("l1", strength=0.3),
         "box": regularizer("box", lower=-0.1, upper=0.05),
         "pieces": Blockwise(blocks={"weights": {"name": "l1", "strength": 0.3}}),
     }
-    problem, cohort, w, delta, steps = at_rest(kinds[psi])
-    assert np.abs(delta[0, :-1]).max() > 1e-2  # psi holds weights against the clients
+    problem, cohort, w, delta, steps = fixed_point(kinds[psi])
+    assert np.abs(delta[0, :-1]).max() > 1e-2  # psi balances the clients' gradients
     v = np.array([[0.3, 1e-3, 0.02, 4.0]])
     for name in ADAPTIVE:
         algorithm = make_algorithm(name, problem, 0.1, 0.5)
@@ -81,8 +81,8 @@ def test_the_fixed_point_knows_no_metric(psi, at_rest, make_algorithm, regulariz
         np.testing.assert_allclose(state["m"], delta, rtol=0, atol=1e-10)
 
 
-def test_it_ends_where_fedmid_osp_ends(at_rest, make_algorithm, drive):
-    problem, cohort, w, _, _ = at_rest(None)
+def test_the_limit_is_that_of_fedmid_osp(fixed_point, make_algorithm, drive):
+    problem, cohort, w, _, _ = fixed_point(None)
     algorithm = make_algorithm("fedyogi", problem, 0.1, 0.04, beta1=0.5, beta2=0.5, tau=0.1)
     np.testing.assert_allclose(drive(algorithm, [cohort] * 250)[0][-1], w, rtol=0, atol=1e-8)
     assert problem.kkt_residual(w, problem.risk(w).gradient, problem.regularizer.numbers)[0] > 1e-2  # its bias
@@ -114,7 +114,7 @@ def test_against_plain_loops(name, make_problem, make_algorithm, make_hparams, c
         np.testing.assert_allclose(model[0], w, rtol=1e-12, atol=1e-14)
 
 
-def test_it_refuses_what_is_not_separable_and_other_maps(make_problem, make_algorithm, regularizer):
+def test_regularizers_that_are_not_separable_are_rejected(make_problem, make_algorithm, regularizer):
     with pytest.raises(UserError, match=r"^regularizer: got 'l2_ball', must be separable \(.*l1, .*\): fedadam has"):
         make_algorithm("fedadam", make_problem(regularizer("l2_ball")))
     pieces = Blockwise(blocks={"weights": {"name": "group_lasso", "strength": 0.3, "group_size": 2}})

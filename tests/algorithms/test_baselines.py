@@ -29,8 +29,8 @@ def solve(problem, **options):
 def test_optimum_is_scikit_learns_lasso(make_problem, regularizer, strength, features):
     """scikit-learn minimizes |y - Xw - b|^2 / (2n) + alpha |w|_1: half of ours, so alpha = strength / 2.
 
-    With weighting by examples F is the mean over all rows, as theirs. 40 features on 20 rows: F has no single minimum
-    without psi.
+    With weighting by examples F is the mean over all rows, as in scikit-learn. With 40 features and 20 rows the minimum
+    of F is not unique without psi.
     """
     from sklearn.linear_model import Lasso
 
@@ -79,7 +79,7 @@ def test_optimum_of_a_logistic_problem(make_problem, regularizer):
 
 
 def test_optimum_where_the_value_of_f_has_few_digits(make_problem, regularizer):
-    """Labels around 1e6 leave F no digits to compare near the optimum; the gradients must tell."""
+    """With labels around 1e6 differences of F near the optimum are below rounding error; gradients are not."""
     problem = make_problem(regularizer("l1", strength=0.5))
     data = problem.data
     far = ClientData(data.x, 1e3 * data.y + 1e6, data.offsets)
@@ -87,7 +87,7 @@ def test_optimum_where_the_value_of_f_has_few_digits(make_problem, regularizer):
     assert residual < 1e-3  # 1e-10 of the gradient at the start
 
 
-def test_optimum_fails_loudly(make_problem, regularizer):
+def test_optimum_without_certificate_raises_an_error(make_problem, regularizer):
     with pytest.raises(UserError, match=r"KKT residual .* after 3 iterations.*algo\.max_iterations"):
         solve(make_problem(regularizer("l1", strength=0.1)), max_iterations=3)
 
@@ -115,7 +115,7 @@ def test_centralized_is_proximal_gradient(make_problem, make_algorithm, regulari
 
 
 def test_centralized_in_batches(make_problem, make_algorithm, make_hparams, regularizer, l1_prox):
-    """An epoch of proximal steps through all clients' rows in a fresh order; a round is one epoch."""
+    """A round is one epoch of proximal steps over the pooled rows in random order."""
     problem = make_problem(regularizer("l1", strength=0.3), weighting="examples")
     algorithm, data = make_algorithm("centralized", problem, 0.05, batch_size=6), problem.data
     sampler = Sampler(np.array([20]), make_hparams(batch_size=6, clients_per_round=1), 0)
@@ -132,8 +132,8 @@ def test_centralized_in_batches(make_problem, make_algorithm, make_hparams, regu
     assert algorithm.costs(cohort) == Costs(prox_calls=4, gradients=20)
 
 
-def test_batches_of_all_rows_weigh_rows_alike(make_problem, make_algorithm):
-    """Of unequal clients that all count the same they would solve another problem than the one reported."""
+def test_pooled_batches_require_weighting_by_examples(make_problem, make_algorithm):
+    """With unequal clients and uniform weights, pooled batches would not minimize the reported objective."""
     with pytest.raises(UserError, match=r"hparams\.weighting: got 'uniform', must be examples"):
         make_algorithm("centralized", make_problem(), batch_size=6)
     make_algorithm("centralized", make_problem(sizes=(5, 5)), batch_size=6)

@@ -1,6 +1,6 @@
-"""SCAFFOLD and its kin: identities, fixed points, exactness, and what has gone wrong in other people's code.
+"""Tests of methods with control variates: identities, fixed points and exactness.
 
-The faults of public code that these tests would find are named where they would.
+Docstrings name errors of public implementations that a test would detect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRENGTH = 0.3
 
 @pytest.fixture
 def make(make_problem, regularizer):
-    """A problem that suits a method of the family."""
+    """Return a problem that a method of the family supports."""
 
     def suited(name="zhj", sizes=SIZES, features=4, **options):
         psi = regularizer("none") if name == "scaffold" else regularizer("l1", strength=STRENGTH)
@@ -37,7 +37,7 @@ def make(make_problem, regularizer):
 
 
 def by_plain_loops(name, problem, cohorts, eta_c, eta_s, prox, gradient):
-    """Every client sums the gradients it uses; c moves by the changes of the c_m, weighed by p_m."""
+    """Return the models, c and all c_m by plain loops; c changes by the weighted changes of the c_m."""
     size, weights = problem.layout.size, problem.weights
     s, t, c, own, outputs = np.zeros(size), 0.0, np.zeros(size), np.zeros((problem.data.clients, size)), []
     for cohort in cohorts:
@@ -67,8 +67,8 @@ def by_plain_loops(name, problem, cohorts, eta_c, eta_s, prox, gradient):
 def test_against_plain_loops(
     name, sampled, weighting, make, make_algorithm, make_hparams, cohorts_of, drive, l1_prox, client_gradient
 ):
-    """Faults found: K as batches per epoch in place of batches times epochs, one K for clients with unequal ones, the
-    change of c over |S| in place of M, c_m overwritten before its change is taken, the correction's sign."""
+    """Detects: K without the factor epochs, one K for clients with unequal K_m, the change of c divided by |S| instead
+    of M, c_m overwritten before its change is computed, a wrong sign of the correction."""
     problem = make(name, weighting=weighting)
     hparams = make_hparams(clients_per_round=sampled, batch_size=4, local_epochs=2, weighting=weighting)
     cohorts = cohorts_of(problem, hparams, 5)
@@ -82,7 +82,7 @@ def test_against_plain_loops(
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_c_is_the_mean_of_the_clients(name, make, make_algorithm, make_hparams, cohorts_of, drive):
-    """c = sum_m p_m c_m, whoever took part: nothing would restore it. All start at 0, for nothing else keeps it."""
+    """c = sum_m p_m c_m after any cohorts. All start at 0, since later rounds would not correct another start."""
     problem = make(name, weighting="examples")
     algorithm = make_algorithm(name, problem, 0.02)
     w = np.ones((1, problem.layout.size))
@@ -95,11 +95,11 @@ def test_c_is_the_mean_of_the_clients(name, make, make_algorithm, make_hparams, 
     )
 
 
-def at_rest(name, problem, optimum, gradients, t=0.3):
-    """The state and the memory of a method that has arrived."""
+def fixed_point(name, problem, optimum, gradients, t=0.3):
+    """Return the state and the memory of a method at the optimum."""
     position = {"w": optimum[None]} if name == "scaffold_prox" else {"z": optimum[None], "t": np.zeros(1)}
     pooled = problem.weights @ gradients
-    if name == "feddualavg_cv":  # its z is the sum of all gradients
+    if name == "feddualavg_cv":  # z contains the sum of all gradients
         position = {"z": (optimum - t * pooled)[None], "t": np.full(1, t)}
     memory = ProcessMemory(np.zeros((1, 1, problem.layout.size)))
     memory.rows = {m: own[None, None] for m, own in enumerate(gradients)}
@@ -107,10 +107,10 @@ def at_rest(name, problem, optimum, gradients, t=0.3):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_at_the_optimum_nothing_moves(
+def test_the_optimum_is_a_fixed_point(
     name, make, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, solution, client_gradient, l1_prox
 ):
-    """With c_m = grad F_m(w*), whatever the cohort and the K_m; where local steps leave psi out, everything does."""
+    """With c_m = grad F_m(w*), for any cohort and K_m; not for scaffold_osp, whose local steps ignore psi."""
     problem = make(name)
     optimum, largest = solution(problem, l1_prox(0.0 if name == "scaffold" else STRENGTH))
     gradients = np.array([client_gradient(problem, m, optimum) for m in range(5)])
@@ -118,17 +118,17 @@ def test_at_the_optimum_nothing_moves(
     cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3), 4), SIZES)
     assert len(set(cohorts[0].steps.tolist())) > 1
     models, state, _ = drive(
-        make_algorithm(name, problem, 0.5 / largest, 0.8), cohorts, *at_rest(name, problem, optimum, gradients)
+        make_algorithm(name, problem, 0.5 / largest, 0.8), cohorts, *fixed_point(name, problem, optimum, gradients)
     )
     assert np.allclose(models, optimum, rtol=0, atol=1e-13) == (name != "scaffold_osp")
     if name != "scaffold_osp":
         np.testing.assert_allclose(state["c"][0], problem.weights @ gradients, rtol=0, atol=1e-12)
 
 
-def test_the_bias_of_only_server_proximal_is_in_proportion_to_client_lr(
+def test_the_bias_of_scaffold_osp_is_proportional_to_client_lr(
     make, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, solution, l1_prox
 ):
-    """And to it alone: the step size eta_s eta_c is the same. In the limit it is proximal gradient."""
+    """With eta_s eta_c fixed; the limit for small eta_c is proximal gradient."""
     problem = make(sizes=(7, 4, 9), features=2)
     optimum, largest = solution(problem, l1_prox(STRENGTH))
     cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3), 50), (7, 4, 9))
@@ -140,7 +140,7 @@ def test_the_bias_of_only_server_proximal_is_in_proportion_to_client_lr(
     np.testing.assert_allclose(errors[1:] / np.array(errors[:-1]), 0.1, rtol=0.2)
 
 
-# Where methods coincide.
+# Cases in which methods are identical.
 
 
 def same_for_all(problem, cohorts, names, make_algorithm, drive, eta_s=1.0):
@@ -154,14 +154,14 @@ def same_for_all(problem, cohorts, names, make_algorithm, drive, eta_s=1.0):
 def test_without_psi_all_are_scaffold(
     sampled, eta_s, make_problem, make_algorithm, make_hparams, cohorts_of, drive, client_gradient
 ):
-    """Batches, two epochs. With everybody and eta_s = 1 scaffnew is too, whose clients take equally many steps."""
+    """Batches, two epochs. With full participation, equal K_m and eta_s = 1 scaffnew is SCAFFOLD, too."""
     problem = make_problem(sizes=(6, 6, 6))
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=sampled, local_epochs=2), 6)
     names = [*FAMILY, *(["scaffnew"] if sampled == 3 and eta_s == 1 else [])]
     found = same_for_all(problem, cohorts, names, make_algorithm, drive, eta_s)
     plain = drive(make_algorithm("fedavg", problem, 0.03, eta_s), cohorts)[0]
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-12)
-    assert np.abs(found[1] - plain[1]).max() > 1e-4  # a correction that is computed and never applied is FedAvg
+    assert np.abs(found[1] - plain[1]).max() > 1e-4  # the correction has an effect
 
 
 @pytest.mark.parametrize("eta_s", [1.0, 0.6])
@@ -184,8 +184,8 @@ def test_feddualavg_cv_with_one_step_is_feddualavg(make, make_algorithm, make_hp
     np.testing.assert_array_equal(*pair)
 
 
-def test_clients_that_are_alike_need_no_correction(make, make_algorithm, make_hparams, cohorts_of, drive, regularizer):
-    """scaffold_prox takes K steps of the centralized method in a round, feddualavg_cv is feddualavg."""
+def test_identical_clients_need_no_correction(make, make_algorithm, make_hparams, cohorts_of, drive, regularizer):
+    """A round of scaffold_prox is K steps of the centralized method; feddualavg_cv is feddualavg."""
     one = make(sizes=(6,))
     data = ClientData(np.tile(one.data.x, (3, 1)), np.tile(one.data.y, 3), np.arange(4) * 6)
     problem = Problem(data, one.model, one.loss, one.regularizer)
@@ -197,10 +197,10 @@ def test_clients_that_are_alike_need_no_correction(make, make_algorithm, make_hp
     np.testing.assert_allclose(*pair, rtol=1e-11, atol=1e-12)
 
 
-def test_zhj_is_what_was_published(
+def test_zhj_is_the_published_method(
     make, make_algorithm, make_hparams, cohorts_of, drive, full_gradients, l1_prox, client_gradient
 ):
-    """Everybody, equal K: the server broadcasts xbar, the point before its prox; every client works c_m out of it."""
+    """Full participation, equal K: the server broadcasts xbar, the point before its prox, and clients compute c_m."""
     problem, eta_c, eta_s, steps = make(sizes=(6, 6, 6)), 0.03, 1.4, 3
     cohorts = full_gradients(cohorts_of(problem, make_hparams(clients_per_round=3, batch_size=2), 6), (6, 6, 6))
     prox, step = l1_prox(STRENGTH), eta_s * eta_c * steps
@@ -244,10 +244,10 @@ def test_entropy_on_the_simplex_is_exact(
         assert residual("fedmid_osp") > 1e-3
 
 
-def test_a_weight_too_small_for_a_number_ends_nothing(
+def test_a_weight_of_0_is_supported_by_the_entropy_map(
     make_problem, regularizer, make_algorithm, make_hparams, cohorts_of, drive
 ):
-    """zhj restarts from the logarithm of its model, where a weight that has died out is 0."""
+    """zhj restarts from the logarithm of its model, in which a weight may have underflowed to 0."""
     problem = replace(make_problem(regularizer("simplex", total=1.0), sizes=(7, 4, 9), features=3), mirror=Entropy())
     algorithm = make_algorithm("zhj", problem, 0.05)
     state = algorithm.initial_state(np.array([[0.6, 0.4, 0.0, 0.1]]))
@@ -268,8 +268,8 @@ def test_p_norm_map_has_the_same_solution(
 
 
 @pytest.mark.parametrize("name", ["scaffold_prox", "zhj"])
-def test_a_constraint_is_kept(name, make_problem, regularizer, make_algorithm, make_hparams, cohorts_of, drive):
-    """By the clients, and by the server's mean with unequal K_m: counting a client K / K_m times leads out."""
+def test_models_are_feasible(name, make_problem, regularizer, make_algorithm, make_hparams, cohorts_of, drive):
+    """Models of clients and server stay in the set, also with unequal K_m; factors K / K_m would leave it."""
     problem = make_problem(regularizer("l2_ball", radius=0.05), sizes=SIZES, features=4)
     algorithm = make_algorithm(name, problem, 0.05)
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=1, local_epochs=3), 8)  # K_m = 3, 6, 9 or 12
@@ -281,11 +281,11 @@ def test_a_constraint_is_kept(name, make_problem, regularizer, make_algorithm, m
     assert norms.max() == pytest.approx(0.05)
 
 
-# What is sent, what it costs, what goes wrong.
+# Messages, costs and invalid input.
 
 
 def test_scaffold_prox_sends_the_change_of_c_m(make, make_algorithm, make_hparams, cohorts_of, drive, client_gradient):
-    """Not c_m itself, and not 0, as where c_m has been overwritten before."""
+    """Detects: c_m itself, or 0 because c_m was overwritten before."""
     problem = make()
     algorithm, cohorts = make_algorithm("scaffold_prox", problem, 0.02), cohorts_of(problem, make_hparams(), 8)
     _, state, memory = drive(algorithm, cohorts[:-1])
@@ -297,7 +297,7 @@ def test_scaffold_prox_sends_the_change_of_c_m(make, make_algorithm, make_hparam
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_the_model_of_an_only_client_is_the_server_s(name, make, make_algorithm, make_hparams, cohorts_of):
+def test_the_model_of_a_single_client_is_the_server_model(name, make, make_algorithm, make_hparams, cohorts_of):
     problem = make(name, sizes=(9,))
     algorithm = make_algorithm(name, problem, 0.05)
     state, (cohort,) = (
@@ -310,7 +310,7 @@ def test_the_model_of_an_only_client_is_the_server_s(name, make, make_algorithm,
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_an_only_client_is_never_corrected(name, make, make_algorithm, make_hparams, cohorts_of, drive):
+def test_a_single_client_has_no_correction(name, make, make_algorithm, make_hparams, cohorts_of, drive):
     """c - c_m stays 0."""
     problem = make(name, sizes=(9,))
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=1), 6)
@@ -331,15 +331,15 @@ def test_costs(make, make_algorithm, make_hparams, cohorts_of):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_client_whose_message_is_not_finite_forgets_nothing(name, make, make_algorithm, full_cohort, drive):
-    """It weighs nothing, and c moves by the others' changes alone."""
+def test_a_message_that_is_not_finite_is_ignored(name, make, make_algorithm, full_cohort, drive):
+    """The client's memory is unchanged, and c changes only by the other messages."""
     problem = make(name)
     algorithm, cohort = make_algorithm(name, problem, 0.05), full_cohort(problem)
     _, state, memory = drive(algorithm, [cohort] * 3)
     before = memory.read(np.arange(5))
-    ill = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
-    ill.data.x[problem.data.offsets[1]] = np.nan
-    made = make_algorithm(name, ill, 0.05).round(state, cohort, before)
+    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken.data.x[problem.data.offsets[1]] = np.nan
+    made = make_algorithm(name, broken, 0.05).round(state, cohort, before)
     memory.write(cohort.clients, made.memory, made.arrived)
     after = memory.read(np.arange(5))
     assert made.dropped.tolist() == [1]
@@ -348,16 +348,18 @@ def test_a_client_whose_message_is_not_finite_forgets_nothing(name, make, make_a
     np.testing.assert_allclose(made.state["c"][0], after[:, 0, 0].mean(axis=0), rtol=1e-11, atol=1e-12)
 
 
-def test_scaffold_refuses_psi_and_other_maps(make_problem, make_algorithm, regularizer):
+def test_scaffold_rejects_psi_and_other_maps(make_problem, make_algorithm, regularizer):
     with pytest.raises(
         UserError, match=r"^regularizer: got 'l1', must be none: scaffold has no prox \(zhj and scaffold_prox do\)$"
     ):
         make_algorithm("scaffold", make_problem(regularizer("l1")))
-    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffold knows no other map$"):
+    with pytest.raises(
+        UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffold supports no other mirror map$"
+    ):
         make_algorithm("scaffold", replace(make_problem(), mirror=Entropy()))
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_an_id_does_not_depend_on_what_is_not_used(name):
+def test_the_id_does_not_depend_on_unused_hyperparameters(name):
     assert "normalize_steps" not in all_algorithms()[name].uses
     assert {"client_lr", "server_lr"} <= all_algorithms()[name].uses

@@ -1,4 +1,4 @@
-"""Ditto: its shared model is zhj's, its personal ones are solutions of problems that can be solved by other means."""
+"""Tests of Ditto: the shared model is that of zhj, and the personal models solve their problems."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def problem(make_problem, regularizer):
 
 
 def personal(memory, j=0):
-    """v_m of every client: [M, P]."""
+    """Return v_m of every client: [M, P]."""
     return memory.read(np.arange(len(SIZES)))[:, 1, j]
 
 
 @pytest.mark.parametrize("sampled", [2, 3])
-def test_the_shared_model_is_zhj_s(sampled, problem, make_algorithm, make_hparams, cohorts_of, drive):
-    """To the last bit, and nothing more is sent: what clients do for themselves is not heard of."""
+def test_the_shared_model_is_that_of_zhj(sampled, problem, make_algorithm, make_hparams, cohorts_of, drive):
+    """Models and control variates are bitwise equal, and the state has the same arrays."""
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=sampled, local_epochs=2), 6)
     models, state, memory = drive(make_algorithm("ditto", problem, 0.03, 0.8, strength=0.7), cohorts)
-    shared, alike, variates = drive(make_algorithm("zhj", problem, 0.03, 0.8), cohorts)
+    shared, zhj_state, variates = drive(make_algorithm("zhj", problem, 0.03, 0.8), cohorts)
     np.testing.assert_array_equal(models, shared)
-    assert state.keys() == alike.keys()
+    assert state.keys() == zhj_state.keys()
     np.testing.assert_array_equal(memory.read(np.arange(3))[:, 0], variates.read(np.arange(3))[:, 0])
 
 
 def test_against_the_listing(problem, make_algorithm, make_hparams, cohorts_of, drive, l1_prox, client_gradient):
-    """Batches, a sample of the clients, a rate of its own: v goes along g from itself, then towards w and through the
-    prox, argmin_u eta psi(u) + eta strength |u - w|^2 / 2 + |u - (v - eta g)|^2 / 2."""
+    """Batches, sampled clients, personal_rate below 1; a step is
+    argmin_u eta psi(u) + eta strength |u - w|^2 / 2 + |u - (v - eta g)|^2 / 2."""
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2, local_epochs=2), 5)
     strength, eta, prox = 0.7, 0.5 * 0.03, l1_prox(STRENGTH)
     models, _, memory = drive(make_algorithm("ditto", problem, 0.03, strength=strength, personal_rate=0.5), cohorts)
@@ -54,8 +54,8 @@ def test_against_the_listing(problem, make_algorithm, make_hparams, cohorts_of, 
 
 
 @pytest.mark.parametrize("psi", ["l1", "l2_ball"])
-def test_without_a_pull_it_is_the_local_baseline(psi, make_problem, regularizer, make_algorithm, full_cohort, drive):
-    """The same steps, if they see all rows."""
+def test_strength_0_is_the_local_baseline(psi, make_problem, regularizer, make_algorithm, full_cohort, drive):
+    """With full gradients, bit for bit."""
     problem = make_problem(regularizer(psi, strength=STRENGTH, radius=0.2), sizes=SIZES)
     cohorts = [full_cohort(problem)] * 6
     _, _, memory = drive(make_algorithm("ditto", problem, 0.04, strength=0.0), cohorts)
@@ -65,8 +65,10 @@ def test_without_a_pull_it_is_the_local_baseline(psi, make_problem, regularizer,
     assert np.abs(alone[0] - alone[1]).max() > 1e-3  # clients differ
 
 
-def test_a_strong_pull_makes_all_models_the_shared_one(problem, make_algorithm, make_hparams, cohorts_of, drive):
-    """However strong: a plain gradient step of the paper's would explode."""
+def test_a_large_strength_makes_all_models_equal_the_shared_one(
+    problem, make_algorithm, make_hparams, cohorts_of, drive
+):
+    """For any strength; the gradient step of the paper would diverge."""
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=3), 4)
     for strength, near in ((1e6, 1e-5), (1e15, 1e-13)):
         models, _, memory = drive(make_algorithm("ditto", problem, 0.03, strength=strength), cohorts)
@@ -75,7 +77,7 @@ def test_a_strong_pull_makes_all_models_the_shared_one(problem, make_algorithm, 
 
 
 def gradients_of(problem, memory, w, strength, client_gradient, to_dual=lambda w: w):
-    """Of F_m + strength D_h(., w) at every v_m."""
+    """Return the gradient of F_m + strength D_h(., w) at every v_m."""
     return [
         client_gradient(problem, m, v) + strength * (to_dual(v) - to_dual(w)) for m, v in enumerate(personal(memory))
     ]
@@ -86,8 +88,10 @@ def gradients_of(problem, memory, w, strength, client_gradient, to_dual=lambda w
 def test_every_personal_problem_is_solved(
     loss, strength, make_problem, regularizer, make_algorithm, whole_batches, drive, solution, l1_prox, client_gradient
 ):
-    """Full gradients: F_m + psi + strength |v - w|^2 / 2, to its KKT residual, and w is the optimum of all. Clients
-    have 3, 2 and 3 steps; whether they all take part does not matter."""
+    """With full gradients v_m minimizes F_m + psi + strength |v - w|^2 / 2, and w is the optimum of the shared problem.
+
+    Clients are sampled and take 3, 2 and 3 steps.
+    """
     weight = (0.3, 0.05)[loss == "logistic"]
     problem = make_problem(regularizer("l1", strength=weight), loss=loss, sizes=SIZES, features=2)
     prox = l1_prox(weight)
@@ -98,25 +102,27 @@ def test_every_personal_problem_is_solved(
     slopes = gradients_of(problem, memory, optimum, strength, client_gradient)
     for v, slope in zip(personal(memory), slopes, strict=True):
         np.testing.assert_allclose(prox(v - slope, 1.0), v, rtol=0, atol=1e-8)
-        assert np.abs(v - optimum).max() > 1e-4  # and it is no other problem's solution
+        assert np.abs(v - optimum).max() > 1e-4  # it differs from the shared model
 
 
-def test_at_rest_nothing_moves(problem, make_algorithm, whole_batches, drive, solution, l1_prox):
+def test_the_limit_is_a_fixed_point(problem, make_algorithm, whole_batches, drive, solution, l1_prox):
     _, largest = solution(problem, l1_prox(STRENGTH))
     algorithm = make_algorithm("ditto", problem, 1 / largest)
     _, state, memory = drive(algorithm, whole_batches(problem, 3, 150))
-    there = memory.read(np.arange(3))
+    expected = memory.read(np.arange(3))
     models, _, memory = drive(algorithm, whole_batches(problem, 2, 3), state, memory)
     np.testing.assert_allclose(models[-1], algorithm.output(state), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(memory.read(np.arange(3)), there, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(memory.read(np.arange(3)), expected, rtol=0, atol=1e-11)
 
 
-# Mirror maps: all that zhj takes.
+# Mirror maps: all that zhj supports.
 
 
 def test_entropy_on_the_simplex(make_problem, regularizer, make_algorithm, whole_batches, drive, client_gradient):
-    """F_m + strength D_h(., w): the slopes of the weights that are not 0 agree. The shared model has two of those, and
-    no strength lets a client have the third, for D_h is infinite there."""
+    """The gradients of F_m + strength D_h(., w) are equal for all nonzero weights.
+
+    The shared model has two nonzero weights. The third is 0 for all clients, because D_h is infinite otherwise.
+    """
     euclidean = make_problem(regularizer("simplex", total=1.0), sizes=SIZES, features=3)
     problem, strength = replace(euclidean, mirror=Entropy()), 0.8
     algorithm = make_algorithm("ditto", problem, 0.3, strength=strength)
@@ -125,7 +131,7 @@ def test_entropy_on_the_simplex(make_problem, regularizer, make_algorithm, whole
     models, _, memory = drive(algorithm, whole_batches(problem, 3, 250), state, memory)
 
     def to_dual(w):
-        return np.append(np.log(w[:-1]), w[-1])  # the bias is no part of the simplex
+        return np.append(np.log(w[:-1]), w[-1])  # the bias is not part of the simplex
 
     own, slopes = (
         personal(memory),
@@ -137,10 +143,10 @@ def test_entropy_on_the_simplex(make_problem, regularizer, make_algorithm, whole
     np.testing.assert_allclose(slopes[:, 3], 0, rtol=0, atol=1e-9)
 
 
-def test_the_p_norm_map_without_a_pull_has_the_clients_own_solutions(
+def test_the_p_norm_map_with_strength_0_gives_the_local_solutions(
     problem, make_algorithm, whole_batches, drive, l1_prox, client_gradient
 ):
-    """With no pull the map does not show in the limit."""
+    """With strength 0 the limit does not depend on the mirror map."""
     algorithm = make_algorithm("ditto", replace(problem, mirror=PNorm(power=1.7)), 0.05, strength=0.0)
     _, _, memory = drive(algorithm, whole_batches(problem, 3, 400))
     for m, v in enumerate(personal(memory)):
@@ -151,7 +157,7 @@ def test_the_p_norm_map_without_a_pull_has_the_clients_own_solutions(
 
 
 def test_costs(problem, make_algorithm, make_hparams, cohorts_of):
-    """Beside zhj's: a gradient at every row once more, and a prox for every step."""
+    """Additional to zhj: one gradient per row and one prox per step."""
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     ours, theirs = (make_algorithm(name, problem).costs(cohort) for name in ("ditto", "zhj"))
     assert (ours.vectors_up, ours.vectors_down, ours.bytes_up) == (3, 6, theirs.bytes_up)
@@ -164,6 +170,6 @@ def test_costs(problem, make_algorithm, make_hparams, cohorts_of):
     [("strength", -0.1, "a number >= 0"), ("strength", np.inf, "a number >= 0"), ("strength", np.nan, "a number >= 0"),
      ("personal_rate", 0.0, "a number > 0"), ("personal_rate", np.nan, "a number > 0")],
 )  # fmt: skip
-def test_impossible_options_are_refused(option, value, allowed):
+def test_invalid_options_are_rejected(option, value, allowed):
     with pytest.raises(UserError, match=rf"^algo\.{option}: got {value}, must be {allowed}$"):
         Ditto(**{option: value})

@@ -1,6 +1,6 @@
-"""Who reaches the optimum of a heterogeneous problem with exact gradients, and who stops where: every federated method.
+"""Tests of the limit of every federated method on a heterogeneous problem with full gradients.
 
-Three clients with 7, 4 and 9 rows of their own, which take 3, 2 and 3 local steps of size 1/L.
+Three clients have 7, 4 and 9 rows and take 3, 2 and 3 local steps of size 1/L.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from fco_cli.algorithms import all_algorithms
 SIZES = (7, 4, 9)
 EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "ditto", "scaffnew", "fista", "feddr", "fedadmm", "fedsplit")
 DRIFT = ("fedmid_osp", "feddualavg", "scaffold_osp", "fedprox", "fedmid_osp_m", "feddualavg_m")
-VANISHING = ("fast_fedda", "c_fedda", "mc_fedda")  # as 1/n, although clients drift
-ELSEWHERE = (
-    *("fedadam", "fedyogi", "fedadagrad"),  # end where fedmid_osp ends (test_adaptive.py)
+VANISHING = ("fast_fedda", "c_fedda", "mc_fedda")  # bias decreases as 1/n despite client drift
+TESTED_SEPARATELY = (
+    *("fedadam", "fedyogi", "fedadagrad"),  # limits of fedmid_osp (test_adaptive.py)
     "fedfw",  # constraints only (test_fedfw.py)
     *("fedavg", "fedavgm", "scaffold"),  # without psi
-    "fedavg_subgrad",  # does not come to rest
-    *("fedmid", "feddualavg_osp"),  # solve another problem, below
+    "fedavg_subgrad",  # does not converge with constant steps
+    *("fedmid", "feddualavg_osp"),  # solve a different problem, see below
 )
 
 
-def test_every_federated_method_is_one_of_these():
+def test_every_federated_method_is_listed():
     federated = [name for name, kind in all_algorithms().items() if kind.federated]
-    assert sorted(federated) == sorted((*EXACT, *DRIFT, *VANISHING, *ELSEWHERE))
+    assert sorted(federated) == sorted((*EXACT, *DRIFT, *VANISHING, *TESTED_SEPARATELY))
 
 
 @pytest.fixture
 def ends(make_problem, regularizer, make_hparams, cohorts_of, make_algorithm, drive, full_gradients, solution, l1_prox):
-    """Where a method ends, the optimum and the KKT residual there; `slower` divides eta_c and multiplies eta_s."""
+    """Return the distance of a method's limit from the optimum and its KKT residual.
+
+    `slower` divides eta_c and multiplies eta_s; `strengths` multiplies the strength of psi in the optimum.
+    """
 
     def end(name, loss="squared", sampled=3, rounds=60, rate=1.0, slower=1.0, eta_s=1.0, strengths=1.0, **options):
         strength = (0.3, 0.05)[loss == "logistic"]
@@ -48,24 +51,24 @@ def ends(make_problem, regularizer, make_hparams, cohorts_of, make_algorithm, dr
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("name", EXACT)
-def test_the_exact_ones(name, loss, ends):
+def test_exact_methods(name, loss, ends):
     _, residual = ends(name, loss, rounds=100)
     assert residual < 1e-10
 
 
-def test_scaffnew_with_its_coin(ends):
+def test_scaffnew_with_random_numbers_of_steps(ends):
     for loss in ("squared", "logistic"):
         assert ends("scaffnew", loss, coin=True)[1] < 1e-10
 
 
 @pytest.mark.parametrize("name", [name for name in EXACT if not all_algorithms()[name].everybody])
-def test_the_exact_ones_with_a_sample_of_the_clients(name, ends):
+def test_exact_methods_with_partial_participation(name, ends):
     assert ends(name, sampled=2, rounds=150, rate=0.5)[1] < 1e-10
 
 
 @pytest.mark.parametrize("name", DRIFT)
-def test_a_bias_in_proportion_to_client_lr(name, ends):
-    """And to it alone, where eta_s eta_c is held: a tenth of eta_c leaves a tenth of the bias."""
+def test_the_bias_is_proportional_to_client_lr(name, ends):
+    """With eta_s eta_c fixed, a tenth of eta_c gives a tenth of the bias."""
     light = {"eta_s": 0.4, "momentum": 0.6} if name.endswith("_m") else {}
     (far, residual), (near, _), (nearest, _) = (
         ends(name, rounds=120, rate=0.4, slower=slower, **light) for slower in (1, 10, 100)
@@ -76,15 +79,15 @@ def test_a_bias_in_proportion_to_client_lr(name, ends):
 
 
 @pytest.mark.parametrize("name", VANISHING)
-def test_a_bias_that_falls_with_the_rounds(name, ends):
-    """Eight times the rounds, less than a third of what is left."""
+def test_the_bias_decreases_with_the_rounds(name, ends):
+    """Eight times the rounds give less than a third of the error."""
     options = {"mu": 0.5} | ({"stages": 1} if name == "mc_fedda" else {})
     (early, _), (late, _) = (ends(name, rounds=rounds, **options) for rounds in (20, 160))
     assert 1e-5 < late < early / 3
 
 
-def test_what_solves_another_problem(ends):
-    """FedMiD as printed applies psi at the clients and again at the server; FedDualAvg-OSP takes gradients at z."""
+def test_methods_that_solve_a_different_problem(ends):
+    """FedMiD applies psi at the clients and again at the server; FedDualAvg-OSP takes gradients at z."""
     once, _ = ends("fedmid", rounds=120, rate=0.4, slower=100)
     twice, _ = ends("fedmid", rounds=120, rate=0.4, slower=100, strengths=2.0)
     assert twice < 1e-3 < 1e-2 < once

@@ -1,7 +1,7 @@
-"""Penalty factors, {age: 0}: every algorithm takes the psi that they define, or refuses it in one line.
+"""Tests of penalty factors such as {age: 0}: every algorithm supports them or rejects them in one line.
 
-The clients' columns are orthogonal to each other and to the constant, so that every coordinate is a problem of its own:
-with factor f it moves as in a run whose strengths are f times as large.
+The clients' columns are orthogonal to each other and to the constant, so that the problem separates by coordinates: a
+coordinate with factor f changes as in a run with f times the strengths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fco_cli.problem.regularizers import all_regularizers
 
 FACTORS = (0.0, 0.5, 1.0, 3.0)
 WEIGHTED = [name for name, kind in all_regularizers().items() if "factors" in (field.name for field in fields(kind))]
-WITHOUT_PSI = ("fedavg", "fedavgm")  # which ignore it, by their definition
+WITHOUT_PSI = ("fedavg", "fedavgm")  # ignore psi by definition
 STEPS = (3, 1, 2)
 ROUNDS = 4
 
@@ -39,24 +39,25 @@ def data():
 
 @pytest.fixture(scope="module")
 def trajectory(data, make_algorithm, drive, whole_steps):
-    """The models after every round, of all coordinates but the bias: [rounds, ..., 4]."""
+    """Return the models after every round, without the bias: [rounds, ..., 4]."""
 
     def run(name, psi):
         problem = Problem(data, Linear(4, 1), Squared(), psi)
         algorithm = make_algorithm(name, problem, 0.05, 0.7, **({"stage_rounds": 2} if name == "mc_fedda" else {}))
         cohorts = [whole_steps(problem, STEPS)] * (1 if algorithm.one_shot else ROUNDS)
         models = np.array(drive(algorithm, cohorts)[0])
-        assert np.abs(models[..., -1]).max() < 1e-9  # the bias, which nothing moves
+        assert np.abs(models[..., -1]).max() < 1e-9  # the bias stays 0
         return models[..., :-1]
 
     return run
 
 
-def refused(name, psi):
+def rejection(name, psi):
+    """Return the error message for an unsupported regularizer, or None."""
     try:
         all_algorithms()[name]().check_pair(psi, Euclidean())
-    except UserError as refusal:
-        return str(refusal)
+    except UserError as error:
+        return str(error)
 
 
 def scaled(psi, factor):
@@ -69,13 +70,13 @@ def scaled(psi, factor):
 def test_a_factor_multiplies_the_strengths_of_its_coordinate(name, regularizer_name, regularizer, trajectory):
     plain = regularizer(regularizer_name, strength=0.3, l2_strength=0.2)
     given = replace(plain, factors={f"x{i}": factor for i, factor in enumerate(FACTORS)})
-    if (refusal := refused(name, given)) is not None:
-        assert "\n" not in refusal
+    if (message := rejection(name, given)) is not None:
+        assert "\n" not in message
         return
-    models, alike = trajectory(name, given), trajectory(name, plain)
+    models, without_factors = trajectory(name, given), trajectory(name, plain)
     tolerance = 1e-8 if all_algorithms()[name].one_shot else 1e-12
     for i, factor in enumerate(FACTORS):
         np.testing.assert_allclose(
             models[..., i], trajectory(name, scaled(plain, factor))[..., i], rtol=0, atol=tolerance
         )
-    assert (np.abs(models[-1] - alike[-1]).max() > 1e-3) == (name not in WITHOUT_PSI)
+    assert (np.abs(models[-1] - without_factors[-1]).max() > 1e-3) == (name not in WITHOUT_PSI)

@@ -1,4 +1,4 @@
-"""Fast-FedDA, C-FedDA and MC-FedDA: against the sums of the authors' scripts, FedDualAvg, and the scripts' mistakes."""
+"""Tests of Fast-FedDA, C-FedDA and MC-FedDA against the sums of the authors' scripts and against FedDualAvg."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.mc_fedda import shrink_near
+from fco_cli.algorithms.mc_fedda import prox_l1_in_l1_ball
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
 from fco_cli.problem.regularizers.penalties import L1
@@ -23,7 +23,7 @@ def problem(make_problem, regularizer):
 
 
 def soft(z, threshold):
-    """prox of the l1 norm, bias excluded."""
+    """Return the prox of the l1 norm, bias excluded."""
     return np.append(np.sign(z[:-1]) * np.maximum(np.abs(z[:-1]) - threshold, 0), z[-1])
 
 
@@ -35,9 +35,9 @@ def gradient(data, m, w, rows=slice(None)):
 
 
 def by_sums(problem, cohorts, constant=False, as_coded=False, start=None, strength=STRENGTH):
-    """As in the scripts: G and X and n, gamma in place of a step size. `constant` is C-FedDA.
+    """Return the models by the sums G, X and n of the scripts, with gamma = 1 / eta_c. `constant` is C-FedDA.
 
-    `as_coded` adds the last local iterate of a round to X, at which no gradient is taken.
+    `as_coded` also adds the last local iterate of a round to X, at which no gradient is taken.
     """
     data, gamma = problem.data, 1 / RATE
     w_0 = np.zeros(4) if start is None else start
@@ -68,7 +68,7 @@ def by_sums(problem, cohorts, constant=False, as_coded=False, start=None, streng
 
 
 def run(drive, algorithm, cohorts, start=None):
-    """The models of the first job, from `start`."""
+    """Return the models of the first job, from `start`."""
     state = None if start is None else algorithm.initial_state(start[None])
     return np.array(drive(algorithm, cohorts, state)[0])[:, 0]
 
@@ -76,7 +76,7 @@ def run(drive, algorithm, cohorts, start=None):
 @pytest.mark.parametrize("sampled", [2, 4])
 @pytest.mark.parametrize("name", ["fast_fedda", "c_fedda"])
 def test_against_the_sums_of_the_scripts(name, sampled, problem, make_algorithm, make_hparams, cohorts_of, drive):
-    """X sums the points at which gradients were taken; small batches, two epochs, unequal K_m, any start."""
+    """X is the sum of the points at which gradients were taken; small batches, two epochs, unequal K_m, any start."""
     hparams = make_hparams(clients_per_round=sampled, batch_size=4, local_epochs=2, weighting="examples")
     cohorts, start = cohorts_of(problem, hparams, 6), np.array([0.5, -1.0, 2.0, 0.3])
     models = run(drive, make_algorithm(name, problem, RATE, mu=MU), cohorts, start)
@@ -86,7 +86,7 @@ def test_against_the_sums_of_the_scripts(name, sampled, problem, make_algorithm,
 
 @pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
 def test_without_mu_it_is_feddualavg(name, problem, make_algorithm, drive, whole_batches):
-    """Fast-FedDA for any K; the others, whose times are those at the end of a round, for K = 1."""
+    """Fast-FedDA for any K; the others, which use t at the end of a round, for K = 1."""
     cohorts = whole_batches(problem, 2, 6)
     if name != "fast_fedda":
         cohorts = [one_step(cohort, problem) for cohort in cohorts]
@@ -97,7 +97,7 @@ def test_without_mu_it_is_feddualavg(name, problem, make_algorithm, drive, whole
 
 
 def one_step(cohort, problem):
-    """The same clients with one full batch each."""
+    """Return the cohort with one full batch per client."""
     sizes = problem.data.sizes[cohort.clients]
     order, edges = np.concatenate([np.arange(n) for n in sizes]), np.append(0, np.cumsum(sizes))
     return replace(cohort, order=order, edges=edges, first=np.arange(len(sizes) + 1), mean_steps=1.0)
@@ -112,8 +112,8 @@ def test_with_one_step_c_fedda_is_fast_fedda(problem, make_algorithm, drive, who
 
 
 @pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
-def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of, drive, whole_batches):
-    """With K = 1 and everybody: all gradients are grad F(w*), and it is their sum that counts."""
+def test_the_optimum_is_a_fixed_point(name, problem, make_algorithm, optimum_of, drive, whole_batches):
+    """With K = 1 and full participation."""
     optimum = optimum_of(problem)
     cohorts = [one_step(cohort, problem) for cohort in whole_batches(problem, 4, 5)]
     options = {"stages": 1} if name == "mc_fedda" else {}
@@ -121,19 +121,19 @@ def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of,
     np.testing.assert_allclose(models, np.tile(optimum, (5, 1)), rtol=0, atol=1e-11)
 
 
-# Where it goes.
+# Convergence.
 
 
 def modulus(problem):
-    """The strong convexity of F."""
+    """Return the strong convexity of F."""
     rows = np.hstack([problem.data.x, np.ones((len(problem.data.y), 1))])
     return 2 * np.linalg.eigvalsh(rows.T @ rows / len(rows))[0]  # weighted by examples
 
 
-def test_the_error_falls_as_one_over_n_although_clients_drift(
+def test_the_error_decreases_as_one_over_n_despite_client_drift(
     make_problem, regularizer, make_algorithm, optimum_of, drive, whole_batches
 ):
-    """Ten times the rounds, about a tenth of the error; FedDualAvg's no longer falls."""
+    """Ten times the rounds give about a tenth of the error; that of FedDualAvg stays constant."""
     problem = make_problem(regularizer("l1", strength=0.1), sizes=(4, 2, 5), features=2, weighting="examples", seed=3)
     optimum, cohorts = optimum_of(problem), whole_batches(problem, 3, 200, epochs=2)
 
@@ -148,8 +148,8 @@ def test_the_error_falls_as_one_over_n_although_clients_drift(
         assert late < biased[1] / 10
 
 
-def test_a_point_too_many_has_another_limit(problem, make_algorithm, optimum_of, drive, whole_batches):
-    """The scripts' K + 1 terms of X for K gradients: the optimum of F - mu |w|^2 / (4 K) + psi, here with K = 1."""
+def test_an_additional_point_changes_the_limit(problem, make_algorithm, optimum_of, drive, whole_batches):
+    """K + 1 terms in X, as in the scripts, give the optimum of F - mu |w|^2 / (4 K) + psi, here with K = 1."""
     cohorts = [one_step(cohort, problem) for cohort in whole_batches(problem, 4, 200)]
     optimum = optimum_of(problem)
     models = run(drive, make_algorithm("fast_fedda", problem, RATE, mu=MU), cohorts)
@@ -158,9 +158,9 @@ def test_a_point_too_many_has_another_limit(problem, make_algorithm, optimum_of,
     for _ in range(500):
         slope = problem.weights @ np.array([gradient(problem.data, m, biased) for m in range(4)])
         biased = soft(biased - 0.1 * (slope - MU / 2 * biased), 0.1 * STRENGTH)
-    apart = np.linalg.norm(biased - optimum)
-    assert np.linalg.norm(models[-1] - optimum) < apart / 10
-    assert np.linalg.norm(coded[-1] - biased) < apart / 10
+    distance = np.linalg.norm(biased - optimum)
+    assert np.linalg.norm(models[-1] - optimum) < distance / 10
+    assert np.linalg.norm(coded[-1] - biased) < distance / 10
 
 
 # Stages.
@@ -169,7 +169,7 @@ FACTORS = (0.0, 0.5, 1.0, 3.0)
 
 
 def candidates(v, a, near, radius):
-    """The same prox, with a threshold a [n], by the few points that can be a coordinate's minimum, and bisection."""
+    """Return the prox with thresholds a [n], by enumeration of possible minima and bisection on the multiplier."""
 
     def at(b):
         w = np.empty_like(v)
@@ -197,13 +197,13 @@ def project_l1(z, radius):
     return np.sign(z) * np.maximum(np.abs(z) - above[last] / (last + 1), 0)
 
 
-def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
+def test_the_prox_in_the_ball_is_not_soft_thresholding_and_projection():
     random, worst = np.random.default_rng(0), 0.0
     for _ in range(30):
         v, near, a, radius = 2 * random.normal(size=6), random.normal(size=6), 0.5 * random.choice(FACTORS, 6), 1.0
         near[random.integers(6)] = 0.0
         out = np.empty(6)
-        shrink_near(v, 0.5, a / 0.5, near, radius, out)
+        prox_l1_in_l1_ball(v, 0.5, a / 0.5, near, radius, out)
         np.testing.assert_allclose(out, candidates(v, a, near, radius), rtol=0, atol=1e-9)
         assert np.abs(out - near).sum() <= radius * (1 + 1e-12)
         then = near + project_l1(np.sign(v) * np.maximum(np.abs(v) - a, 0) - near, radius)
@@ -214,15 +214,15 @@ def test_the_prox_of_the_sum_is_not_shrinking_and_then_projecting():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_divergence_stays_visible_in_the_ball(bad):
+def test_the_prox_in_the_ball_propagates_nan_and_infinity(bad):
     out = np.empty(3)
-    shrink_near(np.array([1.0, bad, 2.0]), 0.5, np.ones(3), np.array([0.5, 0.5, 0.0]), 0.1, out)
+    prox_l1_in_l1_ball(np.array([1.0, bad, 2.0]), 0.5, np.ones(3), np.array([0.5, 0.5, 0.0]), 0.1, out)
     assert not np.isfinite(out).all()
 
 
 @pytest.mark.parametrize("factors", [(1.0, 1.0, 1.0), (0.0, 0.5, 3.0)])
-def test_a_wide_ball_makes_every_stage_c_fedda(make_problem, make_algorithm, drive, whole_batches, factors):
-    """Four times, twice, once the strength, each from where the last stage ended; the last one goes on."""
+def test_with_a_large_ball_every_stage_is_c_fedda(make_problem, make_algorithm, drive, whole_batches, factors):
+    """Stages have 4, 2 and 1 times the strength; each starts at the last model, and the last has no end."""
     psi = L1(strength=STRENGTH, factors={f"x{i}": factor for i, factor in enumerate(factors)})
     problem = make_problem(psi, sizes=SIZES, features=3, weighting="examples", seed=1)
     cohorts = whole_batches(problem, 2, 9)
@@ -236,7 +236,7 @@ def test_a_wide_ball_makes_every_stage_c_fedda(make_problem, make_algorithm, dri
 
 
 def test_every_stage_stays_in_its_ball(make_problem, regularizer, make_algorithm, whole_batches):
-    """Clients and server, with radii 0.06 and 0.03 around 0 and around where the first stage ended."""
+    """Models of clients and server, with radius 0.06 around 0 and 0.03 around the end of the first stage."""
     problem = make_problem(regularizer("l1", strength=0.01), sizes=SIZES, features=3, seed=1)
     algorithm = make_algorithm("mc_fedda", problem, RATE, mu=MU, rho=0.03, stages=2, stage_rounds=3)
     state, reached = algorithm.initial_state(np.zeros((1, 4))), []
@@ -245,10 +245,10 @@ def test_every_stage_stays_in_its_ball(make_problem, regularizer, make_algorithm
         every = np.vstack([algorithm.client_models(state, made, cohort)[:, 0], algorithm.output(made.state)])
         reached.append(np.abs(every - state["start"])[:, :3].sum(axis=1).max())
         state = made.state
-    np.testing.assert_allclose(reached, [0.06] * 3 + [0.03] * 3, rtol=1e-9)  # and the ball is felt
+    np.testing.assert_allclose(reached, [0.06] * 3 + [0.03] * 3, rtol=1e-9)  # the constraint is active
 
 
-# What the rest of the house relies on.
+# Costs and invalid input.
 
 
 @pytest.mark.parametrize("name", ["fast_fedda", "c_fedda", "mc_fedda"])
@@ -274,9 +274,11 @@ def test_bad_options(name, options, line, problem, make_algorithm):
         make_algorithm(name, problem, **options)
 
 
-def test_other_maps_and_other_penalties_are_refused(make_problem, problem, make_algorithm, regularizer):
-    with pytest.raises(UserError, match=r"^mirror: got 'p_norm', must be euclidean: c_fedda knows no other map$"):
+def test_other_maps_and_regularizers_are_rejected(make_problem, problem, make_algorithm, regularizer):
+    with pytest.raises(
+        UserError, match=r"^mirror: got 'p_norm', must be euclidean: c_fedda supports no other mirror map$"
+    ):
         make_algorithm("c_fedda", replace(problem, mirror=PNorm(power=1.5)))
-    line = r"^regularizer: got 'l1_ball', must be l1: mc_fedda has the prox within its ball for no other$"
+    line = r"^regularizer: got 'l1_ball', must be l1: mc_fedda supports no other$"
     with pytest.raises(UserError, match=line):
         make_algorithm("mc_fedda", make_problem(regularizer("l1_ball")))

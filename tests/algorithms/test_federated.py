@@ -1,4 +1,4 @@
-"""The six federated algorithms against plain loops, against each other and against numbers computed by hand."""
+"""Tests of the paper's six federated algorithms against plain loops, each other and results computed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Cohort
-from fco_cli.algorithms.aggregate import Counted, aggregate, of_sum, summed
+from fco_cli.algorithms.aggregate import MessageWeights, aggregate, aggregate_sum, fixed_point_sum
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData
@@ -21,7 +21,7 @@ ROUNDS = 4
 
 
 def outputs(algorithm, cohorts, start=None):
-    """The models of job 0 after every round."""
+    """Return the models of job 0 after every round."""
     size = algorithm.problem.layout.size
     first = np.zeros(size) if start is None else start
     state = algorithm.initial_state(np.repeat(first[None], len(algorithm.varying), axis=0))
@@ -50,8 +50,8 @@ def test_against_plain_loops(
         np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-13)
 
 
-def test_fedavg_takes_the_subgradient_where_it_is_asked_to(make_problem, make_algorithm, regularizer):
-    """Of psi at w, or where the gradient step has led; the bias, on which psi does not act, is the last number."""
+def test_subgradient_before_or_after_the_gradient_step(make_problem, make_algorithm, regularizer):
+    """The bias, the last entry, has no subgradient of psi."""
     problem = make_problem(regularizer("l1", strength=0.3))
     batches = np.arange(7), np.array([0, 4, 7])
     w = random_start(problem.layout.size)
@@ -66,8 +66,8 @@ def test_fedavg_takes_the_subgradient_where_it_is_asked_to(make_problem, make_al
         np.testing.assert_allclose(sent["w"][0], expected - w, rtol=1e-12)
 
 
-def test_what_a_client_sends_is_its_own(make_problem, make_algorithm, regularizer):
-    """Rounds of a simulation share one room for messages; a site's may be on its way when the next is made."""
+def test_messages_of_client_update_do_not_share_memory(make_problem, make_algorithm, regularizer):
+    """Rounds of a simulation reuse one buffer; a site may still be sending a message when the next is computed."""
     problem = make_problem(regularizer("l1", strength=0.3))
     algorithm, batches = make_algorithm("fedavg", problem, 0.1), (np.arange(7), np.array([0, 4, 7]))
     first, second = (
@@ -80,12 +80,12 @@ def test_what_a_client_sends_is_its_own(make_problem, make_algorithm, regularize
 
 
 def random_start(size):
-    """Small weights, so that a step of 0.1 may carry some across 0."""
+    """Return small weights, so that some change sign in a step of size 0.1."""
     return np.random.default_rng(1).normal(scale=0.05, size=size)
 
 
 class HalfSquared(Squared):
-    """(score - y)^2 / 2."""
+    """Loss (score - y)^2 / 2."""
 
     @staticmethod
     @kernel
@@ -97,7 +97,7 @@ class HalfSquared(Squared):
 def test_half_the_loss_is_half_the_rate_and_twice_lambda(
     make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name
 ):
-    """Bit for bit, since 2 is a power of 2: why 1/2 in the loss is no option (docs/method.md)."""
+    """Bit for bit; therefore a factor 1/2 in the loss is not an option (docs/method.md)."""
     plain = make_problem(regularizer("l1", strength=0.6))
     half = replace(plain, loss=HalfSquared(), regularizer=regularizer("l1", strength=0.3))
     cohorts, start = cohorts_of(plain, make_hparams()), random_start(plain.layout.size)
@@ -106,14 +106,14 @@ def test_half_the_loss_is_half_the_rate_and_twice_lambda(
         np.testing.assert_array_equal(model, right)
 
 
-# K = 1, one full batch, every client: the centralized methods, step for step.
+# With K = 1, full batches and full participation the methods are centralized methods.
 
 
 @pytest.mark.parametrize("eta_s", [1.0, 0.6])
 def test_fedmid_osp_with_one_full_step_is_proximal_gradient(
     make_problem, make_algorithm, regularizer, full_cohort, eta_s
 ):
-    """Its clients step without psi, so the server has the pooled gradient, with step size eta_s eta_c."""
+    """Clients ignore psi, so the server takes a step along the pooled gradient of size eta_s eta_c."""
     problem = make_problem(regularizer("l1", strength=0.3))
     cohorts = [full_cohort(problem)] * ROUNDS
     models = outputs(make_algorithm("fedmid_osp", problem, 0.05, eta_s), cohorts)
@@ -123,8 +123,10 @@ def test_fedmid_osp_with_one_full_step_is_proximal_gradient(
 
 
 def test_fedmid_with_one_full_step_is_proximal_gradient(make_problem, make_algorithm, regularizer, full_cohort):
-    """For identical clients: each takes the proximal step, their mean is that step, and projecting it again does
-    nothing. (With a penalty in place of a constraint fedmid applies prox twice in such a round.)"""
+    """For identical clients and a constraint, where the server's projection has no effect.
+
+    With a penalty fedmid applies the prox twice in such a round.
+    """
     problem = identical_clients(make_problem(regularizer("l2_ball", radius=0.2)))
     cohorts = [full_cohort(problem)] * ROUNDS
     models = outputs(make_algorithm("fedmid", problem, 0.05), cohorts)
@@ -146,7 +148,7 @@ def test_feddualavg_with_one_full_step_is_dual_averaging(
 
 
 def identical_clients(problem, copies=3):
-    """Every client holds all the rows of the problem."""
+    """Return a problem in which every client holds all rows."""
     data = problem.data
     n = len(data.y)
     same = ClientData(np.tile(data.x, (copies, 1)), np.tile(data.y, copies), np.arange(copies + 1) * n)
@@ -163,12 +165,12 @@ def test_identical_clients_behave_as_one(make_problem, make_algorithm, regulariz
         np.testing.assert_allclose(model, right, rtol=1e-12, atol=1e-14)
 
 
-# Where psi is 0 the algorithms coincide.
+# Without psi the algorithms are identical.
 
 
 @pytest.mark.parametrize("name", [name for name in SIX if name != "fedavg"])
 def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name):
-    """With eta_s = 1 and strength 0: the same kernels as with psi, which then does nothing."""
+    """With eta_s = 1 and strength 0, which uses the same kernels as other strengths."""
     problem = make_problem(regularizer("l1", strength=0.0))
     cohorts = cohorts_of(problem, make_hparams())
     fedavg = outputs(make_algorithm("fedavg", problem), cohorts)
@@ -177,10 +179,10 @@ def test_without_psi_all_are_fedavg(make_problem, make_algorithm, make_hparams, 
 
 
 @pytest.mark.parametrize("parent", ["fedmid", "feddualavg"])
-def test_osp_variants_coincide_with_their_parents_without_psi(
+def test_without_psi_osp_variants_are_their_base_methods(
     make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, parent
 ):
-    """Whatever eta_s is; and with psi they do not."""
+    """For any eta_s; with psi they differ."""
     cohorts = None
     for strength, same in ((0.0, True), (0.3, False)):
         problem = make_problem(regularizer("l1", strength=strength))
@@ -198,7 +200,7 @@ def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
     data, cohorts = problem.data, cohorts_of(problem, make_hparams(normalize_steps=False))
 
     def project(w):
-        """By the definition: the l1 projection's threshold by bisection."""
+        """Return the projection; the threshold for the l1 ball is found by bisection."""
         kernel = w[:-1]
         if np.linalg.norm(kernel, 1 if ball == "l1_ball" else 2) <= radius:
             return w
@@ -210,7 +212,7 @@ def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
             low, high = (middle, high) if np.maximum(np.abs(kernel) - middle, 0).sum() > radius else (low, middle)
         return np.append(np.sign(kernel) * np.maximum(np.abs(kernel) - low, 0), w[-1])
 
-    w, felt = np.zeros(problem.layout.size), False
+    w, is_active = np.zeros(problem.layout.size), False
     for cohort, model in zip(cohorts, outputs(make_algorithm("fedmid", problem, eta_c), cohorts), strict=True):
         finals = []
         for i in range(len(cohort.clients)):
@@ -220,18 +222,20 @@ def test_fedmid_on_a_constraint_is_projected_sgd_with_averaging(
                 error = data.x[rows] @ v[:-1] + v[-1] - data.y[rows]
                 v = project(v - eta_c * 2 / len(rows) * np.append(data.x[rows].T @ error, error.sum()))
             finals.append(v)
-            felt |= np.isclose(np.linalg.norm(v[:-1], 1 if ball == "l1_ball" else 2), radius)
+            is_active |= np.isclose(np.linalg.norm(v[:-1], 1 if ball == "l1_ball" else 2), radius)
         w = project(np.mean(finals, axis=0))
         np.testing.assert_allclose(model, w, rtol=1e-10, atol=1e-12)
-    assert felt
+    assert is_active
 
 
 # Two rounds by hand. Two clients with a row each: x = (1, 0), y = 4 and x = (0, 1), y = -4; lambda = 1.
 
 
 def two_rows(regularizer):
-    """In both examples the bias would add terms to every line: the third column of x is it, and it is 0 throughout,
-    for the two clients' gradients by the bias are opposite."""
+    """Return a problem with two clients of one row each.
+
+    The server's bias stays 0, because the clients' gradients with respect to the bias are opposite.
+    """
     data = ClientData(np.eye(2), np.array([4.0, -4.0]), np.array([0, 1, 2]))
     return Problem(data, Linear(2), Squared(), regularizer("l1", strength=1.0))
 
@@ -285,23 +289,23 @@ def test_two_rounds_of_feddualavg_by_hand(make_algorithm, regularizer):
     np.testing.assert_allclose(models[1], [957 / 1024, -957 / 1024, 0], atol=1e-15)
 
 
-# What happens to clients that blow up.
+# Messages that are not finite.
 
 
 @pytest.mark.parametrize("name", ["fedmid", "feddualavg"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm, regularizer, full_cohort, name, bad):
-    """Nor does it count in the mean number of steps."""
+def test_a_message_that_is_not_finite_is_ignored(make_problem, make_algorithm, regularizer, full_cohort, name, bad):
+    """Also in the mean number of steps."""
     problem = make_problem(regularizer("l1", strength=0.3))
     data = problem.data
     x = data.x.copy()
     x[data.offsets[1]] = bad  # a row of client 1
-    ill = Problem(ClientData(x, data.y, data.offsets), problem.model, problem.loss, problem.regularizer)
+    broken = Problem(ClientData(x, data.y, data.offsets), problem.model, problem.loss, problem.regularizer)
     rows = np.concatenate([np.arange(7), np.arange(9)])
-    healthy = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2), 3.0, 1.0)
-    with_it = outputs(make_algorithm(name, ill), [full_cohort(ill)] * 2)
-    without = outputs(make_algorithm(name, problem), [healthy] * 2)
-    for model, right in zip(with_it, without, strict=True):
+    others = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2), 3.0, 1.0)
+    with_client = outputs(make_algorithm(name, broken), [full_cohort(broken)] * 2)
+    without_client = outputs(make_algorithm(name, problem), [others] * 2)
+    for model, right in zip(with_client, without_client, strict=True):
         np.testing.assert_allclose(model, right, rtol=1e-13, atol=1e-15)
 
 
@@ -310,19 +314,19 @@ def test_a_client_that_is_not_finite_weighs_nothing(make_problem, make_algorithm
 @pytest.mark.parametrize("mean_steps", [None, 6.0])
 @pytest.mark.parametrize("bits", [None, 40])
 def test_aggregates(dtype, size, mean_steps, bits):
-    """Three jobs, three clients that weigh 1, 2 and 5 of 10; in job 1 the last is not finite, in job 2 none is."""
+    """Three clients have weights 1, 2 and 5 of 10. In job 1 the last message is not finite, in job 2 none is."""
     messages = np.ones((3, 2, 3, size), dtype) * np.array([2.0, 5.0, 8.0], dtype)[:, None, None, None]
     messages[2, 1, 1, -1] = np.inf
     messages[:, 0, 2, 0] = np.nan, np.inf, -np.inf
     steps = np.array([1, 2, 3])
     each = np.repeat(steps[:, None], 3, axis=1).astype(float)
     mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
-    counted = Counted(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
+    weights = MessageWeights(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
     if bits is None:
-        both, arrived = aggregate(messages, ("w", "c"), counted)
+        both, arrived = aggregate(messages, ("w", "c"), weights)
     else:
-        total, arrived = summed(messages, counted.factors, bits)
-        both = of_sum(total, bits, ("w", "c"), counted, arrived, messages.dtype)
+        total, arrived = fixed_point_sum(messages, weights.factors, bits)
+        both = aggregate_sum(total, bits, ("w", "c"), weights, arrived, messages.dtype)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)
@@ -346,6 +350,6 @@ def test_prox_calls_are_counted(make_problem, make_algorithm, make_hparams, coho
     assert {name: make_algorithm(name, problem).costs(cohort).prox_calls for name in expected} == expected
 
 
-def test_subgradients_of_a_constraint_are_refused_by_name(make_problem, make_algorithm, regularizer):
+def test_fedavg_subgrad_rejects_constraints(make_problem, make_algorithm, regularizer):
     with pytest.raises(UserError, match=r"fedavg_subgrad.*l1_ball"):
         make_algorithm("fedavg_subgrad", make_problem(regularizer("l1_ball")))

@@ -1,4 +1,4 @@
-"""FedProx: FedMiD-OSP whose clients stay near, with psi for as long as their steps leave."""
+"""Tests of FedProx and of its effective number of steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fco_cli.problem.problem import TaskData
 
 @pytest.mark.parametrize("mirror", MIRRORS)
 def test_strength_0_is_fedmid_osp(mirror, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive):
-    """Bit for bit, with every map."""
+    """Bit for bit, with every mirror map."""
     plain = make_problem(regularizer("l1", strength=0.1))
     h = MIRRORS[mirror](power=1.5) if mirror == "p_norm" else MIRRORS[mirror]()
     problem = TaskData(plain.data, plain.model, plain.loss).joined(plain.regularizer, h)
@@ -32,7 +32,7 @@ def test_strength_0_is_fedmid_osp(mirror, make_problem, make_algorithm, make_hpa
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_against_plain_loops(normalize, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive):
-    """With the sum that the time is written as, and every client's change divided by its own."""
+    """Effective numbers of steps are computed as explicit sums."""
     problem = make_problem(regularizer("l1", strength=0.3), sizes=(7, 4, 9))
     hparams = make_hparams(clients_per_round=2, normalize_steps=normalize)
     data, eta_c, eta_s, strength = problem.data, 0.05, 0.7, 3.0
@@ -59,31 +59,31 @@ def test_against_plain_loops(normalize, make_problem, make_algorithm, make_hpara
 
 
 @pytest.mark.parametrize("psi", ["l1", "l2_squared"])
-def test_the_right_time_keeps_the_bias_small(psi, make_problem, make_algorithm, regularizer, whole_steps, drive):
-    """However near clients stay, and whatever their K_m. With eta_c K for a time psi counts too much."""
+def test_effective_steps_keep_the_bias_small(psi, make_problem, make_algorithm, regularizer, whole_steps, drive):
+    """For any strength and K_m. With K in place of the effective steps psi would have too much weight."""
     problem = make_problem(regularizer(psi, strength=0.4), sizes=(7, 8, 9), features=3)
     cohorts = [whole_steps(problem, [6, 1, 3])] * 100
     solver = make_algorithm("optimum", problem)
     optimum = solver.output(solver.round(solver.initial_state(np.zeros((1, problem.layout.size)))).state)
 
-    def error(strength, counted=None):
+    def error(strength, effective_steps=None):
         algorithm = make_algorithm("fedprox", problem, 0.02, 3.0, strength=strength)
-        algorithm.gradients_in = counted or algorithm.gradients_in
+        algorithm.effective_steps = effective_steps or algorithm.effective_steps
         return np.abs(drive(algorithm, cohorts)[0][-1] - optimum).max()
 
-    right = [error(0.0), error(40.0)]
-    assert max(right) < 0.05
-    assert error(40.0, counted=lambda steps: steps[:, None].astype(float)) > 3 * max(right)
+    errors = [error(0.0), error(40.0)]
+    assert max(errors) < 0.05
+    assert error(40.0, lambda steps: steps[:, None].astype(float)) > 3 * max(errors)
 
 
-def test_a_stack_of_strengths_has_times_of_its_own(make_problem, make_algorithm):
-    """sum_{k<K} (1 - eta_c strength)^k for every job and K; at 1 = eta_c strength only the last gradient is left."""
+def test_effective_steps_by_their_sum(make_problem, make_algorithm):
+    """sum_{k<K} (1 - eta_c strength)^k for every job and K; 1 if eta_c strength = 1."""
     algorithm = make_algorithm("fedprox", make_problem(), [0.1, 0.1, 0.5], strength=2.0)
-    found = algorithm.gradients_in(np.array([1, 2, 5]))
+    found = algorithm.effective_steps(np.array([1, 2, 5]))
     expected = [[sum((1 - share) ** k for k in range(n)) for share in (0.2, 0.2, 1.0)] for n in (1, 2, 5)]
     np.testing.assert_allclose(found, expected, rtol=1e-14)
     tiny = make_algorithm("fedprox", make_problem(), 0.1, strength=1e-12)
-    np.testing.assert_allclose(tiny.gradients_in(np.array([100])), [[100]], rtol=1e-9)  # no digits are lost
+    np.testing.assert_allclose(tiny.effective_steps(np.array([100])), [[100]], rtol=1e-9)  # no cancellation
 
 
 def test_bad_strengths(make_problem, make_algorithm):

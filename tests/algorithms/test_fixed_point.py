@@ -1,4 +1,4 @@
-"""Sums in fixed point: to the nearest multiple, refused where they would not fit."""
+"""Tests of conversions to and from fixed point."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_a_number_becomes_its_nearest_multiple(bits):
     assert error.min() < 0 < error.max()
 
 
-def test_a_sum_over_all_clients_must_fit():
-    """Below 2^62 for all of them together; a job that does not fit, or is not finite, is 0 and said so."""
+def test_values_out_of_range_are_reported():
+    """The limit is 2^62 for the sum over all clients. Jobs out of range or not finite are 0."""
     values = np.array([[2.0**20, 1], [2.0**22, 1], [np.nan, 1], [np.inf, 1]])
     whole, fits = rounded({"z": values}, 40, clients=2)
     assert fits.tolist() == [True, False, False, False]

@@ -1,4 +1,4 @@
-"""The presets fed_ht and fediter_ht, composed as a user does, against loops of a few lines."""
+"""Tests of the presets fed_ht and fediter_ht against plain loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES, RATE, KEPT = (6, 6, 6), 0.05, 2
 
 @pytest.fixture(scope="module")
 def preset():
-    """The run that `algo=...` names."""
+    """Return the run for `algo=name`."""
     register()
 
     def make(name: str, *overrides: str) -> Run:
@@ -27,7 +27,7 @@ def preset():
 
 
 def largest(w):
-    """The KEPT largest weights, ties by their place, and the bias."""
+    """Return w with only its KEPT largest weights, the first of equal ones, and the bias."""
     order = np.argsort(-np.abs(w[:-1]), kind="stable")[:KEPT]
     kept = np.append(np.zeros(len(w) - 1), w[-1])
     kept[order] = w[order]
@@ -42,7 +42,7 @@ def gradient(data, m, w, rows):
 
 @pytest.mark.parametrize("name", ["fed_ht", "fediter_ht"])
 def test_against_a_loop(name, preset, make_problem, make_hparams, cohorts_of, drive):
-    """The server keeps the largest weights of the clients' mean; in the second the clients do so after every step."""
+    """The server keeps the largest weights of the mean; in fediter_ht the clients do so after every step."""
     run = preset(name)
     problem = make_problem(run.regularizer, sizes=SIZES, features=5)
     varying = Varying.in_rates(run.algo, run.regularizer, np.array([RATE]), np.array([run.hparams.server_lr]))
@@ -61,11 +61,11 @@ def test_against_a_loop(name, preset, make_problem, make_hparams, cohorts_of, dr
         w = largest(np.mean(ends, axis=0))
         np.testing.assert_allclose(model, w, rtol=1e-12, atol=1e-14)
     assert ((models[:, :-1] != 0).sum(axis=1) == KEPT).all()
-    assert (models[:, -1] != 0).all()  # the bias is no weight
+    assert (models[:, -1] != 0).all()  # the bias is not thresholded
 
 
 def test_a_preset_is_the_algorithm_with_the_ball(preset):
-    """No second identity: the same run by another name."""
+    """The run ID is that of the equivalent settings."""
     named = [preset("fed_ht"), preset("fedmid_osp", "regularizer=l0_ball", "hparams.server_lr=1")]
     assert len({run.run_id for run in named}) == 1
     assert preset("fediter_ht").algo.name == "fedmid"

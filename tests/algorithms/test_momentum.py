@@ -1,4 +1,4 @@
-"""Servers with momentum: momentum 0 is the method itself, and psi keeps pace with the momentum."""
+"""Tests of servers with momentum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAIRS = [("fedavgm", "fedavg"), ("fedmid_osp_m", "fedmid_osp"), ("feddualavg_m",
 
 @pytest.mark.parametrize(("name", "parent"), PAIRS)
 @pytest.mark.parametrize("psi", ["l1", "l2_ball"])
-def test_without_momentum_it_is_the_method_bit_for_bit(
+def test_momentum_0_is_the_base_method_bit_for_bit(
     name, parent, psi, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive
 ):
     problem = make_problem(regularizer(psi, strength=0.3, radius=0.3))
@@ -29,7 +29,7 @@ def test_without_momentum_it_is_the_method_bit_for_bit(
 def test_the_sums_by_hand(
     name, parent, normalize, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive
 ):
-    """v and K are the sums of momentum^(r - s) Delta_s and momentum^(r - s) K_s, of the method's own messages."""
+    """v and k are the sums of momentum^(r - s) Delta_s and momentum^(r - s) K_s over the rounds s."""
     problem = make_problem(regularizer("l1", strength=0.3))
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2, normalize_steps=normalize), 3)
     heavy, plain = make_algorithm(name, problem, 0.05, 0.7, momentum=0.5), make_algorithm(parent, problem, 0.05, 0.7)
@@ -56,7 +56,7 @@ def test_the_sums_by_hand(
 def test_the_fixed_point_is_the_one_without_momentum(
     name, parent, make_problem, make_algorithm, regularizer, whole_steps, drive
 ):
-    """Both run until they rest. With K in place of its momentum's sum psi would weigh half here."""
+    """Both run until convergence. With K in place of k the weight of psi would be halved here."""
     problem = make_problem(regularizer("l1", strength=0.4), sizes=(7, 8, 9), features=3)
     cohorts = [whole_steps(problem, [2, 1, 3])] * 250
     plain = drive(make_algorithm(parent, problem, 0.1), cohorts)[0]
@@ -65,7 +65,7 @@ def test_the_fixed_point_is_the_one_without_momentum(
     other = drive(make_algorithm(parent, lighter, 0.1), cohorts)[0]
     np.testing.assert_allclose(heavy[-1], plain[-1], rtol=0, atol=1e-9)
     assert np.abs(other[-1] - plain[-1]).max() > 1e-2
-    assert np.abs(heavy[3] - plain[3]).max() > 1e-3  # on another way
+    assert np.abs(heavy[3] - plain[3]).max() > 1e-3  # the iterates differ
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0])

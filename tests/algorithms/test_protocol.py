@@ -1,4 +1,4 @@
-"""What every algorithm has in common, and what the simulation may rely on."""
+"""Tests of the protocol that every algorithm follows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SIZES = (7, 4, 9)
 
 @pytest.fixture
 def suited(make_problem, psi_for):
-    """A problem with a psi that the algorithm `name` takes."""
+    """Return a problem with a regularizer that the algorithm supports."""
     return lambda name: make_problem(psi_for(name), sizes=SIZES)
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_declarations_fit_what_the_algorithm_does(name, suited, make_algorithm, make_hparams, cohorts_of):
+def test_declarations_match_the_arrays_of_a_round(name, suited, make_algorithm, make_hparams, cohorts_of):
     problem = suited(name)
     algorithm = make_algorithm(name, problem, [0.01, 0.02])
     w = np.zeros((2, problem.layout.size))
@@ -57,9 +57,7 @@ def test_declarations_fit_what_the_algorithm_does(name, suited, make_algorithm, 
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
-    name, suited, make_algorithm, make_hparams, cohorts_of
-):
+def test_a_round_modifies_neither_state_nor_memory(name, suited, make_algorithm, make_hparams, cohorts_of):
     problem = suited(name)
     algorithm = make_algorithm(name, problem)
     state = algorithm.initial_state(np.ones((1, problem.layout.size)))
@@ -72,12 +70,12 @@ def test_a_round_changes_neither_its_state_nor_the_memory_it_was_given(
     assert (memory == 1).all()
 
 
-# A client needs its own rows only: here each lives in a process of its own, which has no others.
+# Clients in separate processes, each with only its own rows.
 
 
 @pytest.fixture
 def sites(tmp_path):
-    """Start a process for every client; each gets a file with its rows."""
+    """Start one process per client, with a file of its rows."""
     processes = []
 
     def start(problem, **settings) -> list[subprocess.Popen]:
@@ -102,7 +100,7 @@ def sites(tmp_path):
         *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("feddualavg", "none"), ("fedmid", "topk"))),
     ],
 )
-def test_clients_in_processes_of_their_own_give_the_same_bits(
+def test_clients_in_separate_processes_give_the_same_bits(
     name, transform, suited, make_algorithm, make_hparams, cohorts_of, drive, sites
 ):
     problem = suited(name)
@@ -113,7 +111,7 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
     strength = getattr(problem.regularizer, "strength", 0.0)
     settings = {"rates": np.array([0.05, 0.7]), "batch_size": hparams.batch_size, "transform": transform}
     clients = sites(problem, name=name, strength=strength, **settings)
-    sampler = Sampler(np.array(SIZES), hparams, 0)  # sizes are all that the server knows of the rows
+    sampler = Sampler(np.array(SIZES), hparams, 0)  # the server has only the sizes of the clients
     state = server.initial_state(np.zeros((1, problem.layout.size)))
     for r in range(rounds):
         cohort = sampler.cohort(r)
@@ -129,9 +127,8 @@ def test_clients_in_processes_of_their_own_give_the_same_bits(
 
 # Options.
 @pytest.mark.parametrize("name", FEDERATED)
-def test_jobs_of_a_stack_do_not_know_each_other(name, suited, make_hparams, cohorts_of, drive):
-    """Rates, psi's strength and every option of the method differ from job to job, and each gives what it gives alone:
-    models and memories, bit for bit."""
+def test_jobs_of_a_stack_are_independent(name, suited, make_hparams, cohorts_of, drive):
+    """Jobs with different rates, strengths and options give the same models and memories as when run alone."""
     problem, kind = suited(name), all_algorithms()[name]
     given, psi = kind(), [problem.regularizer] * 3
     several = [
@@ -177,13 +174,13 @@ EUCLIDEAN = (
     "scaffold", "scaffnew", "feddr", "fedadmm", "fedsplit", "fast_fedda", "c_fedda", "mc_fedda", "fedadam", "fedyogi",
     "fedadagrad", "fedfw", "fista",
 )  # fmt: skip
-PLAIN = ("fedavg", "fedavg_subgrad", "fedavgm")  # their steps know neither psi's prox nor a map
+PLAIN = ("fedavg", "fedavg_subgrad", "fedavgm")  # their steps use neither the prox of psi nor the mirror map
 
 
 @pytest.mark.parametrize("mirror", [Entropy(), PNorm(power=1.5)], ids=lambda mirror: mirror.name)
 @pytest.mark.parametrize("name", [name for name in FEDERATED if name not in PLAIN])
-def test_a_method_takes_a_map_or_refuses_it(name, mirror, suited, make_algorithm, make_hparams, cohorts_of, drive):
-    """Those that are Euclidean say so; the others stay within the map's domain."""
+def test_a_mirror_map_is_supported_or_rejected(name, mirror, suited, make_algorithm, make_hparams, cohorts_of, drive):
+    """Euclidean methods raise an error; models of the others stay in the domain of the mirror map."""
     plain = suited(name)
     if name in EUCLIDEAN:
         with pytest.raises(UserError, match=rf"^mirror: got '{mirror.name}', must be euclidean: [^\n]*$"):
@@ -203,7 +200,7 @@ def test_a_method_takes_a_map_or_refuses_it(name, mirror, suited, make_algorithm
 
 @pytest.mark.parametrize("name", all_algorithms())
 def test_options_are_numbers_with_defaults(name):
-    """So that a YAML file may say nothing, and a sweep may say anything that a stack can hold."""
+    """All options have defaults, and their types are supported by configs and sweeps."""
     kind = all_algorithms()[name]
     algorithm = kind()
     assert algorithm.name == name

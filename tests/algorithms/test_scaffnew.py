@@ -1,4 +1,4 @@
-"""Scaffnew against its listing, which keeps h_m and y, and its identities."""
+"""Tests of Scaffnew against its listing and of its identities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def problem(make_problem, regularizer):
 
 @pytest.fixture
 def draw(problem, make_hparams, cohorts_of):
-    """Cohorts of everybody, by the method's own pace: batches of 3 make K = 3, 2 and 3 by epochs, 3 for all alike."""
+    """Return cohorts of all clients with equal K; batches of 3 give K = 3, 2 and 3 by epochs, rounded mean 3."""
 
     def cohorts(rounds, coin=False, **changes):
         hparams = make_hparams(clients_per_round=3, **changes)
@@ -45,9 +45,9 @@ def test_against_the_listing(
     l1_prox,
     client_gradient,
 ):
-    """A fault found: h_m corrected after the model has been set to the new one, so that it stays 0."""
+    """Detects: h_m updated after y is set to the new model, so that h_m stays 0."""
     problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=2, weighting=weighting)
-    algorithm = make_algorithm("scaffnew", problem, 0.05, 0.3, coin=coin)  # no server_lr changes anything
+    algorithm = make_algorithm("scaffnew", problem, 0.05, 0.3, coin=coin)  # server_lr has no effect
     hparams = make_hparams(clients_per_round=3, weighting=weighting)
     cohorts = cohorts_of(problem, hparams, 8, algorithm.pace)
     assert (len({int(cohort.steps[0]) for cohort in cohorts}) > 1) == coin
@@ -77,7 +77,7 @@ def test_against_the_listing(
 def test_with_k_fixed_the_server_takes_a_proximal_step_along_the_mean_gradient(
     problem, draw, make_algorithm, client_gradient, l1_prox
 ):
-    """Whatever the h_m; and h_m+ = the client's mean gradient + (w+ - w) / (eta_c K)."""
+    """For any h_m; moreover h_m+ = mean gradient of client m + (w+ - w) / (eta_c K)."""
     algorithm, (cohort,), random = make_algorithm("scaffnew", problem, 0.05), draw(1), np.random.default_rng(0)
     w, u = random.standard_normal(3), random.standard_normal((3, 3))
     state = {"w": w[None], "u": u.mean(axis=0)[None], "steps": np.ones(1)}
@@ -96,7 +96,7 @@ def test_with_k_fixed_the_server_takes_a_proximal_step_along_the_mean_gradient(
 
 @pytest.mark.parametrize("coin", [False, True])
 def test_with_one_step_it_is_proximal_gradient(coin, problem, draw, make_algorithm, full_gradients, drive):
-    """p = 1: the coin always falls on its right side."""
+    """With p = 1 clients communicate after every step."""
     cohorts = full_gradients(draw(5, coin, batch_size=9), SIZES)
     models = drive(make_algorithm("scaffnew", problem, 0.05, coin=coin), cohorts)[0]
     central = drive(make_algorithm("centralized", problem, 0.05), cohorts)[0]
@@ -104,10 +104,10 @@ def test_with_one_step_it_is_proximal_gradient(coin, problem, draw, make_algorit
 
 
 @pytest.mark.parametrize("coin", [False, True])
-def test_at_the_optimum_nothing_moves(
+def test_the_optimum_is_a_fixed_point(
     coin, problem, draw, make_algorithm, drive, full_gradients, solution, l1_prox, client_gradient
 ):
-    """With h_m = grad F_m(w*), whose mean is not 0 but grad F(w*)."""
+    """With h_m = grad F_m(w*); the mean is grad F(w*), which is not 0."""
     optimum, largest = solution(problem, l1_prox(STRENGTH))
     eta = 0.5 / largest
     gradients = np.array([client_gradient(problem, m, optimum) for m in range(3)])
@@ -122,14 +122,14 @@ def test_at_the_optimum_nothing_moves(
     np.testing.assert_allclose(models, np.tile(optimum, (4, 1, 1)), rtol=0, atol=1e-13)
 
 
-def test_the_message_that_does_not_arrive(problem, draw, make_algorithm, drive):
-    """Its client's u_m stays, in its memory and in the server's mean."""
+def test_a_message_that_is_not_finite_is_ignored(problem, draw, make_algorithm, drive):
+    """u_m of its client is unchanged, in memory and in the server's mean."""
     algorithm, cohorts = make_algorithm("scaffnew", problem, 0.05), draw(4)
     _, state, memory = drive(algorithm, cohorts[:3])
-    ill = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
-    ill.data.x[problem.data.offsets[1] : problem.data.offsets[2]] = np.nan
+    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken.data.x[problem.data.offsets[1] : problem.data.offsets[2]] = np.nan
     before = memory.read(np.arange(3))
-    made = make_algorithm("scaffnew", ill, 0.05).round(state, cohorts[3], memory.read(cohorts[3].clients))
+    made = make_algorithm("scaffnew", broken, 0.05).round(state, cohorts[3], memory.read(cohorts[3].clients))
     memory.write(cohorts[3].clients, made.memory, made.arrived)
     after = memory.read(np.arange(3))
     assert made.dropped.tolist() == [1]
@@ -137,10 +137,10 @@ def test_the_message_that_does_not_arrive(problem, draw, make_algorithm, drive):
     np.testing.assert_allclose(made.state["u"][0], after[:, 0, 0].mean(axis=0), rtol=1e-12, atol=1e-13)
 
 
-def test_what_it_refuses(make_problem, make_algorithm):
-    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffnew averages points"):
+def test_invalid_settings_are_rejected(make_problem, make_algorithm):
+    with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean: scaffnew supports no other"):
         make_algorithm("scaffnew", replace(make_problem(), mirror=Entropy()))
-    line = r"^hparams.clients_per_round: got 2, must be all 3 clients: scaffnew is wrong where some do not take part$"
+    line = r"^hparams.clients_per_round: got 2, must be all 3 clients: scaffnew requires full participation$"
     with pytest.raises(UserError, match=line):
         make_algorithm("scaffnew", make_problem()).check_participation(2, 3)
 
@@ -152,4 +152,4 @@ def test_declarations(problem, draw, make_algorithm):
     assert not {"server_lr", "normalize_steps"} & algorithm.uses
     made = algorithm.round(algorithm.initial_state(np.zeros((1, 3))), cohort, np.zeros((3, 1, 1, 3)))
     models = algorithm.client_models(algorithm.initial_state(np.zeros((1, 3))), made, cohort)
-    np.testing.assert_array_equal(models[:-1], made.memory[:, 0])  # from u_m = w_0 = 0 on
+    np.testing.assert_array_equal(models[:-1], made.memory[:, 0])  # since u_m = w_0 = 0

@@ -1,4 +1,4 @@
-"""FedDR, FedADMM and FedSplit: each in its own paper's variables, their fixed point, and what goes wrong elsewhere."""
+"""Tests of FedDR, FedADMM and FedSplit against their papers' formulations, and of their fixed point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(make_problem, regularizer):
 
 
 def soft(z, threshold):
-    """prox of the l1 norm, bias excluded."""
+    """Return the prox of the l1 norm, bias excluded."""
     return np.append(np.sign(z[:-1]) * np.maximum(np.abs(z[:-1]) - threshold, 0), z[-1])
 
 
@@ -36,7 +36,7 @@ def gradient(data, m, w, rows=slice(None)):
 
 
 def solve(data, cohort, i, x, y, eta=ETA):
-    """The sheet's local solve: gradient steps of length 1 / (1/eta_c + 1/eta) on F_m + |x - y|^2 / (2 eta) from x."""
+    """Take gradient steps of size 1 / (1/eta_c + 1/eta) on F_m + |x - y|^2 / (2 eta) from x."""
     for low, high in pairwise(cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]):
         g = gradient(data, cohort.clients[i], x, cohort.order[low:high])
         x = x - (g + (x - y) / eta) / (1 / RATE + 1 / eta)
@@ -44,7 +44,7 @@ def solve(data, cohort, i, x, y, eta=ETA):
 
 
 def as_feddr(problem, cohorts, alpha, strength=0.3, warm=True):
-    """Its listing without the server's block; a local solve starts at x_m or, cold, at y_m."""
+    """Return the models of the listing without the server's block; local solves start at x_m if `warm`, else at y_m."""
     data, p = problem.data, problem.weights
     x, y = np.zeros((data.clients, 4)), np.zeros((data.clients, 4))
     w, models = np.zeros(4), []
@@ -58,7 +58,7 @@ def as_feddr(problem, cohorts, alpha, strength=0.3, warm=True):
 
 
 def as_fedadmm(problem, cohorts, strength=0.3):
-    """The augmented Lagrangian F_m(x) + <lambda, x - w> + |x - w|^2 / (2 eta), its multiplier, and the server's sum."""
+    """Return the models by the augmented Lagrangian F_m(x) + <lambda, x - w> + |x - w|^2 / (2 eta)."""
     data, p = problem.data, problem.weights
     x, multipliers, up = (np.zeros((data.clients, 4)) for _ in range(3))
     w, models = np.zeros(4), []
@@ -73,7 +73,7 @@ def as_fedadmm(problem, cohorts, strength=0.3):
 
 
 def as_fedsplit(problem, cohorts, strength=0.3):
-    """Reflections of z_m, as Fed-PLT is written."""
+    """Return the models by reflections of z_m, as in Fed-PLT."""
     data, p = problem.data, problem.weights
     x, z = np.zeros((data.clients, 4)), np.zeros((data.clients, 4))
     w, models = np.zeros(4), []
@@ -87,7 +87,7 @@ def as_fedsplit(problem, cohorts, strength=0.3):
 
 
 def as_feddyn(problem, cohorts):
-    """Everybody, without psi; the alpha of its paper is 1 / eta. h is the weighted mean of the clients' gradients."""
+    """Return the models of FedDyn with alpha = 1 / eta, full participation and no psi."""
     data, p = problem.data, problem.weights
     x, g = np.zeros((data.clients, 4)), np.zeros((data.clients, 4))
     w, h, models = np.zeros(4), np.zeros(4), []
@@ -107,7 +107,7 @@ def as_feddyn(problem, cohorts):
 def test_against_the_papers_own_variables(
     name, sampled, weighting, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive
 ):
-    """Small batches, two epochs, some clients or all: the sum over S has the weights p_m of all clients."""
+    """Small batches, two epochs, partial and full participation."""
     problem = make_problem(regularizer("l1", strength=0.3), sizes=SIZES, features=3, weighting=weighting)
     hparams = make_hparams(clients_per_round=sampled, batch_size=4, local_epochs=2, weighting=weighting)
     cohorts = cohorts_of(problem, hparams, 6)
@@ -131,7 +131,7 @@ def test_without_psi_fedadmm_is_feddyn(make_problem, make_algorithm, regularizer
 def test_one_client_with_exact_solves_is_douglas_rachford(
     name, make_problem, make_algorithm, regularizer, drive, whole_batches
 ):
-    """u = prox_{eta F}(y), w = prox_{eta psi}(2 u - y), y <- y + alpha (w - u), from y = w_0; alpha 2 is Peaceman's."""
+    """u = prox_{eta F}(y), w = prox_{eta psi}(2 u - y), y <- y + alpha (w - u), from y = w_0."""
     problem = make_problem(regularizer("l1", strength=0.3), sizes=(6,), features=2)
     models, _, _ = drive(make_algorithm(name, problem, RATE, eta_in_steps=1.0), whole_batches(problem, 1, 4, epochs=25))
     own = problem.data.client(0)
@@ -146,12 +146,12 @@ def test_one_client_with_exact_solves_is_douglas_rachford(
         np.testing.assert_allclose(model[0], w, rtol=1e-9, atol=1e-11)
 
 
-# The fixed point, and the way there.
+# Fixed point and convergence.
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of, drive, whole_batches):
-    """With x_m = w*, y_m = w* + eta grad F_m(w*), whatever the cohort and the K_m."""
+def test_the_optimum_is_a_fixed_point(name, problem, make_algorithm, optimum_of, drive, whole_batches):
+    """With x_m = w*, y_m = w* + eta grad F_m(w*), for any cohort and K_m."""
     optimum = optimum_of(problem)
     slopes = np.array([gradient(problem.data, m, optimum) for m in range(4)])
     assert np.abs(slopes).max() > 0.1  # clients disagree
@@ -164,8 +164,8 @@ def test_at_the_optimum_nothing_moves(name, problem, make_algorithm, optimum_of,
     np.testing.assert_allclose(memory.read(np.arange(4))[:, 1, 0], np.tile(optimum, (4, 1)), rtol=0, atol=1e-11)
 
 
-def test_a_cold_start_stops_short(make_problem, regularizer, whole_batches, kkt):
-    """What a local solve that starts at y_m ends with: the test above would see it."""
+def test_local_solves_need_a_warm_start(make_problem, regularizer, whole_batches, kkt):
+    """Local solves that start at y_m leave an error."""
     problem = make_problem(regularizer("l1", strength=0.1), sizes=SIZES, features=3, weighting="examples", seed=1)
     cohorts = whole_batches(problem, 4, 200)
     warm, cold = (as_feddr(problem, cohorts, 1.0, 0.1, warm)[-1:] for warm in (True, False))
@@ -174,8 +174,8 @@ def test_a_cold_start_stops_short(make_problem, regularizer, whole_batches, kkt)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_the_mean_is_that_of_all_clients_from_the_first_round_on(name, problem, make_algorithm, drive, whole_batches):
-    """mean = sum_m p_m (2 x_m - y_m) with those who have had no turn: no message is lost, none is weighed by 1/|S|."""
+def test_the_mean_is_that_of_all_clients(name, problem, make_algorithm, drive, whole_batches):
+    """mean = sum_m p_m (2 x_m - y_m), including clients that have not participated."""
     algorithm = make_algorithm(name, problem, RATE, eta_in_steps=IN_STEPS)
     start = np.array([[0.5, -1.0, 2.0, 0.3]])
     state, memory = algorithm.initial_state(start), ProcessMemory(algorithm.initial_memory(start))
@@ -187,22 +187,22 @@ def test_the_mean_is_that_of_all_clients_from_the_first_round_on(name, problem, 
         np.testing.assert_allclose(state["w"][0], soft(state["mean"][0], ETA * 0.3), rtol=1e-13)
 
 
-def test_it_stays_so_where_a_client_is_not_finite(problem, make_algorithm, drive, whole_batches):
+def test_a_message_that_is_not_finite_is_ignored(problem, make_algorithm, drive, whole_batches):
     cohorts = whole_batches(problem, 4, 3)
-    ill = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
-    ill.data.x[problem.data.offsets[1]] = np.nan
+    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken.data.x[problem.data.offsets[1]] = np.nan
     _, state, memory = drive(make_algorithm("feddr", problem, RATE), cohorts[:2])
     before = memory.read(np.arange(4))
-    _, state, memory = drive(make_algorithm("feddr", ill, RATE), cohorts[2:], state, memory)
+    _, state, memory = drive(make_algorithm("feddr", broken, RATE), cohorts[2:], state, memory)
     y, x = memory.read(np.arange(4))[:, :, 0].swapaxes(0, 1)
     np.testing.assert_array_equal(memory.read(np.array([1]))[0], before[1])
     np.testing.assert_allclose(state["mean"][0], problem.weights @ (2 * x - y), rtol=1e-12, atol=1e-13)
 
 
-# What the rest of the house relies on.
+# Client models, costs and invalid input.
 
 
-def test_a_clients_model_is_its_own_x(problem, make_algorithm, whole_batches):
+def test_client_models_are_x(problem, make_algorithm, whole_batches):
     algorithm, (cohort,) = make_algorithm("feddr", problem, RATE), whole_batches(problem, 2, 1)
     w = np.ones((1, 4))
     made = algorithm.round(state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_memory(w)] * 2))
@@ -227,7 +227,7 @@ def test_bad_options(name, options, line, problem, make_algorithm):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_other_maps_are_refused(name, problem, make_algorithm):
-    line = f"^mirror: got 'p_norm', must be euclidean: {name} measures distances by no other map$"
+def test_other_maps_are_rejected(name, problem, make_algorithm):
+    line = f"^mirror: got 'p_norm', must be euclidean: {name} supports no other mirror map$"
     with pytest.raises(UserError, match=line):
         make_algorithm(name, replace(problem, mirror=PNorm(power=1.5)))

@@ -1,4 +1,4 @@
-"""With clients of unequal size a method minimizes the objective that it reports, whatever the weighting."""
+"""Tests that methods minimize the reported objective with clients of unequal size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEATURES, ROUNDS, RATE = 13, 2000, 1e-3
 
 
 def hospitals() -> ClientData:
-    """Standardized features with means and effects that differ from hospital to hospital."""
+    """Return standardized features with means and effects that differ between hospitals."""
     random = np.random.default_rng(7)
     x, y = [], []
     for size in SIZES:
@@ -34,7 +34,7 @@ def hospitals() -> ClientData:
 
 
 def distances(name, weighting, normalize, make_algorithm) -> dict[str, float]:
-    """From the solution of every weighting: the largest difference of a weight."""
+    """Return the distance (maximum norm) of a method's limit from the solution for every weighting."""
     data = TaskData(hospitals(), Linear(FEATURES), Logistic())
     problem = data.joined(L1(strength=0.05), weighting=weighting)
     algorithm = make_algorithm(name, problem, RATE)
@@ -53,14 +53,14 @@ def distances(name, weighting, normalize, make_algorithm) -> dict[str, float]:
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("name", ["feddualavg", pytest.param("fedmid_osp", marks=pytest.mark.slow)])
-def test_the_objective_of_the_record_is_the_one_that_is_minimized(name, weighting, make_algorithm):
+def test_the_reported_objective_is_minimized(name, weighting, make_algorithm):
     found = distances(name, weighting, normalize=True, make_algorithm=make_algorithm)
     other = "examples" if weighting == "uniform" else "uniform"
     assert found[weighting] < 1e-2
     assert found[other] > 3e-2
 
 
-def test_the_plain_mean_solves_another_problem(make_algorithm):
-    """Weights p_m K_m: with uniform weighting nearly those by examples."""
+def test_the_mean_without_normalization_solves_a_different_problem(make_algorithm):
+    """Its weights are p_m K_m, with uniform weighting approximately those by examples."""
     found = distances("feddualavg", "uniform", normalize=False, make_algorithm=make_algorithm)
     assert found["examples"] < 1e-2 < found["uniform"]

@@ -1,4 +1,4 @@
-"""What messages go through on their way to the server: the `transform` group, one file per transform."""
+"""Transforms of client messages (config group `transform`), one module per transform."""
 
 from fco_cli.algorithms.transforms.base import Evaluated, NoTransform, Transform, all_transforms
 

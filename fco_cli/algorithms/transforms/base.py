@@ -1,7 +1,7 @@
-"""What a transform is: a kernel that a client's message goes through before it is sent, whatever the algorithm.
+"""Base class of transforms: kernels applied to a client's message before it is sent.
 
-Client and server both go on from what comes out: `remember` of an algorithm, the means and the sums see nothing else.
-So control variates stay consistent, and an algorithm needs to know of no transform.
+Client and server both use the transformed message: it is the input of an algorithm's `remember` and of the aggregates.
+Client memory and server state therefore stay consistent, and algorithms do not depend on the transform.
 """
 
 from __future__ import annotations
@@ -23,46 +23,49 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """Answers that all clients have given about models: their norm is bounded, and their sum has noise."""
+    """Evaluation results of bounded norm that all clients have sent, aggregated with noise."""
 
-    answers: int
-    noise_multiplier: float  # as in `clip_noise`; 0: they were exact
+    answers: int  # number of results
+    noise_multiplier: float  # as in `clip_noise`; 0: no noise
 
 
 @dataclass(kw_only=True)
 class Transform:
-    """The `transform` group: the fields are its numbers, which may differ within a stack, and its schema."""
+    """Base class of the `transform` config group; the dataclass fields are parameters that may differ between jobs."""
 
     name: str
-    residuals: ClassVar[bool] = False  # whether a client remembers what was left out of an array, if nothing else does
-    random: ClassVar[bool] = False  # whether `encode` draws from its key
-    noisy: ClassVar[bool] = False  # whether the mean of the messages gets noise
+    residuals: ClassVar[bool] = False  # True: clients store the residuals of arrays not in `delta_arrays`
+    random: ClassVar[bool] = False  # True: `encode` draws random numbers from its key
+    noisy: ClassVar[bool] = False  # True: noise is added to the mean of the messages
     encode: ClassVar[Kernel]
-    """encode(message, residual, numbers, key): a client's message becomes what arrives of it, in place.
+    """Kernel encode(message, residual, numbers, key): transform a client's message in place.
 
-    message [sent, J, P]; residual likewise, for the first of these arrays or none; numbers [J] by name; key, that of
-    (seed, round, client), from which all jobs draw the same. What is not finite must stay so, and then weighs nothing.
+    `message` is [sent, J, P]. `residual` [n, J, P] belongs to the first n arrays of the message; n may be 0. `numbers`
+    [J] contains the transform's parameters by name. `key` is derived from (seed, round, client); all jobs use the same
+    random numbers. A message that is not finite must stay so; the server ignores it.
     """
 
     @property
     def numbers(self) -> Numbers:
-        """What `encode` receives as `numbers`: [1]."""
+        """Parameters for `encode` as a record array [1]."""
         return numbers_of(self)
 
     def check(self, algorithm: Federated, weighting: str) -> None:
-        """Refuse an algorithm whose messages cannot go through this, before any data are built."""
+        """Raise UserError if the algorithm is not supported; called before data are loaded."""
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
-        """What is sent in place of a vector of P numbers; [J] where it depends on what varies."""
+        """Return the number of bytes of a transformed vector of `size` entries; [J] if it differs between jobs."""
         return size * itemsize
 
     def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array:
-        """The deviation [J] of the noise that hides the messages in their mean. `largest` [J]: how often a client's
-        message may count at most."""
+        """Return the standard deviation [J] of the noise on the mean.
+
+        `largest` [J] is the largest factor by which step normalization scales a message.
+        """
         return np.zeros(len(numbers))
 
     def with_noise(self, aggregates: Aggregates, cohort: Cohort, deviation: Array) -> Aggregates:
-        """The aggregates with noise on their means."""
+        """Return the aggregates with noise added to their means."""
         return aggregates
 
     def spent(
@@ -74,17 +77,17 @@ class Transform:
         numbers: Numbers,
         evaluated: Evaluated | None = None,
     ) -> dict[str, Array]:
-        """Metrics [J] of what the messages of so many rounds give away, with `sampled` of all clients in each, and what
-        they were evaluated by, if others have seen that.
+        """Return the privacy metrics [J] after `rounds` rounds with `sampled` of `clients` clients each.
 
-        `dropped` [J] messages were not finite.
+        `dropped` [J] is the number of messages that were not finite. `evaluated` describes evaluations that other
+        parties have received, if any.
         """
         return {}
 
 
 @dataclass(kw_only=True)
 class NoTransform(Transform):
-    """Messages arrive as they are."""
+    """Identity transform."""
 
     name: str = "none"
 
@@ -95,5 +98,5 @@ class NoTransform(Transform):
 
 
 def all_transforms() -> dict[str, type[Transform]]:
-    """Every transform in this folder by name; a new file needs no list to be added to."""
+    """Return the transforms of this package by name; classes in new modules are registered automatically."""
     return members(Transform, __package__)

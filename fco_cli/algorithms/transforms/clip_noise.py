@@ -1,8 +1,10 @@
-"""Client-level differential privacy (DP-FedAvg: McMahan, Ramage, Talwar and Zhang, 2018): clients clip what they send,
-the server adds Gaussian noise to the mean, and all that it does from there on is post-processing, psi's prox too.
+"""Client-level differential privacy (DP-FedAvg: McMahan, Ramage, Talwar and Zhang, 2018).
 
-Neighbors are federations that differ in the rows of one client, not in their number. A cohort is S of M clients without
-replacement; a sum of S messages, of norm C at most, then changes by 2 C.
+Clients clip their messages, and the server adds Gaussian noise to the mean. All later computations, including the prox
+of psi, are post-processing.
+
+Neighboring federations differ in the rows of one client, not in the number of clients. A cohort is a sample of S of M
+clients without replacement. A sum of S messages of norm at most C differs between neighbors by at most 2 C.
 """
 
 from __future__ import annotations
@@ -31,32 +33,35 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.protocol import Federated
     from fco_cli.algorithms.rounds import Cohort
 
-NOTHING = Evaluated(answers=0, noise_multiplier=0.0)
+NO_EVALUATIONS = Evaluated(answers=0, noise_multiplier=0.0)
 
 
 @dataclass(kw_only=True)
 class ClipNoise(Transform):
-    """A client's message, all its arrays together, has a norm of at most `clip_norm`; the sum of S messages gets noise
-    of standard deviation `noise_multiplier` * `clip_norm`."""
+    """Clipping of messages to `clip_norm` and Gaussian noise on their sum.
+
+    The norm is that of all arrays of a message together. The noise has standard deviation
+    `noise_multiplier` * `clip_norm`.
+    """
 
     name: str = "clip_noise"
     clip_norm: float = 1.0
-    noise_multiplier: float = 1.0  # 0: clipping alone, and nothing is private
-    delta: float = 1e-5  # at which epsilon is told
+    noise_multiplier: float = 1.0  # 0: clipping only, no privacy
+    delta: float = 1e-5  # of (epsilon, delta)-differential privacy
     noisy = True
 
     def __post_init__(self) -> None:
         require(self.clip_norm > 0, "transform.clip_norm", self.clip_norm, "a number > 0")
-        clipped = math.isfinite(self.clip_norm) or self.noise_multiplier == 0
-        require(clipped, "transform.clip_norm", self.clip_norm, "finite where there is noise, which is measured by it")
-        sound = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
-        require(sound, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
+        is_clipped = math.isfinite(self.clip_norm) or self.noise_multiplier == 0
+        require(is_clipped, "transform.clip_norm", self.clip_norm, "finite, because it scales the noise")
+        is_valid = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
+        require(is_valid, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
         require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
 
     def check(self, algorithm: Federated, weighting: str) -> None:
-        allowed = f"one without noise: {algorithm.name}'s server adds up what its clients hold, and it would stay there"
-        require(not algorithm.keeps_sum, "transform", self.name, allowed)
-        require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise hides one among equals")
+        allowed = f"one without noise: {algorithm.name}'s server accumulates messages, and the noise with them"
+        require(not algorithm.accumulates_messages, "transform", self.name, allowed)
+        require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise requires equal weights")
         if self.noise_multiplier > 0 and find_spec("dp_accounting") is None:
             raise UserError(f"transform: clip_noise needs dp-accounting: {install_extra('privacy')}")
 
@@ -91,15 +96,15 @@ class ClipNoise(Transform):
         numbers: Numbers,
         evaluated: Evaluated | None = None,
     ) -> dict[str, Array]:
-        """`epsilon` is what the model tells, `epsilon_run` what the rounds and their evaluations do.
+        """Return `epsilon` of the model and, with `evaluated`, `epsilon_run` of the rounds and the evaluations.
 
-        Nothing is claimed for a run in which a message was not finite: it shows in the mean's denominator.
+        Both are infinite if a message was not finite: a dropped message changes the denominator of the mean.
         """
         pairs = list(zip(numbers["noise_multiplier"].tolist(), numbers["delta"].tolist(), strict=True))
-        told = {"epsilon": NOTHING} | ({} if evaluated is None else {"epsilon_run": evaluated})
+        evaluations = {"epsilon": NO_EVALUATIONS} | ({} if evaluated is None else {"epsilon_run": evaluated})
         metrics = {}
-        for name, beside in told.items():
-            epsilon = [epsilon_of(rounds, sampled, clients, *pair, beside) for pair in pairs]
+        for name, released in evaluations.items():
+            epsilon = [epsilon_of(rounds, sampled, clients, *pair, released) for pair in pairs]
             metrics[name] = np.where(dropped > 0, math.inf, epsilon)
         return metrics
 
@@ -110,37 +115,37 @@ def epsilon_of(
     clients: int,
     noise_multiplier: float,
     delta: float,
-    evaluated: Evaluated = NOTHING,
+    evaluated: Evaluated = NO_EVALUATIONS,
 ) -> float:
-    """What of (epsilon, delta) so many rounds and evaluations spend; 0 before the first, infinite without noise."""
+    """Return epsilon at `delta` of all rounds and evaluations; 0 if there are none, infinite without noise."""
     parts = [(rounds, noise_multiplier, sampled), (evaluated.answers, evaluated.noise_multiplier, clients)]
     parts = [part for part in parts if part[0]]
     if any(noise == 0 for _, noise, _ in parts) or not parts:
         return math.inf if parts else 0.0
-    total = sum(times * one_round(who, clients, noise)[1] for times, noise, who in parts)
-    return float(_accountant().rdp.compute_epsilon(one_round(clients, clients, 1.0)[0], total, delta)[0])
+    total = sum(count * round_rdp(size, clients, noise)[1] for count, noise, size in parts)
+    return float(_accountant().rdp.compute_epsilon(round_rdp(clients, clients, 1.0)[0], total, delta)[0])
 
 
 @functools.cache
-def one_round(sampled: int, clients: int, noise_multiplier: float) -> tuple[Array, Array]:
-    """Orders, and at each how far a round tells neighbors apart (Rényi divergence): several rounds add up.
+def round_rdp(sampled: int, clients: int, noise_multiplier: float) -> tuple[Array, Array]:
+    """Return the Rényi orders and the Rényi divergence of one round at each order; divergences add up over rounds.
 
-    The accountant measures noise by how far a sum changes between neighbors: 2 clip_norm. Its bound for a sample (Wang,
-    Balle and Kasiviswanathan, 2019) may exceed that for everybody, which then holds for a sample all the more.
+    The accountant's noise multiplier is relative to the sensitivity 2 clip_norm. Its bound for sampled cohorts (Wang,
+    Balle and Kasiviswanathan, 2019) may exceed the bound for full participation, which also holds for samples.
     """
     library = _accountant()
 
-    def after(event: Any) -> Any:
+    def compose(event: Any) -> Any:
         accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
         return accountant.compose(event)
 
-    everybody = library.GaussianDpEvent(noise_multiplier / 2)
-    sample = after(library.SampledWithoutReplacementDpEvent(clients, sampled, everybody))
-    return sample.orders, np.minimum(sample.rdp, after(everybody).rdp)
+    full = library.GaussianDpEvent(noise_multiplier / 2)
+    sample = compose(library.SampledWithoutReplacementDpEvent(clients, sampled, full))
+    return sample.orders, np.minimum(sample.rdp, compose(full).rdp)
 
 
 def _accountant() -> Any:
-    """The library, imported late. Its logging would close whatever was the standard error when it was loaded."""
+    """Import and return dp_accounting. Its absl log handler must not keep a replaced standard error stream."""
     import absl.logging
     import dp_accounting
 

@@ -1,6 +1,6 @@
-"""Few bits for every entry, without bias: stochastic rounding to levels between -s and s, s the largest entry.
+"""Quantization of messages by unbiased stochastic rounding to levels between -s and s.
 
-QSGD (Alistarh et al., 2017), which takes the 2-norm for s; the largest entry makes the levels finer.
+As QSGD (Alistarh et al., 2017), where s is the 2-norm; here s is the largest magnitude, which gives finer levels.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @kernel
-def steps_between(bits):
-    """How many steps lead from -s to s. An even number, so that 0 is a level and stays 0; one bit has two levels."""
+def interval_count(bits):
+    """Return the number of intervals between -s and s: even, so that 0 is a level; 1 for one bit."""
     return max(1.0, 2.0**bits - 2)
 
 
 @kernel
-def round_at_random(vector, steps, draws):
-    """Every entry goes to one of the two levels next to it, the more probably the nearer that is."""
+def stochastic_round(vector, steps, draws):
+    """Round every entry to one of the two adjacent levels, in place and without bias; draws [P] are uniform."""
     scale = 0.0
     for i in range(vector.shape[0]):
         scale = max(scale, abs(np.float64(vector[i])))
@@ -40,14 +40,14 @@ def round_at_random(vector, steps, draws):
         level = np.floor(place)
         if draws[i] < place - level:
             level += 1
-        if level > steps:  # by rounding
+        if level > steps:  # rounding error
             level = steps
         vector[i] = scale * ((2 * level - steps) / steps)
 
 
 @dataclass(kw_only=True)
 class Quantize(Transform):
-    """Of every array its largest entry s, and for every entry the number of its level in `bits` bits."""
+    """Stochastic quantization: a message contains s and, for every entry, the index of its level in `bits` bits."""
 
     name: str = "quantize"
     bits: int = 8
@@ -57,9 +57,9 @@ class Quantize(Transform):
         require(1 <= self.bits <= 32, "transform.bits", self.bits, "a whole number from 1 to 32")
 
     def check(self, algorithm: Federated, weighting: str) -> None:
-        sound = algorithm.differences or not algorithm.keeps_sum
-        allowed = f"none or topk: {algorithm.name}'s server adds up what its clients hold, and errors would stay in it"
-        require(bool(sound), "transform", self.name, allowed)
+        is_valid = bool(algorithm.delta_arrays) or not algorithm.accumulates_messages
+        allowed = f"none or topk: {algorithm.name}'s server accumulates messages, and rounding errors with them"
+        require(is_valid, "transform", self.name, allowed)
 
     @staticmethod
     @kernel
@@ -70,8 +70,8 @@ class Quantize(Transform):
             for i in range(draws.shape[0]):
                 draws[i] = uniform(own, i)
             for j in range(message.shape[1]):
-                round_at_random(message[n, j], steps_between(numbers[j].bits), draws)
+                stochastic_round(message[n, j], interval_count(numbers[j].bits), draws)
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
-        """The bits of all entries one after another, and s."""
+        """Return the bytes of the packed level indices and of s."""
         return -(-numbers["bits"].astype(int) * size // 8) + itemsize

@@ -14,14 +14,14 @@ from fco_cli.problem.numbers import Numbers
 
 
 @kernel
-def entries(share, size):
-    """k: the share of P entries, rounded, at least one."""
+def entry_count(share, size):
+    """Return k, the given share of `size` entries, rounded and at least 1."""
     return max(1, int(share * size + 0.5))
 
 
 @kernel
 def kth_largest(values, k):
-    """The k-th largest number (Hoare's quickselect); they are reordered. NaN ends every comparison, and the search."""
+    """Return the k-th largest value by quickselect (Hoare); reorders `values`. Terminates also with NaN."""
     low, high = 0, values.shape[0] - 1
     while low < high:
         pivot, i, j = values[(low + high) // 2], low, high
@@ -43,8 +43,8 @@ def kth_largest(values, k):
 
 
 @kernel
-def split(vector, k, rest):
-    """The k largest entries stay in `vector`, the others go to `rest`; of equal ones the first stay."""
+def keep_largest(vector, k, rest):
+    """Keep the k entries of largest magnitude in `vector`, the first of equal ones; move the others to `rest`."""
     magnitude, equal = np.empty_like(vector), k
     for i in range(vector.shape[0]):
         magnitude[i] = abs(vector[i])
@@ -57,19 +57,19 @@ def split(vector, k, rest):
             equal -= 1
         elif not abs(vector[i]) > least:
             rest[i] = vector[i]
-            vector[i] *= 0  # NaN and infinity stay visible
+            vector[i] *= 0  # propagate NaN and infinity
 
 
 @dataclass(kw_only=True)
 class TopK(Transform):
-    """Of every array the k largest entries are sent. The others wait: they are added to the next message.
+    """Top-k sparsification: the k largest entries of every array are sent, the others are added to the next message.
 
-    Not so where an array is the difference to what the client remembers to have sent. What is left out of it is in the
-    next one anyway (EF21: Richtárik, Sokolov and Fatkhullin, 2021), and added once more it would pile up.
+    No residual is stored for arrays in `delta_arrays`. They are differences to client memory, so the next message
+    contains the omitted entries again (EF21: Richtárik, Sokolov and Fatkhullin, 2021).
     """
 
     name: str = "topk"
-    share: float = 0.1  # k as a share of the P parameters
+    share: float = 0.1  # k / P
     residuals = True
 
     def __post_init__(self) -> None:
@@ -78,18 +78,18 @@ class TopK(Transform):
     @staticmethod
     @kernel
     def encode(message, residual, numbers, key):
-        nowhere = np.empty_like(message[0, 0])
+        discarded = np.empty_like(message[0, 0])
         for n in range(message.shape[0]):
             for j in range(message.shape[1]):
-                sent, k = message[n, j], entries(numbers[j].share, message.shape[2])
+                sent, k = message[n, j], entry_count(numbers[j].share, message.shape[2])
                 if n < residual.shape[0]:
                     for i in range(sent.shape[0]):
                         sent[i] += residual[n, j, i]
-                    split(sent, k, residual[n, j])
+                    keep_largest(sent, k, residual[n, j])
                 else:
-                    split(sent, k, nowhere)
+                    keep_largest(sent, k, discarded)
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
-        """k values and k indices, each of as many bits as tell P entries apart."""
-        k = np.array([entries.python(share, size) for share in numbers["share"]])
+        """Return the bytes of k values and k indices of ceil(log2(size)) bits each."""
+        k = np.array([entry_count.python(share, size) for share in numbers["share"]])
         return k * itemsize + -(-k * (size - 1).bit_length() // 8)

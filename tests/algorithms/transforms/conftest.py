@@ -11,7 +11,7 @@ from fco_cli.algorithms.transforms.topk import TopK
 
 @pytest.fixture(scope="session")
 def examples():
-    """Two of each transform, which a stack may hold together; of messages of seven entries both leave little."""
+    """Return two examples of each transform, which may share a stack and change messages of seven entries."""
     return {
         "none": (NoTransform(), NoTransform()),
         "topk": (TopK(share=0.4), TopK(share=0.15)),
@@ -22,13 +22,13 @@ def examples():
 
 @pytest.fixture
 def suited(make_problem, psi_for):
-    """A problem that the algorithm `name` takes."""
+    """Return a problem that the algorithm supports."""
     return lambda name: make_problem(psi_for(name))
 
 
 @pytest.fixture
 def cohorts_for(make_hparams, cohorts_of):
-    """Cohorts of two of three clients, of everybody where the algorithm needs that."""
+    """Return cohorts of two of three clients, or of all if the algorithm requires full participation."""
 
     def draw(name, problem, rounds=4):
         kind = all_algorithms()[name]

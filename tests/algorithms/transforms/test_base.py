@@ -1,4 +1,4 @@
-"""What every transform has in common, with every algorithm."""
+"""Tests of every transform with every algorithm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
-from fco_cli.algorithms.visit import nothing_more
+from fco_cli.algorithms.visit import keep_memory
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.kernels.named import named
@@ -20,16 +20,10 @@ from fco_cli.problem.streams import message_keys
 
 FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
 TRANSFORMS = list(all_transforms())
-ADDING_UP = {"feddr", "fedadmm", "fedsplit", "fedfw"}  # their servers hold the sum of what clients change by themselves
-VARIATES = {
-    "feddualavg_cv",
-    "zhj",
-    "ditto",
-    "scaffold",
-    "scaffold_osp",
-    "scaffold_prox",
-}  # or of what follows from messages
-REFUSED = {"quantize": ADDING_UP, "clip_noise": ADDING_UP | VARIATES | {"scaffnew"}}
+# Servers track a sum of arrays that clients update from local steps, or from the transformed messages.
+LOCAL_UPDATES = {"feddr", "fedadmm", "fedsplit", "fedfw"}
+VARIATES = {"feddualavg_cv", "zhj", "ditto", "scaffold", "scaffold_osp", "scaffold_prox"}
+REJECTED = {"quantize": LOCAL_UPDATES, "clip_noise": LOCAL_UPDATES | VARIATES | {"scaffnew"}}
 
 
 def test_every_transform_is_an_option_and_has_examples(examples):
@@ -38,21 +32,23 @@ def test_every_transform_is_an_option_and_has_examples(examples):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_differences_are_the_last_that_is_sent_and_something_is_remembered_of_them(name):
+def test_delta_arrays_are_sent_last_and_have_a_memory_update(name):
     kind = all_algorithms()[name]
-    assert kind.sent[len(kind.sent) - len(kind.differences) :] == kind.differences
-    assert bool(kind.differences) == (kind.remember is not nothing_more)
+    assert kind.sent[len(kind.sent) - len(kind.delta_arrays) :] == kind.delta_arrays
+    assert bool(kind.delta_arrays) == (kind.remember is not keep_memory)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", FEDERATED)
-def test_every_algorithm_goes_through_it_or_is_refused(
+def test_every_algorithm_is_supported_or_rejected(
     name, transform, suited, make_algorithm, cohorts_for, drive, examples
 ):
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][1])
-    if name in REFUSED.get(transform, ()):
-        with pytest.raises(UserError, match=f"^transform: got '{transform}', must be [a-z ]*: {name}'s server adds up"):
+    if name in REJECTED.get(transform, ()):
+        with pytest.raises(
+            UserError, match=f"^transform: got '{transform}', must be [a-z ]*: {name}'s server accumulates"
+        ):
             algorithm.check_transform("uniform")
         return
     algorithm.check_transform("uniform")
@@ -65,8 +61,8 @@ def test_every_algorithm_goes_through_it_or_is_refused(
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_none_is_local_steps_and_what_is_remembered_of_them(name, suited, make_algorithm, cohorts_for):
-    """Called one after the other, with nothing in between."""
+def test_none_is_local_steps_and_memory_update(name, suited, make_algorithm, cohorts_for):
+    """Called directly one after the other."""
     problem = suited(name)
     algorithm = make_algorithm(name, problem, [0.01, 0.02])
     w = np.zeros((2, problem.layout.size))
@@ -88,7 +84,7 @@ def test_none_is_local_steps_and_what_is_remembered_of_them(name, suited, make_a
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", ["fedmid", "feddualavg_cv", "scaffold_prox"])
-def test_a_client_alone_sends_and_keeps_what_the_simulation_says(
+def test_client_update_gives_the_results_of_the_simulation(
     name, transform, suited, make_algorithm, cohorts_for, examples
 ):
     problem = suited(name)
@@ -108,7 +104,7 @@ def test_a_client_alone_sends_and_keeps_what_the_simulation_says(
             np.testing.assert_array_equal(values, expected)
 
 
-def test_a_client_that_draws_must_say_from_what(suited, make_algorithm, examples):
+def test_random_transforms_require_keys(suited, make_algorithm, examples):
     problem = suited("fedavg")
     algorithm = make_algorithm("fedavg", problem, transform=examples["quantize"][0])
     rows = problem.data.client(0)
@@ -117,8 +113,8 @@ def test_a_client_that_draws_must_say_from_what(suited, make_algorithm, examples
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_alone_as_in_a_stack(transform, suited, cohorts_for, drive, examples):
-    """Jobs with other rates and other numbers of the transform, bit for bit; also after one has left the stack."""
+def test_jobs_of_a_stack_are_independent(transform, suited, cohorts_for, drive, examples):
+    """Jobs with different rates and transform parameters, bit for bit; also after a job has left the stack."""
     problem = suited("scaffold_prox")
     several, rates, cohorts = examples[transform], np.array([0.01, 0.02]), cohorts_for("scaffold_prox", problem)
     method = all_algorithms()["scaffold_prox"]().through(several[0])
@@ -142,7 +138,7 @@ def arrays(jobs=3, sent=2, size=257, dtype="float64"):
 @pytest.mark.machine_code
 @pytest.mark.parametrize("transform", [name for name in TRANSFORMS if name != "none"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_machine_code_gives_the_same_bits_alone_and_stacked_and_says_what_its_text_says(
+def test_compiled_code_gives_the_same_bits_alone_and_stacked_and_agrees_with_python(
     transform, dtype, examples, monkeypatch
 ):
     several = [*examples[transform], examples[transform][0]]
@@ -164,13 +160,13 @@ def test_machine_code_gives_the_same_bits_alone_and_stacked_and_says_what_its_te
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_what_is_not_finite_weighs_nothing_and_nobody_remembers_it(
+def test_a_message_that_is_not_finite_is_ignored(
     transform, bad, make_problem, make_algorithm, cohorts_for, drive, examples
 ):
-    """A client whose rows are broken; the others' messages make the mean."""
+    """One client has a row that is not finite; the mean is that of the others."""
     problem = make_problem()
     algorithm = make_algorithm("scaffold_prox", problem, 0.01, transform=examples[transform][0])
-    cohorts = [replace(cohort, least_steps=2.0) for cohort in cohorts_for("scaffnew", problem)]  # everybody
+    cohorts = [replace(cohort, least_steps=2.0) for cohort in cohorts_for("scaffnew", problem)]  # full participation
     models, _, before = drive(algorithm, cohorts[:2])
     rows = before.read(np.arange(3))
     problem.data.x[0, 0] = bad
@@ -183,13 +179,13 @@ def test_what_is_not_finite_weighs_nothing_and_nobody_remembers_it(
     assert not np.array_equal(before.read(np.array([1]))[0], rows[1])
 
 
-# Control variates and other sums stay consistent: client and server conclude from what arrived.
+# Client memory and server sums stay consistent, because both use the transformed message.
 @pytest.mark.parametrize("transform", ["topk", "quantize"])
 @pytest.mark.parametrize(
     ("name", "server", "client"),
     [*((name, "c", "c") for name in sorted(VARIATES)), ("scaffnew", "u", "u")],
 )
-def test_the_server_holds_the_sum_of_what_its_clients_remember(
+def test_the_server_sum_equals_that_of_the_client_memories(
     name, server, client, transform, suited, make_algorithm, cohorts_for, drive, examples
 ):
     problem = suited(name)
@@ -200,25 +196,25 @@ def test_the_server_holds_the_sum_of_what_its_clients_remember(
     np.testing.assert_allclose(state[server][0], problem.weights @ own, rtol=1e-12, atol=1e-13 * np.abs(own).max())
 
 
-@pytest.mark.parametrize("name", sorted(ADDING_UP))
-def test_what_waits_at_the_clients_is_all_that_such_a_sum_lacks(
+@pytest.mark.parametrize("name", sorted(LOCAL_UPDATES))
+def test_the_server_sum_differs_from_the_clients_only_by_residuals(
     name, suited, make_algorithm, cohorts_for, drive, examples
 ):
-    """sum_m p_m x_m of fedfw, sum_m p_m (2 x_m - y_m) of the splittings."""
+    """The sum is sum_m p_m x_m for fedfw and sum_m p_m (2 x_m - y_m) for splitting methods."""
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples["topk"][1])
     _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
     rows = dict(zip(algorithm.kept, memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
     held = rows["x"] if name == "fedfw" else 2 * rows["x"] - rows["y"]
-    (waiting,) = (values for key, values in rows.items() if key.startswith("left_of"))
-    assert np.abs(waiting).max() > 1e-6
+    (residuals,) = (values for key, values in rows.items() if key.startswith("left_of"))
+    assert np.abs(residuals).max() > 1e-6
     total = state["w" if name == "fedfw" else "mean"][0]
-    np.testing.assert_allclose(total, problem.weights @ (held - waiting), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(total, problem.weights @ (held - residuals), rtol=1e-12, atol=1e-14)
 
 
 # Costs.
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_job_pays_for_its_own_messages(transform, suited, cohorts_for, examples):
+def test_bytes_are_counted_per_job(transform, suited, cohorts_for, examples):
     problem = suited("scaffold_prox")
     several, size = examples[transform], problem.layout.size
     method = all_algorithms()["scaffold_prox"]().through(several[0])
@@ -235,7 +231,7 @@ def test_a_job_pays_for_its_own_messages(transform, suited, cohorts_for, example
     assert each == expected.get(transform, [4 * size * 8] * 2)
 
 
-def test_none_is_what_no_word_about_it_means(suited, make_algorithm):
+def test_none_is_the_default(suited, make_algorithm):
     algorithm = make_algorithm("fedavg", suited("fedavg"))
     assert isinstance(algorithm.transform, NoTransform)
     assert algorithm.kept == algorithm.remembered
@@ -243,9 +239,9 @@ def test_none_is_what_no_word_about_it_means(suited, make_algorithm):
     assert baseline.through(all_transforms()["topk"]()) is baseline
 
 
-def test_a_refusal_is_one_line():
-    for name, refused in REFUSED.items():
-        for algo in refused:
-            with pytest.raises(UserError) as problem:
+def test_error_messages_are_one_line():
+    for name, rejected in REJECTED.items():
+        for algo in rejected:
+            with pytest.raises(UserError) as error:
                 all_algorithms()[algo]().through(all_transforms()[name]()).check_transform("uniform")
-            assert not re.search(r"\n", str(problem.value))
+            assert not re.search(r"\n", str(error.value))

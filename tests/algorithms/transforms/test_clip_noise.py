@@ -1,4 +1,4 @@
-"""Clipped messages, noise at the server, and what is known of a client after all rounds."""
+"""Tests of clipping, of the noise at the server and of privacy accounting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fco_cli.errors import UserError
 
 @pytest.fixture
 def messages(make_problem, make_algorithm, full_cohort):
-    """The messages of a round, clipped or not."""
+    """Return the messages of a round, clipped or not."""
 
     def send(name="scaffold_prox", **numbers):
         problem = make_problem()
@@ -31,7 +31,7 @@ def messages(make_problem, make_algorithm, full_cohort):
 
 @pytest.mark.parametrize("share", [0.01, 0.8, 1.2])
 def test_all_arrays_of_a_message_together_are_clipped(messages, share):
-    """To the norm, and not below it; the direction stays, and so does every bit of a message that is short enough."""
+    """Clipping keeps the direction, and leaves messages within the norm unchanged bit for bit."""
     raw = messages()
     lengths = np.sqrt((raw**2).sum(axis=(1, 2)))
     limit = share * np.median(lengths)
@@ -53,9 +53,11 @@ def test_huge_and_tiny_messages(big):
     assert (message > 0).all()
 
 
-def test_the_mean_has_the_noise_that_was_asked_for(make_problem, make_algorithm, cohorts_of, make_hparams):
-    """Standard deviation multiplier * clip_norm / S, of every array; it differs from round to round, and client rates
-    or the number of jobs do not matter."""
+def test_the_noise_on_the_mean_has_the_specified_deviation(make_problem, make_algorithm, cohorts_of, make_hparams):
+    """The standard deviation is noise_multiplier * clip_norm / S.
+
+    The noise differs between rounds and is independent of client rates and of the number of jobs.
+    """
     problem = make_problem(features=400, sizes=(6, 6, 6))
     transform = ClipNoise(clip_norm=0.5, noise_multiplier=3.0)
     algorithm = make_algorithm("fedavg", problem, [0.001, 0.002], transform=transform)
@@ -76,8 +78,8 @@ def test_the_mean_has_the_noise_that_was_asked_for(make_problem, make_algorithm,
     np.testing.assert_allclose(again[0], noise[3, 1], atol=1e-12)  # a function of seed and round
 
 
-def test_noise_covers_the_client_that_counts_most(make_problem, make_algorithm, cohorts_of, make_hparams):
-    """Where messages are divided by K_m, that of the client with the fewest steps counts mean K / least K times."""
+def test_the_noise_is_scaled_by_the_largest_step_normalization(make_problem, make_algorithm, cohorts_of, make_hparams):
+    """With step normalization the client with the fewest steps has the factor mean K / min K."""
     problem = make_problem(sizes=(3, 9, 15))  # K = 1, 3, 5
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     assert (cohort.least_steps, cohort.mean_steps) == (1, 3)
@@ -91,30 +93,30 @@ def test_noise_covers_the_client_that_counts_most(make_problem, make_algorithm, 
     np.testing.assert_allclose(noise(cohort), 2 * noise(replace(cohort, least_steps=2.0)), rtol=1e-12)
 
 
-# What is known of a client.
+# Privacy accounting.
 
 
 def exact_gaussian(noise_multiplier, delta):
-    """epsilon of one Gaussian mechanism, exactly (Balle and Wang, 2018, Theorem 8)."""
-    far = 1 / noise_multiplier
+    """Return the exact epsilon of one Gaussian mechanism (Balle and Wang, 2018, Theorem 8)."""
+    distance = 1 / noise_multiplier
 
     def excess(epsilon):
-        below = np.exp(epsilon + norm.logcdf(-far / 2 - epsilon / far))
-        return norm.cdf(far / 2 - epsilon / far) - below - delta
+        below = np.exp(epsilon + norm.logcdf(-distance / 2 - epsilon / distance))
+        return norm.cdf(distance / 2 - epsilon / distance) - below - delta
 
     return brentq(excess, 0, 1000)
 
 
 @pytest.mark.parametrize("rounds", [1, 10, 300])
 @pytest.mark.parametrize("noise_multiplier", [2.0, 8.0, 30.0])
-def test_with_everybody_it_is_close_to_exact_and_not_below(rounds, noise_multiplier):
-    """So many rounds are one with a root of them less noise; neighbors differ by two clipped messages."""
+def test_with_full_participation_epsilon_is_a_tight_upper_bound(rounds, noise_multiplier):
+    """n rounds are equivalent to one with noise / sqrt(n); the sensitivity is 2 clip_norm."""
     exact = exact_gaussian(noise_multiplier / 2 / np.sqrt(rounds), 1e-5)
     assert exact <= epsilon_of(rounds, 7, 7, noise_multiplier, 1e-5) <= 1.25 * exact + 0.01
 
 
 def general_bound(order, share, noise_multiplier):
-    """Rényi divergence of a sampled Gaussian: Wang, Balle and Kasiviswanathan (2019), Theorem 9."""
+    """Return the bound of Wang, Balle and Kasiviswanathan (2019), Theorem 9, for a sampled Gaussian."""
     epsilon = [a / (2 * noise_multiplier**2) for a in range(order + 1)]
     terms = [0.0]
     for j in range(2, order + 1):
@@ -127,8 +129,8 @@ def general_bound(order, share, noise_multiplier):
 
 
 @pytest.mark.parametrize(("sampled", "clients", "rounds", "noise"), [(10, 1000, 100, 4.0), (100, 3400, 500, 6.0)])
-def test_with_samples_it_is_below_the_papers_general_bound_and_near_it(sampled, clients, rounds, noise):
-    """The library has the paper's sharper bound for Gaussian noise; to epsilon by Proposition 12 of Canonne et al."""
+def test_with_sampling_epsilon_is_close_to_the_general_bound_and_not_above(sampled, clients, rounds, noise):
+    """The library uses the paper's sharper bound for Gaussian noise. Epsilon by Canonne et al., Proposition 12."""
     orders = np.arange(2, 60)
     divergence = rounds * np.array([general_bound(a, sampled / clients, noise / 2) for a in orders])
     general = (divergence + np.log1p(-1 / orders) - np.log(1e-5 * orders) / (orders - 1)).min()
@@ -137,7 +139,7 @@ def test_with_samples_it_is_below_the_papers_general_bound_and_near_it(sampled, 
     assert found < 0.5 * epsilon_of(rounds, clients, clients, noise, 1e-5)
 
 
-def test_more_rounds_less_noise_and_larger_cohorts_tell_more():
+def test_epsilon_grows_with_rounds_and_cohorts_and_decreases_with_noise():
     usual = (50, 20, 100, 5.0, 1e-5)
     rounds = [epsilon_of(r, *usual[1:]) for r in (0, 1, 10, 50, 500)]
     assert rounds[0] == 0
@@ -145,18 +147,18 @@ def test_more_rounds_less_noise_and_larger_cohorts_tell_more():
     assert epsilon_of(50, 20, 100, 10.0, 1e-5) < epsilon_of(*usual) < epsilon_of(50, 40, 100, 5.0, 1e-5)
     assert epsilon_of(50, 20, 100, 5.0, 1e-3) < epsilon_of(*usual)
     assert epsilon_of(50, 20, 100, 0.0, 1e-5) == np.inf
-    for noise in (0.1, 1.0, 1e3):  # where the bound for samples is loose, everybody's holds
+    for noise in (0.1, 1.0, 1e3):  # the bound for full participation also holds for samples
         assert epsilon_of(50, 50, 100, noise, 1e-5) <= epsilon_of(50, 100, 100, noise, 1e-5)
 
 
-def test_nothing_is_claimed_where_a_message_was_dropped():
+def test_epsilon_is_infinite_after_a_dropped_message():
     transform = ClipNoise(noise_multiplier=5.0)
     numbers = np.repeat(transform.numbers, 2).view(np.recarray)
     spent = transform.spent(10, 3, 6, np.array([0, 1]), numbers)["epsilon"]
     assert spent.tolist() == [epsilon_of(10, 3, 6, 5.0, 1e-5), np.inf]
 
 
-def test_without_the_library_it_says_which_extra_brings_it(monkeypatch, make_algorithm, make_problem):
+def test_a_missing_library_is_reported_with_its_extra(monkeypatch, make_algorithm, make_problem):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     algorithm = make_algorithm("fedavg", make_problem(), transform=ClipNoise())
     with pytest.raises(UserError, match=r"^transform: clip_noise needs dp-accounting: run pip install '\.\[privacy\]'"):

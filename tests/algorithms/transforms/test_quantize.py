@@ -1,4 +1,4 @@
-"""Few bits for every entry, without bias."""
+"""Tests of stochastic quantization."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ BITS = (1, 2, 3, 8, 16, 32)
 
 
 def encoded(vectors, bits, key=0):
-    """What arrives of vectors [sent, P], of one job."""
+    """Return the transformed vectors [sent, P] of one job."""
     message = np.array(vectors, dtype=float)[:, None]
     Quantize.encode.as_python(message, message[:0], Quantize(bits=bits).numbers, np.uint64(key))
     return message[:, 0]
 
 
 def levels_of(sent, scale, bits):
-    """The whole numbers that are sent for the entries."""
+    """Return the level indices of the entries."""
     steps = max(1, 2**bits - 2)
     return (sent / scale + 1) * steps / 2
 
 
 @pytest.mark.parametrize("bits", BITS)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
-def test_an_entry_goes_to_a_level_next_to_it(bits, vector, key):
+def test_entries_are_rounded_to_an_adjacent_level(bits, vector, key):
     with np.errstate(all="ignore"):
         (sent,) = encoded([vector], bits, key)
     scale = np.abs(vector).max()
@@ -38,13 +38,13 @@ def test_an_entry_goes_to_a_level_next_to_it(bits, vector, key):
     if scale > 1e-300:
         levels = levels_of(sent, scale, bits)
         np.testing.assert_allclose(levels, np.round(levels), atol=1e-6 * max(1, 2.0 ** (bits - 20)))
-        assert ((levels > -0.5) & (levels < 2**bits - 0.5)).all()  # they fit the bits
+        assert ((levels > -0.5) & (levels < 2**bits - 0.5)).all()  # representable in `bits` bits
     if bits > 1:
         assert (sent[np.array(vector) == 0] == 0).all()
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_the_mean_over_draws_is_the_message(bits):
+def test_rounding_is_unbiased(bits):
     vector, draws = np.array([0.9, -0.31, 0.0, 0.02, -1.0, 0.5]), 4000
     sent = np.array([encoded([vector], bits, key)[0] for key in message_keys(0, 0, np.arange(draws))])
     step = 2 / max(1, 2**bits - 2)
@@ -65,7 +65,7 @@ def test_many_bits_are_close_to_no_transform(bits, relative, suited, make_algori
     assert np.abs(few - plain).max() < relative * np.abs(plain).max()
 
 
-def test_randomness_is_that_of_seed_round_client_and_array():
+def test_random_numbers_depend_on_seed_round_client_and_array():
     vector = np.linspace(-1, 1, 50)
     keys = [message_keys(*place, np.array([client]))[0] for place in ((0, 0), (0, 1), (1, 0)) for client in (0, 1)]
     draws = [encoded([vector, vector], 2, key) for key in keys]
@@ -78,7 +78,7 @@ def test_randomness_is_that_of_seed_round_client_and_array():
 @pytest.mark.parametrize("bits", [1, 3, 8, 13])
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_bytes_are_those_of_a_packed_message(bits, size):
-    """The numbers of the levels, bit after bit, and s, packed and read back."""
+    """Pack the level indices and s, and read them back."""
     vector = np.random.default_rng(size).standard_normal(size)
     (sent,) = encoded([vector], bits)
     scale, steps = np.abs(vector).max(), max(1, 2**bits - 2)
@@ -93,5 +93,5 @@ def test_bytes_are_those_of_a_packed_message(bits, size):
     np.testing.assert_array_equal(s * ((2.0 * back - steps) / steps), sent)
 
 
-def test_a_message_of_zeros_stays(make_algorithm):
+def test_a_message_of_zeros_is_unchanged(make_algorithm):
     assert (encoded([np.zeros(5)], 1) == 0).all()

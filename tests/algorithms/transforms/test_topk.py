@@ -1,4 +1,4 @@
-"""Sparse messages with error feedback."""
+"""Tests of top-k sparsification with error feedback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRIES = st.floats(-100, 100) | st.sampled_from([0.0, 1.0, -1.0])
 
 
 def encoded(vector, share, residual=None):
-    """What arrives of one vector, and what waits."""
+    """Return the transformed vector and the residual."""
     message = np.array(vector, dtype=float)[None, None]
     left = np.zeros_like(message) if residual is None else np.array(residual, dtype=float)[None, None]
     TopK.encode.as_python(message, left, TopK(share=share).numbers, np.uint64(0))
@@ -23,7 +23,7 @@ def encoded(vector, share, residual=None):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_all_entries_are_no_transform(name, suited, make_algorithm, cohorts_for, drive):
+def test_share_1_is_no_transform(name, suited, make_algorithm, cohorts_for, drive):
     problem = suited(name)
     cohorts = cohorts_for(name, problem)
     everything, memory = drive(make_algorithm(name, problem, 0.01, transform=TopK(share=1)), cohorts)[::2]
@@ -33,8 +33,8 @@ def test_all_entries_are_no_transform(name, suited, make_algorithm, cohorts_for,
 
 
 @pytest.mark.parametrize("name", ["fedavg", "feddualavg", "scaffold_prox"])
-def test_what_was_sent_and_what_waits_are_all_that_there_was(name, suited, make_algorithm, cohorts_for):
-    """Of every client, array and round: sent + waiting = raw + waiting before. Adding up, nothing is ever lost."""
+def test_sent_entries_and_residuals_add_up_to_the_messages(name, suited, make_algorithm, cohorts_for):
+    """For every client and array, summed over all rounds: sent + residual = raw."""
     problem = suited(name)
     algorithm, plain = (make_algorithm(name, problem, 0.01, transform=one) for one in (TopK(share=0.3), None))
     own, size = len(algorithm.remembered), problem.layout.size
@@ -44,20 +44,18 @@ def test_what_was_sent_and_what_waits_are_all_that_there_was(name, suited, make_
     raw, sent = (np.zeros((problem.data.clients, arrays, 1, size)) for _ in range(2))
     for cohort in cohorts_for(name, problem, 10):
         clients = cohort.clients
-        raw[clients] += plain.round(state, cohort, memory[clients][:, :own]).messages[
-            :, :arrays
-        ]  # from where they stand
+        raw[clients] += plain.round(state, cohort, memory[clients][:, :own]).messages[:, :arrays]
         made = algorithm.round(state, cohort, memory[clients])
         sent[clients] += made.messages[:, :arrays]
         assert (np.count_nonzero(made.messages, axis=-1) <= 2).all()
         memory[clients], state = made.memory, made.state
-    waiting = memory[:, own:]
-    assert np.abs(waiting).max() > 1e-3 * np.abs(sent).max()
-    np.testing.assert_allclose(sent + waiting, raw, rtol=1e-12, atol=1e-13 * np.abs(raw).max())
+    residuals = memory[:, own:]
+    assert np.abs(residuals).max() > 1e-3 * np.abs(sent).max()
+    np.testing.assert_allclose(sent + residuals, raw, rtol=1e-12, atol=1e-13 * np.abs(raw).max())
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=30), st.floats(0.001, 1))
-def test_the_largest_go_the_others_stay(vector, share):
+def test_the_largest_entries_are_sent(vector, share):
     sent, left = encoded(vector, share)
     k = max(1, int(share * len(vector) + 0.5))
     np.testing.assert_array_equal(sent + left, vector)
@@ -66,7 +64,7 @@ def test_the_largest_go_the_others_stay(vector, share):
     np.testing.assert_array_equal(np.sort(np.abs(sent))[::-1][:k], np.sort(np.abs(vector))[::-1][:k])
 
 
-def test_of_equal_entries_the_first_go_first_and_the_others_get_their_turn():
+def test_of_equal_entries_the_first_are_sent_first():
     sent, left = encoded([1, -1, 1, 1], 0.5)
     np.testing.assert_array_equal(sent, [1, -1, 0, 0])
     sent, left = encoded([0.1, 0.1, 0.1, 0.1], 0.5, left)
@@ -77,7 +75,7 @@ def test_of_equal_entries_the_first_go_first_and_the_others_get_their_turn():
 @pytest.mark.parametrize("size", [1, 2, 7, 256, 257, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bytes_are_those_of_a_packed_message(size, dtype):
-    """Values and the bits of their indices, packed and read back."""
+    """Pack the values and their indices, and read them back."""
     random = np.random.default_rng(size)
     raw, transform = random.standard_normal(size).astype(dtype), TopK(share=0.2)
     sent, _ = encoded(raw, transform.share)
@@ -100,8 +98,10 @@ EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "scaffnew", "feddr")
 def test_exact_methods_stay_exact(
     name, make_problem, regularizer, make_algorithm, whole_steps, drive, solution, l1_prox
 ):
-    """One of seven entries a round. Were what is left out of a difference sent twice, the sums would blow up; were it
-    never sent, the small entries would not arrive."""
+    """One of seven entries per round.
+
+    With residuals for delta arrays the sums would diverge; without error feedback small entries would never be sent.
+    """
     problem = make_problem(regularizer("l1", strength=0.1))
     best, _ = solution(problem, l1_prox(0.1))
     algorithm = make_algorithm(name, problem, 0.03, transform=TopK(share=0.15))
