@@ -1,7 +1,7 @@
-"""CSV, read some lines at a time: 10^6 columns are as good as 10^6 rows, and every cell is as it was written.
+"""Reader of CSV files, some lines at a time, for tables with up to 10^6 columns or more than 10^6 rows.
 
-Plain lines of a table that is not very wide are left to pandas' parser, which is ten times as fast; those with quotes
-and those of wide tables are taken cell by cell. Both give the same table.
+Lines without quotes are parsed by pandas, which is ten times as fast. Lines with quotes and tables with more than
+WIDE columns are parsed cell by cell. Both give the same table.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from fco_cli.problem.layout import Array
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_LINE = 1 << 26  # characters: a file of zeros is one line
+MAX_LINE = 1 << 26  # characters; a file of NUL bytes is a single line
 CHUNK = 1 << 24  # bytes
 CELLS_AT_ONCE = 1 << 18
-WIDE = 2000  # columns: pandas takes its time for each
+WIDE = 2000  # columns; pandas has an overhead per column
 ODD_MARKS = ('"', "\0")
 DELIMITERS = (",", ";", "\t")
 QUOTED = re.compile(r'"[^"]*"')
 
-Row = tuple[int, list[str]]  # the line at which it ends, counted from 1, and its cells
+Row = tuple[int, list[str]]  # number (from 1) of its last line, and its cells
 
 
 class Csv(Table):
@@ -46,7 +46,7 @@ class Csv(Table):
     parser_errors = (csv.Error,)
 
     def needs(self, path: Path, wanted: Wanted) -> int:
-        with _opened(path, wanted):  # it has a header
+        with _opened(path, wanted):  # check the header
             cells = 1
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
@@ -64,7 +64,7 @@ class Csv(Table):
                 content.done += len(chunk)
             rows = content.rows()
             while cells := [(content.done + rows.line_num, cells) for cells in islice(rows, table.rows_at_once)]:
-                table.add([row for row in cells if row[1]])  # empty lines are left out
+                table.add([row for row in cells if row[1]])  # skip empty lines
         return table.finished()
 
 
@@ -73,7 +73,7 @@ class Tsv(Csv):
 
 
 class _Reader:
-    """What has been read of a table."""
+    """Incremental reader of one table."""
 
     def __init__(self, path: Path, header: list[str], wanted: Wanted) -> None:
         self.path, self.header, self.wanted = path, header, wanted
@@ -83,11 +83,11 @@ class _Reader:
         self.options = _options(self.found, len(header))
         self.numbers = array("d")  # [N, d], grows in place
         self.lines = array("q")
-        self.odd: dict[int, list[tuple[int, str]]] = {}  # features whose cells are read one by one: their texts
+        self.odd: dict[int, list[tuple[int, str]]] = {}  # texts of the features that are not all numbers
         self.others: dict[int, list[str]] = {place: [] for place in self.found.others}
 
     def add_lines(self, done: int, chunk: list[str], delimiter: str) -> None:
-        """Lines without quotes, by pandas; `done` lines stand before them."""
+        """Parse lines without quotes with pandas; `done` lines precede them."""
         plain = [(done + i, line) for i, line in enumerate(chunk, 1) if line.strip("\r\n")]
         for number, line in plain:
             self._check_width(number, line.count(delimiter) + 1)
@@ -103,7 +103,7 @@ class _Reader:
         self.lines.extend(number for number, _ in plain)
 
     def _frame(self, text: str, delimiter: str) -> pd.DataFrame:
-        """Numbers, and texts as they are written: a column that is not all numbers is read as text, in a second go."""
+        """Parse lines with pandas; parse again, with text columns, if a column turns out not to be numeric."""
         import pandas as pd
 
         features = self.found.features
@@ -120,24 +120,25 @@ class _Reader:
     def _column(self, k: int, cells: pd.Series) -> Array:
         if k not in self.odd:
             return cells.to_numpy(dtype=float)
-        places, different = cells.factorize()
-        meanings = [self.cells.meaning(str(cell)) for cell in different.tolist()]
+        codes, distinct = cells.factorize()
+        meanings = [self.cells.meaning(str(cell)) for cell in distinct.tolist()]
         numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings])
-        for row, place in enumerate(places.tolist(), len(self.lines)):
-            if isinstance(meaning := meanings[place], str):
+        for row, code in enumerate(codes.tolist(), len(self.lines)):
+            if isinstance(meaning := meanings[code], str):
                 self.odd[k].append((row, meaning))
-        return numbers[places]
+        return numbers[codes]
 
     def _check_width(self, line: int, cells: int) -> None:
         if cells != len(self.header):
             raise UserError(f"{self.path}: line {line} has {cells} cells, the header has {len(self.header)}")
 
     def add(self, rows: list[Row]) -> None:
+        """Add rows that are already split into cells."""
         for line, cells in rows:
             self._check_width(line, len(cells))
         try:
             self._add_numbers(rows)
-        except ValueError:  # a column is not all numbers, as it was so far
+        except ValueError:  # a column is no longer all numbers
             for k, place in enumerate(self.found.features):
                 if k not in self.odd and not self._all_numbers([cells[place] for _, cells in rows]):
                     self.odd[k] = []
@@ -173,6 +174,7 @@ class _Reader:
         return True
 
     def finished(self) -> RawTable:
+        """Return the table."""
         path, found = self.path, self.found
         features = [self.header[place] for place in found.features]
         rows = len(self.lines)
@@ -199,25 +201,25 @@ class _Reader:
         return table
 
     def _given(self, place: int | None) -> list[str] | None:
-        """A column of names, none of them empty."""
+        """Return a column of names; raise UserError if one is empty."""
         if place is None:
             return None
         for line, text in zip(self.lines, self.others[place], strict=True):
             if not text.strip():
                 column = shown(self.header[place])
-                raise UserError(f"{self.path}: line {line}: column {column!r} is empty; it must be given in every row")
+                raise UserError(f"{self.path}: line {line}: column {column!r} is empty; every row must have a value")
         return self.others[place]
 
     def _weights(self, table: RawTable, cells: list[str]) -> Array:
         values = [self.cells.meaning(cell) for cell in cells]
         for row, value in enumerate(values):
             if isinstance(value, str):
-                table.fail(row, self.wanted.columns.weights, value, "a row's weight is a number >= 0")
+                table.fail(row, self.wanted.columns.weights, value, "a weight must be a number >= 0")
         return np.array(values, dtype=float)
 
 
 def _options(found: Places, columns: int) -> dict[str, Any]:
-    """What pandas is told beside the columns' types: exact numbers, and no ideas of its own."""
+    """Return the options of pandas.read_csv: exact numbers, no default missing values."""
     from pandas import __version__ as version
 
     options: dict[str, Any] = {
@@ -230,14 +232,14 @@ def _options(found: Places, columns: int) -> dict[str, Any]:
 
 @dataclass
 class _Content:
-    """The lines of a file that are still to be read."""
+    """Unread lines of a file."""
 
     lines: Iterator[str]
     delimiter: str
-    done: int = 0  # lines before these
+    done: int = 0  # number of lines already read
 
     def again(self, some: list[str]) -> _Content:
-        """With lines that were taken already."""
+        """Return the content with `some` lines put back."""
         return _Content(chain(some, self.lines), self.delimiter, self.done)
 
     def rows(self) -> Any:
@@ -246,7 +248,7 @@ class _Content:
 
 @contextmanager
 def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], _Content]]:
-    """The names of the columns, and what follows them."""
+    """Open a file and return the column names and the lines after the header."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = _lines(path, file)
         first = next(lines, "")
@@ -254,21 +256,25 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], _Content]]:
         rows = content.rows()
         header: list[str] = next(rows, [])
         if not header:
-            raise UserError(f"{path}: its first line is empty; it must name the columns")
+            raise UserError(f"{path}: its first line is empty; it must hold the column names")
         found, given = [name.strip() for name in header], list(wanted.columns.names)
-        if given and not set(found) <= set(given):  # no header, but the first row
+        if given and not set(found) <= set(given):  # the first line is data, not a header
             if len(found) != len(given):
-                raise UserError(f"{path}: line 1 has {len(found)} cells, but {len(given)} names are given (names)")
+                raise UserError(
+                    f"{path}: line 1 has {len(found)} cells, but {len(given)} column names are given (names)"
+                )
             yield given, content.again([first])
             return
         if all(as_number(name) is not None for name in found):
-            raise UserError(f"{path}: its first line holds numbers: name the columns of a table without header (names)")
+            raise UserError(
+                f"{path}: its first line holds numbers: give the column names of a table without header (names)"
+            )
         content.done = rows.line_num
         yield found, content
 
 
 def _delimiter(line: str) -> str:
-    """The one that makes the most of the first line."""
+    """Return the most frequent delimiter in the first line, outside of quotes."""
     return max(DELIMITERS, key=QUOTED.sub("", line).count)
 
 

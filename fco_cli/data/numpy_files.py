@@ -1,4 +1,4 @@
-"""The neutral format on disk: an .npz file, or a folder of .npy files that stay there (data/format.py)."""
+"""Readers of the neutral format (data/format.py): an .npz file, or a folder of memory-mapped .npy files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fco_cli.data.source import Format, Wanted
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import in_units
 
-ENCRYPTED = 1  # a member's flag
+ENCRYPTED = 1  # flag bit of a zip member
 DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,  # of the archive
-    ValueError, SyntaxError, tokenize.TokenError,  # of NumPy, whose headers are Python literals
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,  # zip archive
+    ValueError, SyntaxError, tokenize.TokenError,  # NumPy header, a Python literal
 )  # fmt: skip
 MAX_HEADER = 10_000  # characters of a .npy header: NumPy's own limit
 
 
 class Npz(Format):
     name, ending = "an .npz file", ".npz"
-    not_in_folder = "is a folder; name the .npz file in it"
+    not_in_folder = "is a folder; give the .npz file in it"
     parser_errors = DAMAGED
 
     def needs(self, path: Path, wanted: Wanted) -> int:
@@ -37,9 +37,9 @@ class Npz(Format):
             for member in members:
                 name = shown(member.filename)
                 if member.flag_bits & ENCRYPTED:
-                    raise UserError(f"{path}: {name!r} is encrypted, which an .npz file cannot be")
+                    raise UserError(f"{path}: {name!r} is encrypted; encrypted .npz files are not supported")
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise UserError(f"{path}: {name!r} is compressed in a way that NumPy does not know")
+                    raise UserError(f"{path}: {name!r} uses a compression method that NumPy does not support")
                 with archive.open(member) as file:
                     total += _declared(f"{path}: array {name.removesuffix('.npy')!r}", file, member.file_size)
             return total
@@ -50,10 +50,10 @@ class Npz(Format):
 
 
 class Npy(Format):
-    """What is written to the arrays stays in memory."""
+    """Folder of .npy files, memory-mapped copy-on-write."""
 
     name, ending, whole = "an .npy file", ".npy", False
-    not_alone = "is one array; name the folder with x.npy, y.npy and client.npy"
+    not_alone = "is one array; give the folder with x.npy, y.npy and client.npy"
     parser_errors = DAMAGED
 
     def needs(self, path: Path, wanted: Wanted) -> int:
@@ -69,13 +69,13 @@ class Npy(Format):
 
 
 def _declared(what: str, file: IO[bytes], size: int) -> int:
-    """The bytes that an array in the .npy format says it has; they must be there, and no pickle."""
+    """Return the size in bytes declared by an .npy header; raise UserError for a wrong size or a pickle."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file, max_header_size=MAX_HEADER)
     if dtype.hasobject:
         raise UserError(f"{what} holds Python objects (a pickle), which are never read")
-    declared, held = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if declared != held:
-        raise UserError(f"{what} declares {in_units(declared)} but holds {in_units(held)}")
+    declared, actual = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if declared != actual:
+        raise UserError(f"{what} declares {in_units(declared)} but holds {in_units(actual)}")
     return declared

@@ -1,4 +1,4 @@
-"""Parquet: the types of the columns are known before any of them is read."""
+"""Reader of Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fco_cli.data.tables import RawTable, Table, label_column, owners
 from fco_cli.errors import UserError, install_extra
 from fco_cli.problem.layout import Array
 
-ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # pandas' own column for an index without a name
+ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # column of an unnamed pandas index
 
 
 class Parquet(Table):
@@ -34,7 +34,7 @@ class Parquet(Table):
     def needs(self, path: Path, wanted: Wanted) -> int:
         with _opened(path, wanted) as (file, header, found):
             _check_types(path, file.schema_arrow, header, found)
-            return 8 * file.metadata.num_rows * (2 * len(found.features) + 3)  # as Arrow's columns, and as ours
+            return 8 * file.metadata.num_rows * (2 * len(found.features) + 3)  # Arrow columns and our copy
 
     def raw(self, path: Path, wanted: Wanted) -> RawTable:
         with _opened(path, wanted) as (file, header, found):
@@ -62,7 +62,7 @@ class Parquet(Table):
         if found.weights is not None:
             raw.weights, rows, words = _cells(path, table.column(header[found.weights]), cells)
             if len(rows):
-                raw.fail(int(rows[0]), wanted.columns.weights, words[0], "a row's weight is a number >= 0")
+                raw.fail(int(rows[0]), wanted.columns.weights, words[0], "a weight must be a number >= 0")
         return raw
 
 
@@ -76,7 +76,7 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[Any, list[str], Places
         schema = file.schema_arrow
     header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]
     found = places(path, header, wanted)
-    # As dictionaries, texts take the room that they take in the file, however often they are repeated.
+    # Read texts as dictionaries: repeated texts then take no additional memory.
     used = [header[place] for place in (*found.others, *found.features)]
     with ParquetFile(path, read_dictionary=[name for name in used if _is_text(schema.field(name).type)]) as file:
         yield file, header, found
@@ -102,7 +102,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _cells(path: Path, column: Any, cells: Cells) -> tuple[Array, Array, Array]:
-    """A column as numbers, NaN where there is none; and the rows that hold texts, and these."""
+    """Return a column as numbers (NaN: missing or text), the rows with texts, and the texts."""
     if not _is_text(column.type):
         return _numbers(column), np.array([], dtype=np.int64), np.array([], dtype=np.str_)
     places, names = _words(path, column)
@@ -122,7 +122,7 @@ def _numbers(column: Any) -> Array:
 
 
 def _words(path: Path, column: Any) -> tuple[Array, Array]:
-    """A column of text as places [N] in a list of names; -1 where there is null."""
+    """Return a text column as indices [N] into an array of distinct texts; -1 for null."""
     places, known = [np.array([], dtype=np.int64)], np.array([], dtype=np.str_)
     for chunk in column.unify_dictionaries().chunks:
         known = as_names(path, "name", ["" if name is None else name for name in chunk.dictionary.to_pylist()])
@@ -138,11 +138,11 @@ def _label(path: Path, column: Any, cells: Cells) -> Array:
 
 
 def _text(path: Path, name: str, table: Any) -> list[str]:
-    """A column of names; none may be missing."""
+    """Return a column as texts; raise UserError if a value is missing."""
     column = table.column(name)
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy()))
-        raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; it must be given in every row")
+        raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; every row must have a value")
     if not _is_text(column.type):
         return [str(value) for value in column.to_pylist()]
     places, names = _words(path, column)

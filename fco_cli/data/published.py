@@ -1,4 +1,4 @@
-"""Tables with natural clients that others have published (docs/data.md: what they are, licences, citations)."""
+"""Public tables with natural clients; docs/data.md has descriptions, licenses and citations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 
 @dataclass(frozen=True)
 class Publication:
-    """The files of one, and what their columns mean."""
+    """Files of one public data set and the roles of their columns."""
 
-    name: str  # of its folder in the cache
-    tables: tuple[str, ...]  # several: one for every client
+    name: str  # of the cache folder
+    tables: tuple[str, ...]  # one table, or one per client
     columns: Columns
-    files: tuple[RemoteFile, ...] = ()  # what is downloaded; none: it must be given
-    named_in: str = ""  # the file that lists the columns' names
+    files: tuple[RemoteFile, ...] = ()  # to download; empty: the user must provide the folder
+    named_in: str = ""  # file with the column names
 
     @property
     def folder(self) -> Path:
@@ -35,15 +35,15 @@ class Publication:
 
     @property
     def here(self) -> bool:
-        """Whether it has been downloaded."""
+        """True if all files are in the cache."""
         return bool(self.files) and all((self.folder / file.name).exists() for file in self.files)
 
     def place(self, data_dir: str | None) -> Path:
-        """The folder with the files: the one that was given, or the cache, downloaded when needed."""
+        """Return the folder with the files: `data_dir`, or the cache after a download if necessary."""
         if data_dir is not None:
             return Path(data_dir)
         if not self.files:
-            raise UserError(f"task.data_dir: {self.name} needs the folder of {self.tables[0]} (docs/data.md)")
+            raise UserError(f"task.data_dir: {self.name} requires the folder with {self.tables[0]} (docs/data.md)")
         return fetch_files(self.folder.name, self.files)
 
     def read(self, data_dir: str | None, min_samples: int) -> FederatedData:
@@ -55,7 +55,7 @@ class Publication:
         return replace(data, client=np.array(names)[np.searchsorted(data.clients, data.client)])
 
     def content(self, data_dir: str | None) -> str:
-        """What identifies it: the files' digests, as they are pinned or as they are given."""
+        """Return the identity of the content: the pinned checksums, or a fingerprint of the user's files."""
         if data_dir is None:
             return " ".join(file.sha256 for file in self.files)
         source = self._source(Path(data_dir))
@@ -102,7 +102,7 @@ PUBLICATIONS = {
         Columns(
             label="num>0",
             categorical=("cp", "restecg", "slope", "thal"),
-            missing=("chol:0", "trestbps:0"),  # Switzerland and a part of VA write 0 for what was not measured
+            missing=("chol:0", "trestbps:0"),  # Switzerland and parts of VA code missing values as 0
             names=tuple(
                 "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()  # noqa: SIM905
             ),

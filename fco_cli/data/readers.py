@@ -1,4 +1,4 @@
-"""From files of any known kind to checked clients' data."""
+"""Readers of clients' data in any supported file format."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from fco_cli.problem.data import Rows
 
 FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Svmlight(), Libsvm())
 
-Choice = Callable[[list[str]], list[str]]  # of some clients, from the sorted names of all
+Choice = Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
 
 
 def everyone(clients: list[str]) -> list[str]:
+    """Select all clients."""
     return clients
 
 
 def read(
     path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone, min_clients: int = 2
 ) -> FederatedData:
-    """Read and check data of any known kind; of the chosen clients only, and of those with enough samples."""
+    """Read and validate data of the selected clients that have at least `min_samples` samples."""
     source = examine(path, FORMATS)
     arrays = read_arrays(source, _wanted(source, columns, choose))
     data = from_arrays(str(path), arrays, min_samples, min_clients)
@@ -44,17 +45,19 @@ def read(
 
 
 def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
-    """The rows of one client, all that a site has; its name is the site's, whatever the file says."""
+    """Read the rows of one client, a site of a federation; `name` replaces client names in the file."""
     source = examine(path, FORMATS)
     arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
     data = from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
     if is_sparse(data.x):
-        raise UserError(f"{path}: has sparse rows, which only a simulation takes; a site's must be a table")
+        raise UserError(
+            f"{path}: has sparse rows, which are supported only in simulations; the data of a site must be a table"
+        )
     return data
 
 
 def read_features(path: Path, columns: Columns | None = None) -> Features:
-    """The rows of a table that are to be predicted: it need not have labels, and clients and splits do not matter."""
+    """Read the features of a table for prediction; labels, clients and splits are not required."""
     source = examine(path, FORMATS)
     if not isinstance(source.format, Table):
         raise UserError(
@@ -67,22 +70,22 @@ def read_features(path: Path, columns: Columns | None = None) -> Features:
 
 
 def read_stored(path: Path, features: int, columns: Columns | None = None) -> Rows:
-    """The same of sparse rows, for a model of so many features."""
+    """Read sparse rows for prediction with a model of `features` features."""
     source = examine(path, FORMATS)
     arrays = with_rows(str(path), read_arrays(source, Wanted(columns or Columns(), everyone, source.in_folder, False)))
     x: Rows = arrays.get("x")
     if not is_sparse(x):
-        raise UserError(f"{path}: must hold sparse rows, from which the model has learnt: .npz, .svm or .libsvm")
+        raise UserError(f"{path}: must hold sparse rows, as in the training data of the model: .npz, .svm or .libsvm")
     if isinstance(source.format, Svmlight) and x.shape[1] < features:
         x.resize(x.shape[0], features)
     if x.shape[1] != features:
-        raise UserError(f"{path}: its rows have {x.shape[1]} features, the model {features}")
+        raise UserError(f"{path}: its rows have {x.shape[1]} features, the model has {features}")
     rows = x.shape[0]
     return from_arrays(str(path), {"x": x, "y": np.zeros(rows), "client": np.zeros(rows, int)}, min_clients=0).x
 
 
 def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
-    """The files of a table before anything is refused that a description can show; none for another kind of file."""
+    """Read the files of a table without validating their columns; return None for other formats."""
     source = examine(path, FORMATS)
     if not isinstance(source.format, Table):
         return None
@@ -96,15 +99,15 @@ def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | Non
 
 
 def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = everyone) -> str:
-    """A hash of all that a result depends on: the kind of the files, their content and, in a folder, their names.
+    """Return a hash of the format of the files, their content and, in a folder, their names.
 
-    Only what would be read is hashed, and only after it has been let in: no other file, however long, is opened.
+    Only files that would be read are hashed, after the checks of source.py.
     """
     return content_of(examine(path, FORMATS), columns, choose)
 
 
 def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
-    """The fingerprint of files that have been looked at."""
+    """Return the fingerprint of an examined source."""
     with source.format.understood(source.path):
         stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
     return _fingerprint(source, stamps, columns, choose)
@@ -112,7 +115,7 @@ def content_of(source: Source, columns: Columns | None = None, choose: Choice = 
 
 @lru_cache(maxsize=16)
 def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: Columns | None, choose: Choice) -> str:
-    """Once for all runs of a sweep, as long as size and time of change stay as they are."""
+    """Compute the fingerprint; cached for the runs of a sweep while sizes and modification times are unchanged."""
     admit(source, _wanted(source, columns, choose))
     total = hashlib.sha256(source.format.name.encode())
     for path in source.files:
@@ -123,14 +126,14 @@ def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: C
 
 
 def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
-    """The first file decides who is chosen, so that train and test have the same clients."""
-    decided: list[str] = []
+    """Return the selection; the first file determines the clients, so that train and test have the same ones."""
+    selected: list[str] = []
     if columns is not None and columns.event is not None and not isinstance(source.format, Table):
-        raise UserError(f"{source.path}: has no column for the event; there the label is negative where none happened")
+        raise UserError(f"{source.path}: this format has no event column; use negative labels for censored times")
 
     def chosen(clients: list[str]) -> list[str]:
-        if not decided:
-            decided.extend(choose(clients))
-        return decided
+        if not selected:
+            selected.extend(choose(clients))
+        return selected
 
     return Wanted(columns or Columns(), chosen, source.in_folder)

@@ -52,7 +52,7 @@ def test_predictions_are_those_of_the_prepared_rows(record, tmp_path):
     ("content", "words"),
     [
         ("age\n1\n", "it lacks color"),
-        ("age,color,size\n1,red,2\n", "unknown are size"),
+        ("age,color,size\n1,red,2\n", "unknown columns size"),
         ("agee,color\n1,red\n", "did you mean"),
     ],
 )

@@ -19,27 +19,27 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace("weight", "height"), "columns: given more than once: height"),
         (CSV.replace("weight", "y"), "columns: given more than once: y"),
         (CSV.replace("weight", ""), "column 3 has no name"),
-        (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are no numbers"),
-        (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are no numbers"),
+        (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are not numbers"),
+        (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are not numbers"),
         (CSV.replace(",4,", ",1_000,"), "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column holds"),
         (
             CSV.replace(",4,", ',"4,5",'),
             "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a point",
         ),
-        (CSV.replace("client,height,weight,y\n", ""), "has no column 'y'; its columns are a, 1, 2, 0"),
-        ("1,2,3\n4,5,6\n", "its first line holds numbers: name the columns of a table without header (names)"),
+        (CSV.replace("client,height,weight,y\n", ""), "column 'y' not found; columns are a, 1, 2, 0"),
+        ("1,2,3\n4,5,6\n", "its first line holds numbers: give the column names of a table without header (names)"),
         (CSV.replace(",4,", f",{'9' * 400},"), "feature 'weight' is inf; every value must be finite"),
         (CSV.replace(",4,", ",4,4,"), "line 3 has 5 cells, the header has 4"),
         (CSV.replace(",4,", ","), "line 3 has 3 cells, the header has 4"),
         (CSV.replace("a,1", ",1"), "line 2: column 'client' is empty"),
         (CSV.replace("a,1", '"a,1'), "is not a CSV file that can be read: unexpected end of data"),
         (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 will do"),
-        (CSV.replace("a,1", "a\0,1"), "a name holds the character NUL"),
+        (CSV.replace("a,1", "a\0,1"), "a name contains the character NUL"),
         (CSV.replace("client,", "client" + "x" * (1 << 17)), "field larger than field limit"),
         ("\n" + CSV, "its first line is empty"),
         ("client,height,y\n", "array 'x' has shape (0, 1)"),
-        ("client,y\na,1\n", "no column is left for the features"),
-        (CSV.replace("client", "\x1b[31mclient"), "has no column 'client'; its columns are \\x1b[31mclient, height"),
+        ("client,y\na,1\n", "no feature columns are left"),
+        (CSV.replace("client", "\x1b[31mclient"), "column 'client' not found; columns are \\x1b[31mclient, height"),
     ],
 )
 def test_csv(tmp_path, text, says, refusal, csv):
@@ -64,7 +64,7 @@ def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
     path = csv(tmp_path)
     twice = refusal(path, columns=Columns(label="client"))
     assert "label, client, split, weights and event: given more than once: client" in twice
-    assert "'y' cannot be left out and used" in refusal(path, columns=Columns(drop=("y",)))
+    assert "column 'y' is both dropped and used" in refusal(path, columns=Columns(drop=("y",)))
     for absent in (
         Columns(drop=("note",)),
         Columns(categorical=("note",)),
@@ -72,8 +72,8 @@ def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
         Columns(event="note"),
         Columns(split="note"),
     ):
-        assert "has no column 'note'" in refusal(path, columns=absent)
-    assert "has no column 'site'; its columns are client, height, weight, y (rows that are nobody's" in refusal(
+        assert "column 'note' not found" in refusal(path, columns=absent)
+    assert "column 'site' not found; columns are client, height, weight, y (task.partition assigns" in refusal(
         path, columns=Columns(client="site")
     )
 

@@ -71,7 +71,7 @@ def test_rows_held_out_know_whose_they_are():
         ({"x": np.where(np.arange(12).reshape(6, 2) == 7, np.inf, 1.0)}, "client 'a', row 3: feature 'weight' is inf"),
         ({"weights": np.array([1, 1, 1, 1, 1, -0.5])}, "client 'c', row 5: its weight is -0.5; a row's weight is"),
         ({"weights": np.ones(5)}, "array 'weights' has shape (5,)"),
-        ({"categories": np.array(["a"])}, "arrays 'categories' and 'category_of' must be names and a feature's place"),
+        ({"categories": np.array(["a"])}, "arrays 'categories' and 'category_of' must have the same length"),
         ({"categories": np.array(["a"]), "category_of": np.array([2])}, "'category_of' must hold places from 0 to 1"),
         (
             {"categories": np.array(["a"]), "category_of": np.array([1])},
@@ -82,7 +82,7 @@ def test_rows_held_out_know_whose_they_are():
             "categories of 'weight': given more than",
         ),
         ({"y": np.array([0, 1, 0, 1, np.inf, 0])}, "client 'c', row 4: the label is inf"),
-        ({"client": np.array(["a"] * 6)}, "has 1 client; at least 2 are needed"),
+        ({"client": np.array(["a"] * 6)}, "has 1 client; at least 2 are required"),
         ({"client": np.array(["a", "a", "b", "c", "c", "c"])}, "client 'b', row 2: the client's only sample"),
     ],
 )
@@ -200,7 +200,7 @@ def test_extended_precision_is_read_as_double(tmp_path):
 def test_values_whose_squares_overflow_are_refused(dtype, size):
     x = np.array([[1.0, size], [2.0, 0], [3.0, 1], [1.0, 2]])
     data = FederatedData("here", x, np.array([0, 1, 0, 1]), np.array(list("aabb")))
-    with pytest.raises(UserError, match=r"^here: a feature's value of size .* is too large: at most .*; standardize"):
+    with pytest.raises(UserError, match=r"^here: a feature value of magnitude .* is too large; the limit is .*: standardize"):
         data.model_clients(dtype)
     data.x[0, 1] = 1e18
     assert data.model_clients(dtype).clients == 2

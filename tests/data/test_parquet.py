@@ -46,10 +46,10 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("column", "says"),
         [
-            (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are no numbers"),
-            (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are no numbers"),
+            (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are not numbers"),
+            (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are not numbers"),
             (["1", "2", "tall", "4"], "client 'b', row 2: column 'x' is 'tall'; 3 of 4 rows have a number there"),
-            (["a", "b", "2024-01-31", "c"], "client 'b', row 2: column 'x' is '2024-01-31'; dates are no numbers"),
+            (["a", "b", "2024-01-31", "c"], "client 'b', row 2: column 'x' is '2024-01-31'; dates are not numbers"),
             ([[1], [2], [3], [4]], "column 'x' holds list<element: int64>; must be numbers or text"),
             ([b"1", b"2", b"3", b"4"], "column 'x' holds binary; must be numbers or text"),
         ],

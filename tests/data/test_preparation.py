@@ -164,7 +164,7 @@ def test_what_is_stored_is_what_was_agreed():
         (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "names of categories must be distinct"),
         (Preparation(["a"], [1], {}, [], [1], []).as_json(), "here: preparation.json: mean and scale must have 1 numb"),
         (Preparation(["a"], [1], {}, [], [1], [0]).as_json(), "here: preparation.json: scale must be positive"),
-        ('{"version": 2}', "here: preparation.json: version is 2, must be 1: other software wrote it"),
+        ('{"version": 2}', "here: preparation.json: version is 2, must be 1: from another release"),
     ],
 )
 def test_other_files_are_refused(text, says):
@@ -185,9 +185,9 @@ def test_a_new_table_is_taken_by_the_names_of_its_columns():
     ("names", "levels", "says"),
     [
         (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: it lacks sex"),
-        (["age", "doze", "ward", "sex"], {}, "it lacks dose; unknown are doze; did you mean doze?"),
-        (["age", "dose", "ward", "sex", "note"], {}, "unknown are note"),
-        (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model has learnt from numbers"),
+        (["age", "doze", "ward", "sex"], {}, "missing columns dose; unknown columns doze; did you mean doze?"),
+        (["age", "dose", "ward", "sex", "note"], {}, "unknown columns note"),
+        (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model was trained on numbers"),
     ],
 )
 def test_a_table_of_other_columns_is_refused(names, levels, says):
@@ -264,5 +264,5 @@ def test_sites_that_do_not_fit_are_refused(other, says):
 
 
 def test_missing_values_can_be_refused():
-    with pytest.raises(UserError, match=r"column 'age': \d+ values are missing, and task.fill is refuse"):
+    with pytest.raises(UserError, match=r"column 'age': \d+ values are missing, which task.fill=refuse does not allow"):
         prepared(table(), Recipe(fill="refuse"))

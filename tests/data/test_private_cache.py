@@ -37,7 +37,7 @@ def test_what_another_user_has_made_first_is_not_used(shared, name):
     place = shared / "fco" / name / ARCHIVES[10].folder.name
     as_another_user("mkdir", "-p", "-m", "0700", str(place))
     as_another_user("touch", str(place / "fed_emnist_train.h5"))
-    with pytest.raises(UserError, match="is not used, for another user may have written") as problem:
+    with pytest.raises(UserError, match="is not used because another user may have written") as problem:
         CACHES[name]()
     assert "\n" not in str(problem.value)
 

@@ -112,12 +112,12 @@ def test_labels(tmp_path, changes, label, y, classes):
 @pytest.mark.parametrize(
     ("old", "new", "label", "says"),
     [
-        (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; it must be given in every row"),
+        (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; every row must have a label"),
         (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds words"),
         ("", "", "num==many", "label: got 'num==many', but the column holds numbers"),
         ("", "", "num>many", "label: got 'num>many'; > must be followed by a number"),
-        ("", "", "nmu>0", "has no column 'nmu'"),
-        (",41,", ",2024-01-31,", "num>0", "client 'south', line 4: column 'age' is '2024-01-31'; dates are no numbers"),
+        ("", "", "nmu>0", "column 'nmu' not found"),
+        (",41,", ",2024-01-31,", "num>0", "client 'south', line 4: column 'age' is '2024-01-31'; dates are not numbers"),
         (",41,", ",old,", "num>0", "column 'age' is 'old'; 1 of 4 rows have a number there; a column holds numbers or"),
     ],
 )
@@ -131,7 +131,7 @@ def test_weights_are_numbers_from_0_on(tmp_path, refusal, weight):
     assert read(write(tmp_path, text.format(0)), Columns(weights="w")).weights.tolist() == [0.5, 2, 0, 1]
     message = refusal(write(tmp_path, text.format(weight)), columns=Columns(weights="w"))
     assert "line 4: column 'w' is" in message
-    assert message.endswith("a row's weight is a number >= 0")
+    assert message.endswith("a weight must be a number >= 0")
 
 
 TIMES = "client,age,days,status\na,1,5,2\na,2,7.5,1\nb,3,9,1\nb,4,2,2\n"
@@ -153,15 +153,15 @@ def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "label", "event", "says"),
     [
-        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event is 0 (not until then) or 1"),
-        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event is 0 (not until then) or 1"),
-        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time is a number > 0"),
-        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time is a number > 0"),
-        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; it must be given in every row"),
-        (",9,", ",soon,", "days", "status==2", "a time is a number > 0, beside the event 'status==2'"),
-        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; a time is a number > 0"),
+        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event must be 0 (censored) or 1"),
+        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event must be 0 (censored) or 1"),
+        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time must be a number > 0"),
+        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time must be a number > 0"),
+        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; every row must have a label"),
+        (",9,", ",soon,", "days", "status==2", "with event 'status==2', the label must be a time > 0"),
+        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; with event 'status==2', the label must be a time > 0"),
         ("", "", "days", "days", "weights and event: given more than once: days"),
-        ("", "", "days", "dead", "has no column 'dead'"),
+        ("", "", "days", "dead", "column 'dead' not found"),
     ],
 )
 def test_times_and_events_that_are_none(tmp_path, refusal, old, new, label, event, says):
@@ -184,7 +184,7 @@ def test_files_of_clients_may_order_their_columns_and_know_other_categories(tmp_
     [
         (
             "years,ward,y\n3,red,0\n4,red,1\n",
-            "b.csv: its columns differ from those of a.csv: it lacks age; only it has years",
+            "b.csv: its columns differ from those of a.csv: missing columns age; additional columns years",
         ),
         ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: it lacks ward"),
         (
@@ -225,7 +225,7 @@ def test_a_table_of_a_million_columns(tmp_path, refusal):
     with path.open("a") as file:
         for row in range(2):
             file.write(f"a,{row},{','.join(['1.5'] * 10**6)}\n")
-    assert "has 1 client; at least 2 are needed" in refusal(path)
+    assert "has 1 client; at least 2 are required" in refusal(path)
 
 
 @pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])

@@ -43,7 +43,7 @@ def test_the_file_s_split_is_held_out_where_there_is_one(build, data, with_chang
     _, problem = build(data, "task.loss=logistic")
     assert len(problem.held_out.y) == 15
     with_changes(data, split=np.full(60, "test"))
-    with pytest.raises(UserError, match="its split leaves no rows to train on"):
+    with pytest.raises(UserError, match="the split column has no rows with split train"):
         build(data, "task.loss=logistic")
 
 

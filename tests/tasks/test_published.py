@@ -115,7 +115,7 @@ def test_a_new_table_is_predicted_from_what_the_record_keeps(build, real_data, t
 def test_what_is_not_here_is_said_in_one_line(make_run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(
-        UserError, match=r"task.data_dir: eicu_demo needs the folder of eicu_apache.csv \(docs/data.md\)"
+        UserError, match=r"task.data_dir: eicu_demo requires the folder with eicu_apache.csv \(docs/data.md\)"
     ):
         make_run("task=eicu").task.build(0, "float64")
     with pytest.raises(UserError, match=r"processed.cleveland.data: cannot be read: No such file or directory"):
