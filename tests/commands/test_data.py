@@ -26,7 +26,7 @@ def test_convert_check_describe(table, tmp_path, capsys):
     main(["convert", str(table), str(target), "--min-samples", "2"])
     assert read(target).clients.tolist() == ["a", "b"]
     main(["check", str(target), "--loss", "logistic"])
-    assert "good: 4 samples of 2 clients" in capsys.readouterr().out
+    assert "OK: 4 samples of 2 clients" in capsys.readouterr().out
     main(["describe", str(target), "--picture", str(tmp_path / "t.png")])
     out = capsys.readouterr().out
     assert "samples per client" in out

@@ -21,10 +21,13 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace("weight", ""), "column 3 has no name"),
         (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are not numbers"),
         (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are not numbers"),
-        (CSV.replace(",4,", ",1_000,"), "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column holds"),
+        (
+            CSV.replace(",4,", ",1_000,"),
+            "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column must hold",
+        ),
         (
             CSV.replace(",4,", ',"4,5",'),
-            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a point",
+            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a decimal point",
         ),
         (CSV.replace("client,height,weight,y\n", ""), "column 'y' not found; columns are a, 1, 2, 0"),
         ("1,2,3\n4,5,6\n", "its first line holds numbers: give the column names of a table without header (names)"),
@@ -33,7 +36,7 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace(",4,", ","), "line 3 has 3 cells, the header has 4"),
         (CSV.replace("a,1", ",1"), "line 2: column 'client' is empty"),
         (CSV.replace("a,1", '"a,1'), "is not a CSV file that can be read: unexpected end of data"),
-        (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 will do"),
+        (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 are allowed"),
         (CSV.replace("a,1", "a\0,1"), "a name contains the character NUL"),
         (CSV.replace("client,", "client" + "x" * (1 << 17)), "field larger than field limit"),
         ("\n" + CSV, "its first line is empty"),
@@ -48,7 +51,7 @@ def test_csv(tmp_path, text, says, refusal, csv):
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path, refusal):
     (tmp_path / "t.csv").write_bytes(CSV.replace("b,5", "é,5").encode("latin-1"))
-    assert "is not UTF-8 text: byte 0x" in refusal(tmp_path / "t.csv")
+    assert "is not UTF-8 text: invalid byte 0x" in refusal(tmp_path / "t.csv")
 
 
 def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
@@ -84,7 +87,7 @@ def test_a_header_of_very_many_columns_is_answered_soon(tmp_path, refusal, csv):
     rows = "".join(f"{client},{cells},1\n" for client in "aabb")
     assert read(csv(tmp_path, f"client,{names},y\n{rows}")).x.shape == (4, 100_000)
     message = refusal(csv(tmp_path, f"klient,{names},y\n{rows}"))
-    assert "its columns are klient, x0" in message
+    assert "columns are klient, x0" in message
     assert "and 99992 more" in message
 
 

@@ -35,7 +35,7 @@ def shard(**changes) -> bytes:
         (shard(user_data={"a": {"x": [[1e300]], "y": [1]}, "b": 2}), "client 'a'"),
         (shard(user_data={"a": {"x": [[None]], "y": [1]}, "b": 2}), "client 'a': x must be lists of numbers"),
         (shard(num_samples={"a": 2, "b": 2}), "2 users but num_samples that is not a list"),
-        (shard(num_samples=[2, "2"]), "num_samples says 2"),
+        (shard(num_samples=[2, "2"]), "num_samples is 2"),
         (shard().replace(b'"b": {', b'"a": {'), "keys: given more than once: a"),
         (shard().replace(b'"b"', b'"\\ud800"'), "holds invalid Unicode code points"),
         (b'{"users": ' + b"9" * 5000 + b"}", "is not valid JSON"),

@@ -68,7 +68,7 @@ def test_quantiles_are_in_order_and_of_one_size():
 
 def test_too_many_clients_are_refused():
     with pytest.raises(
-        UserError, match=r"task.partition_clients: got 200; here has 300 rows, and every client needs 2"
+        UserError, match=r"task.partition_clients: got 200; here has 300 rows, and every client needs at least 2"
     ):
         dealt("quantity", clients=200)
     data = table()

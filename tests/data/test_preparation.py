@@ -159,9 +159,12 @@ def test_what_is_stored_is_what_was_agreed():
         ("[" * 10**6, "here: preparation.json is not JSON: nested too deeply"),
         ("[1]", "here: preparation.json: expected `object`, got `array`"),
         ('{"version": 1}', "here: preparation.json: object missing required field `columns`"),
-        (Preparation(["a"], [], {}, []).as_json(), "here: preparation.json: columns must be distinct, with a number"),
+        (
+            Preparation(["a"], [], {}, []).as_json(),
+            "here: preparation.json: columns must be distinct, with one fill value",
+        ),
         (Preparation(["a"], [1], {}, ["b"]).as_json(), "here: preparation.json: categories and flagged must name col"),
-        (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "names of categories must be distinct"),
+        (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "category names must be distinct"),
         (Preparation(["a"], [1], {}, [], [1], []).as_json(), "here: preparation.json: mean and scale must have 1 numb"),
         (Preparation(["a"], [1], {}, [], [1], [0]).as_json(), "here: preparation.json: scale must be positive"),
         ('{"version": 2}', "here: preparation.json: version is 2, must be 1: from another release"),
@@ -184,7 +187,7 @@ def test_a_new_table_is_taken_by_the_names_of_its_columns():
 @pytest.mark.parametrize(
     ("names", "levels", "says"),
     [
-        (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: it lacks sex"),
+        (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: missing columns sex"),
         (["age", "doze", "ward", "sex"], {}, "missing columns dose; unknown columns doze; did you mean doze?"),
         (["age", "dose", "ward", "sex", "note"], {}, "unknown columns note"),
         (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model was trained on numbers"),

@@ -85,11 +85,9 @@ def test_a_bad_cell_is_named(tmp_path, column, row, value, says):
 
 def test_tables_that_do_not_fit_are_named(tmp_path):
     frame().to_csv(tmp_path / "t.csv", index=False)
-    assert "column 'sick' not found; columns are client, height" in refusal(
-        tmp_path / "t.csv", columns=Columns("sick")
-    )
+    assert "column 'sick' not found; columns are client, height" in refusal(tmp_path / "t.csv", columns=Columns("sick"))
     frame().drop(columns="weight").to_csv(tmp_path / "u.csv", index=False)
-    assert "t.csv: has a column 'client', but is one client's file" in refusal(tmp_path)
+    assert "t.csv: has a column 'client', but a file in a folder holds one client" in refusal(tmp_path)
     other_columns = refusal(tmp_path, columns=Columns(drop=("client",)))
     assert "u.csv: its columns differ from those of t.csv: it lacks weight" in other_columns
     numbers = frame().assign(y=range(6))
@@ -137,13 +135,13 @@ def test_bad_leaf_shards_are_named(tmp_path):
     shard.write_text(json.dumps({"users": []}))
     assert f"{shard}: is not a LEAF shard" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, float("nan")], [0.0, 0.0]]})))
-    assert f"{shard}: client 'w', row 0: not every feature is a finite number" in refusal(tmp_path)
+    assert f"{shard}: client 'w', row 0: every feature must be finite" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0, 0.0]]})))
     assert f"{shard}: client 'w'" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0]]})))
     assert "b.json: its samples have 1 features, those of a.json have 2" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [3]}))
-    assert "num_samples says 3" in refusal(tmp_path)
+    assert "num_samples is 3" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [2, 2]}))
     assert "has 1 users but 2 num_samples" in refusal(tmp_path)
     (tmp_path / "alone.json").write_text(json.dumps(leaf({})))
@@ -183,7 +181,7 @@ def test_a_damaged_tff_file_is_named(tmp_path):
 
 
 def test_a_folder_must_hold_one_kind(tmp_path):
-    assert "holds nothing that is known" in refusal(tmp_path)
+    assert "holds no known format" in refusal(tmp_path)
     frame().to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "a.json").write_text("{}")
     assert "holds .json and .csv; must hold files of one format" in refusal(tmp_path)

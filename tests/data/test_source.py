@@ -43,7 +43,7 @@ class TestPlaces:
     def test_a_folder_with_a_file_s_ending_is_none(self, kind, tmp_path, refusal):
         (tmp_path / f"d{kind.ending}").mkdir()
         message = refusal(tmp_path if kind.not_alone else tmp_path / f"d{kind.ending}")
-        assert "is not a regular file" in message or "holds nothing that is known" in message
+        assert "is not a regular file" in message or "holds no known format" in message
 
     def test_an_empty_file_is_said_to_be_empty(self, kind, tmp_path, refusal):
         source, path = self.source(kind, tmp_path)
@@ -94,7 +94,7 @@ def test_a_path_that_cannot_exist_is_refused(tmp_path, refusal):
 def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     csv(tmp_path / "deep" / "deeper")
-    assert "holds nothing that is known" in refusal(tmp_path)
+    assert "holds no known format" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)

@@ -84,8 +84,8 @@ def test_entries_of_a_row_may_stand_in_any_order(npz):
         ({"indices": [1, 0, 3]}, "array 'indices' holds int64 (3,), must be 5 whole numbers"),
         ({"indices": [1.0, 0, 3, 1, 3]}, "array 'indices' holds float64 (5,), must be 5 whole numbers"),
         ({"indptr": [0, 1, 3, 2, 5]}, "array 'indptr' must be 5 row starts: nondecreasing whole numbers from 0 to 5"),
-        ({"indptr": [0, 1, 3, 3, 9]}, "array 'indptr' must be 5 whole numbers"),
-        ({"indptr": [0, 1, 3, 5]}, "array 'indptr' must be 5 whole numbers"),
+        ({"indptr": [0, 1, 3, 3, 9]}, "array 'indptr' must be 5 row starts"),
+        ({"indptr": [0, 1, 3, 5]}, "array 'indptr' must be 5 row starts"),
         ({"data": [1.5, 2, np.nan, 4, 5]}, "client 'a', row 1: feature 'x3' is nan; every stored value must be finite"),
         ({"data": [1.5, 2, np.inf, 4, 5]}, "feature 'x3' is inf"),
         ({"data": list("abcde")}, "array 'data' holds str32 (5,), must be 5 numbers"),
@@ -161,7 +161,9 @@ def test_wrong_svmlight(svm, refusal, text, says):
 
 def test_other_columns_are_refused(svm, refusal):
     path = svm("1 qid:1 2:1\n0 qid:2 2:1\n")
-    assert "column 'died' not found; the label of an svmlight file is called y" in refusal(path, columns=Columns("died"))
+    assert "column 'died' not found; the label of an svmlight file is called y" in refusal(
+        path, columns=Columns("died")
+    )
 
 
 def test_one_endless_line_is_refused(svm, refusal, monkeypatch):

@@ -69,7 +69,7 @@ def test_a_table_without_a_header_takes_names(tmp_path):
     path = write(tmp_path, TABLE.split("\n", 1)[1])
     names = ("hospital", "age", "ward", "pressure", "num")
     assert read(path, columns(names=names)).feature_names == ["age", "ward", "pressure"]
-    with pytest.raises(Exception, match=r"line 1 has 5 cells, but 4 names are given \(names\)"):
+    with pytest.raises(Exception, match=r"line 1 has 5 cells, but 4 column names are given \(names\)"):
         read(path, columns(names=names[:-1]))
 
 
@@ -77,7 +77,7 @@ def test_a_number_may_mean_missing_in_one_column_only(tmp_path, refusal):
     text = "client,chol,age,y\na,0,0,0\na,200,30,1\nb,210.5,0,0\nb,0.0,3,1\n"
     data = read(write(tmp_path, text), Columns(missing=("chol:0",)))
     np.testing.assert_array_equal(data.x, [[np.nan, 0], [200, 30], [210.5, 0], [np.nan, 3]])
-    assert "missing: got 'cholesterol:0', must be a word, a number, or a column" in refusal(
+    assert "missing: got 'cholesterol:0', must be a text, a number, or a column" in refusal(
         tmp_path / "t.csv", columns=Columns(missing=("cholesterol:0",))
     )
 
@@ -113,12 +113,22 @@ def test_labels(tmp_path, changes, label, y, classes):
     ("old", "new", "label", "says"),
     [
         (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; every row must have a label"),
-        (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds words"),
+        (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds texts"),
         ("", "", "num==many", "label: got 'num==many', but the column holds numbers"),
         ("", "", "num>many", "label: got 'num>many'; > must be followed by a number"),
         ("", "", "nmu>0", "column 'nmu' not found"),
-        (",41,", ",2024-01-31,", "num>0", "client 'south', line 4: column 'age' is '2024-01-31'; dates are not numbers"),
-        (",41,", ",old,", "num>0", "column 'age' is 'old'; 1 of 4 rows have a number there; a column holds numbers or"),
+        (
+            ",41,",
+            ",2024-01-31,",
+            "num>0",
+            "client 'south', line 4: column 'age' is '2024-01-31'; dates are not numbers",
+        ),
+        (
+            ",41,",
+            ",old,",
+            "num>0",
+            "column 'age' is 'old'; 1 of 4 rows have a number there; a column must hold numbers or",
+        ),
     ],
 )
 def test_bad_cells_and_labels(tmp_path, refusal, old, new, label, says):
@@ -159,7 +169,13 @@ def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
         (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time must be a number > 0"),
         (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; every row must have a label"),
         (",9,", ",soon,", "days", "status==2", "with event 'status==2', the label must be a time > 0"),
-        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; with event 'status==2', the label must be a time > 0"),
+        (
+            "",
+            "",
+            "days>5",
+            "status==2",
+            "column 'days>5' is '5.0'; with event 'status==2', the label must be a time > 0",
+        ),
         ("", "", "days", "days", "weights and event: given more than once: days"),
         ("", "", "days", "dead", "column 'dead' not found"),
     ],
@@ -186,10 +202,10 @@ def test_files_of_clients_may_order_their_columns_and_know_other_categories(tmp_
             "years,ward,y\n3,red,0\n4,red,1\n",
             "b.csv: its columns differ from those of a.csv: missing columns age; additional columns years",
         ),
-        ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: it lacks ward"),
+        ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: missing columns ward"),
         (
             "age,ward,y\n3,1,0\n4,2,1\n",
-            "b.csv: column 'ward' holds numbers, that of a.csv texts: name it as categorical",
+            "b.csv: column 'ward' holds numbers, that of a.csv texts: declare it as categorical",
         ),
         ("age,age,ward,y\n3,3,1,0\n4,4,2,1\n", "b.csv: columns: given more than once: age"),
     ],

@@ -68,7 +68,7 @@ def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
     (tmp_path / "new.svm").write_text("0 1:2.5\n")
     assert predictions(record, tmp_path / "new.svm").count("\n") == 2
     (tmp_path / "new.svm").write_text("0 3:2.5\n")
-    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model 3"):
+    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model has 3"):
         predictions(record, tmp_path / "new.svm")
     (tmp_path / "new.csv").write_text("x0,x1,x2\n1,2,3\n")
     with pytest.raises(UserError, match="must hold sparse rows"):

@@ -94,7 +94,7 @@ def test_the_data_and_not_their_path_make_the_identity(make_run, small, tmp_path
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"split": np.full(40, "train")}, "needs rows of both splits"),
+        ({"split": np.full(40, "train")}, "must have rows of both splits"),
         ({"x": np.zeros((40, 10), np.uint8)}, "x has 10 columns, must be 784"),
         ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; task.classes=10"),
     ],

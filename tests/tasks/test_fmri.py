@@ -237,13 +237,13 @@ def test_labels_of_another_form(tree: Tree) -> None:
 
 def test_a_mask_of_another_shape(tree: Tree) -> None:
     write_image(tree.mask_file, np.ones((5, 6, 5), np.uint8))
-    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: its shape \(5, 6, 5\) is not that of the scans"):
+    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: shape \(5, 6, 5\) differs from that of the scans"):
         tree.build()
 
 
 def test_an_empty_mask(tree: Tree) -> None:
     write_image(tree.mask_file, np.zeros(SHAPE, np.uint8))
-    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: has no voxel"):
+    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: has no voxels"):
         tree.build()
 
 
