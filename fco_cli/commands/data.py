@@ -78,7 +78,7 @@ def _list(options: argparse.Namespace) -> None:
     from fco_cli.data.download import ARCHIVES
     from fco_cli.data.format import shown
     from fco_cli.data.published import PUBLICATIONS
-    from fco_cli.data.source import understood
+    from fco_cli.data.source import as_user_error
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
     table.add_row("synthetic", "task=lasso, nuclear", "generated when needed")
@@ -89,9 +89,9 @@ def _list(options: argparse.Namespace) -> None:
         table.add_row(f"femnist{classes}", f"task={tasks}", str(location))
     for name, published in PUBLICATIONS.items():
         missing = "downloaded when needed" if published.files else "requires task.data_dir (docs/data.md)"
-        table.add_row(name, f"task={name}", str(published.folder) if published.here else missing)
+        table.add_row(name, f"task={name}", str(published.folder) if published.is_downloaded else missing)
     if options.folder is not None:
-        with understood(options.folder, "a folder"):
+        with as_user_error(options.folder, "a folder"):
             if not options.folder.is_dir():
                 raise UserError(f"{options.folder}: no such folder")
             for path in sorted(path for path in options.folder.glob("*.npz") if path.is_file()):
@@ -130,14 +130,14 @@ def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.data.describe import Description
-    from fco_cli.data.profile import of_data, of_tables, profile_csv
-    from fco_cli.data.readers import read_raw
+    from fco_cli.data.profile import profile_csv, profile_data, profile_tables
+    from fco_cli.data.readers import read_raw_tables
     from fco_cli.files import write_atomically
 
     if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"{options.picture}: the file name of the picture must end in .png, .pdf or .svg")
-    tables = read_raw(options.source, columns_of(options))
-    profile = of_tables(tables) if tables is not None else of_data(_read(options))
+    tables = read_raw_tables(options.source, columns_of(options))
+    profile = profile_tables(tables) if tables is not None else profile_data(_read(options))
     if profile:
         _print(_of_columns(profile))  # before the validation, which may fail
     if options.table:
@@ -158,13 +158,13 @@ def _of_columns(profile: Profile) -> Table:
     from rich.table import Table
 
     from fco_cli.data.format import shown
-    from fco_cli.data.profile import FEW_CLIENTS, MOST_COLUMNS, overall
+    from fco_cli.data.profile import MAX_CLIENT_COLUMNS, MAX_PRINTED_COLUMNS, merge_clients
 
-    few = list(profile) if len(profile) <= FEW_CLIENTS else []
+    few = list(profile) if len(profile) <= MAX_CLIENT_COLUMNS else []
     headings = [f"at {shown(client, 20)}" for client in few] or ["range over clients"]
     table = Table("column", "type", "missing", *headings, "range", "categories", box=None, pad_edge=False)
-    columns = overall(profile)
-    for k, column in enumerate(columns[:MOST_COLUMNS]):
+    columns = merge_clients(profile)
+    for k, column in enumerate(columns[:MAX_PRINTED_COLUMNS]):
         shares = [own[k].share for own in profile.values() if len(own) == len(columns)]
         by_client = [f"{share:.1%}" for share in shares]
         if not few:
@@ -173,8 +173,8 @@ def _of_columns(profile: Profile) -> Table:
             by_client = [""] * len(few)  # the files have different columns
         row = [shown(column.name, 40), column.kind, f"{column.share:.1%}", *by_client, column.range, column.texts]
         table.add_row(*row)
-    if len(columns) > MOST_COLUMNS:
-        table.add_row(f"and {len(columns) - MOST_COLUMNS} more (use --table for all)")
+    if len(columns) > MAX_PRINTED_COLUMNS:
+        table.add_row(f"and {len(columns) - MAX_PRINTED_COLUMNS} more (use --table for all)")
     return table
 
 

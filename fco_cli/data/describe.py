@@ -13,16 +13,16 @@ import numpy as np
 from fco_cli.data.format import FederatedData, shown
 from fco_cli.data.moments import Moments, aggregated_moments
 from fco_cli.data.preparation import Recipe, prepared
-from fco_cli.data.profile import Column, Profile, of_data, overall
+from fco_cli.data.profile import Column, Profile, merge_clients, profile_data
 from fco_cli.data.sparse import is_sparse
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import MAX_CLASSES
 
-MOST_DRAWN = 60  # drawn columns with missing values
-MOST_NAMED = 20  # clients with a label in the figure
-FEW_CLASSES = 100  # more distinct labels mean regression
+MAX_DRAWN_COLUMNS = 60  # drawn columns with missing values
+MAX_NAMED_CLIENTS = 20  # clients with a label in the figure
+MAX_DISTINCT_LABELS = 100  # more distinct labels mean regression
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Description:
     @cached_property
     def columns(self) -> list[Column]:
         """Column profiles over all clients."""
-        return overall(self.profile or of_data(self.data))
+        return merge_clients(self.profile or profile_data(self.data))
 
     @cached_property
     def sizes(self) -> Array:
@@ -46,7 +46,12 @@ class Description:
     def labels(self) -> Array | None:
         """Number of samples per client and class [M, C]; None for regression."""
         y = self.data.y
-        if (y < 0).any() or (y >= MAX_CLASSES).any() or (y != np.floor(y)).any() or len(np.unique(y)) > FEW_CLASSES:
+        if (
+            (y < 0).any()
+            or (y >= MAX_CLASSES).any()
+            or (y != np.floor(y)).any()
+            or len(np.unique(y)) > MAX_DISTINCT_LABELS
+        ):
             return None
         classes = max(int(y.max()) + 1, 0 if self.data.classes is None else len(self.data.classes))
         require_memory(f"{self.data.source}: counts per client and class", 8 * len(self.data.clients) * classes)
@@ -63,7 +68,7 @@ class Description:
         Regression: the between-client share of the label variance.
         """
         if self.labels is None:
-            return _between(self.data.y[:, None], self.data)
+            return _between_client_share(self.data.y[:, None], self.data)
         shares = self.labels / self.labels.sum(axis=1, keepdims=True)
         pooled = self.labels.sum(axis=0) / self.labels.sum()
         return float(np.abs(shares - pooled).sum(axis=1).mean() / 2)
@@ -72,7 +77,7 @@ class Description:
     def feature_shift(self) -> float:
         """Between-client share of the feature variance, from 0 (identical) to 1 (disjoint)."""
         encoded = prepared(self.data, Recipe(standardize=False)).encode(self.data.raw)
-        return _between(encoded, self.data)
+        return _between_client_share(encoded, self.data)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the printed table: name and value."""
@@ -104,7 +109,7 @@ class Description:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        some_missing = [column.name for column in self.columns if column.missing][:MOST_DRAWN]
+        some_missing = [column.name for column in self.columns if column.missing][:MAX_DRAWN_COLUMNS]
         figure = Figure(figsize=(15 if some_missing else 10, 3.8), layout="constrained")
         FigureCanvasAgg(figure)
         left, right, *rest = figure.subplots(1, 3 if some_missing else 2)
@@ -132,7 +137,7 @@ class Description:
 
     def _draw_missing(self, axes: Any, columns: list[str], clients: list[str]) -> None:
         """Draw the share of missing values per client and column."""
-        profile = self.profile or of_data(self.data)
+        profile = self.profile or profile_data(self.data)
         shares = [[own.share for own in profile[client] if own.name in columns] for client in clients]
         image = axes.imshow(np.array(shares), aspect="auto", cmap="magma_r", vmin=0, vmax=1, interpolation="nearest")
         axes.figure.colorbar(image, ax=axes, label="share of missing values")
@@ -143,13 +148,13 @@ class Description:
 
 def _name_clients(axes: Any, names: list[str]) -> None:
     """Label the y axis with client names if there are few clients."""
-    if len(names) <= MOST_NAMED:
+    if len(names) <= MAX_NAMED_CLIENTS:
         axes.set_yticks(range(len(names)), [shown(name, 20) for name in names])
     else:
         axes.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _between(values: Array, data: FederatedData) -> float:
+def _between_client_share(values: Array, data: FederatedData) -> float:
     """Return 1 - (within-client variance) / (total variance), summed over the columns."""
     clients = FederatedData(data.source, values, data.y, data.client).as_clients("float64")
     with np.errstate(over="ignore", invalid="ignore"):  # NaN for very large values

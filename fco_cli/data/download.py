@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fco_cli.data.private_cache import private, private_cache
+from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder, one_at_a_time
 
@@ -30,7 +30,7 @@ class RemoteFile:
     url: str
 
     @property
-    def by_hand(self) -> str:
+    def manual_download(self) -> str:
         """Instructions for a manual download."""
         return f"download {self.url} and pass task.data_dir=<its folder>"
 
@@ -52,7 +52,7 @@ class Archive:
         return cache_folder("data") / self.name.removesuffix(".tar.bz2")
 
     @property
-    def by_hand(self) -> str:
+    def manual_download(self) -> str:
         return (
             f"download {self.url}, unpack it and pass task.data_dir=<the folder> "
             "(a folder of LEAF's JSON or an .npz file also works)"
@@ -69,10 +69,10 @@ def fetch(archive: Archive) -> Path:
     """Return the folder of the unpacked archive, downloaded if necessary."""
     home = private_cache("data")
     if archive.folder.exists():
-        return private(home / archive.folder.name)
+        return require_private(home / archive.folder.name)
     with one_at_a_time(home):
         if archive.folder.exists():  # unpacked by another process
-            return private(home / archive.folder.name)
+            return require_private(home / archive.folder.name)
         return unpack(_retrieve(archive, home), home / archive.folder.name)
 
 
@@ -82,7 +82,7 @@ def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
     folder = home / name
     with one_at_a_time(home):
         folder.mkdir(mode=0o700, exist_ok=True)
-        private(folder)
+        require_private(folder)
         for file in files:
             if not (folder / file.name).exists():
                 _retrieve(file, folder)
@@ -102,7 +102,7 @@ def _retrieve(file: RemoteFile | Archive, folder: Path) -> Path:
         kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept for resuming" if part.exists() else ""
         raise UserError(
             f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
-            f"try again, or {file.by_hand}"
+            f"try again, or {file.manual_download}"
         ) from problem
     verify(part, file.sha256)
     return part.replace(path)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from fco_cli.data.preparation import Preparation
-from fco_cli.data.readers import read_features, read_stored
+from fco_cli.data.readers import read_features, read_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
@@ -73,7 +73,7 @@ class FittedModel:
     def rows(self, path: Path) -> Rows:
         """Return the rows of a new file, encoded for the model."""
         if self.preparation is None:
-            return read_stored(path, self.coef.shape[1])
+            return read_sparse_rows(path, self.coef.shape[1])
         return self.preparation.encode(read_features(path, self.preparation.table))
 
     def scores(self, x: Rows) -> Array:

@@ -29,7 +29,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fco_cli.data.sparse import as_sparse_rows, is_sparse, row_of, stored, with_rows
+from fco_cli.data.sparse import as_sparse_rows, is_sparse, row_of, sparse_arrays, with_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
@@ -37,12 +37,12 @@ from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
-NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
-BY_ROW, NAMES = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
-NOBODY = "all"  # the client of rows that are not assigned to clients yet
+REQUIRED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
+ROW_ARRAYS, TEXT_ARRAYS = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
+UNASSIGNED = "all"  # the client of rows that are not assigned to clients yet
 SPLITS = ("train", "val", "test")
-MAX_NAME = 1000  # characters; a text array stores every name in the width of the longest
-ROWS_AT_ONCE = 4096
+MAX_NAME_LENGTH = 1000  # characters; a text array stores every name in the width of the longest
+CHUNK_ROWS = 4096
 
 Arrays = dict[str, Array]  # by the names above, not yet validated
 
@@ -114,7 +114,7 @@ class FederatedData:
         """Return the rows of a mask or an index array; a mask of all rows makes no copy."""
         if rows.dtype == bool and rows.all():
             return self
-        by_row = {name: getattr(self, name)[rows] for name in ("x", *BY_ROW) if getattr(self, name) is not None}
+        by_row = {name: getattr(self, name)[rows] for name in ("x", *ROW_ARRAYS) if getattr(self, name) is not None}
         return replace(self, **by_row)
 
     def as_clients(self, dtype: str) -> ClientData:
@@ -129,7 +129,7 @@ class FederatedData:
         rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
         return ClientData(rows, self._cast(y, dtype), start, weights)
 
-    def owners(self, training: Array, held_out: Array) -> Array:
+    def training_index(self, training: Array, held_out: Array) -> Array:
         """Return, for every client with held-out rows, its index among the training clients, or -1.
 
         `training` and `held_out` are masks over the rows.
@@ -169,7 +169,7 @@ def save(data: FederatedData, path: Path) -> None:
     """Write the data to an .npz file, atomically."""
     optional = {name: getattr(data, name) for name in OPTIONAL if getattr(data, name) is not None}
     buffer = io.BytesIO()
-    rows = stored(data.x) if is_sparse(data.x) else {"x": data.x}
+    rows = sparse_arrays(data.x) if is_sparse(data.x) else {"x": data.x}
     np.savez_compressed(buffer, allow_pickle=False, **rows, y=data.y, client=data.client, **optional)
     write_atomically(Path(path), buffer.getvalue())
 
@@ -179,17 +179,17 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
 
     Checks that depend on the loss are in `check_labels`.
     """
-    arrays = with_rows(source, arrays)
-    for name in NEEDED:
+    arrays = with_sparse_rows(source, arrays)
+    for name in REQUIRED:
         if name not in arrays:
             raise UserError(f"{source}: array {name!r} is missing; required arrays are x, y and client")
     for name in arrays:
-        if name not in NEEDED + OPTIONAL:
+        if name not in REQUIRED + OPTIONAL:
             known = f"arrays are x, y, client and, optionally, {', '.join(OPTIONAL)}"
             raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
     x = arrays["x"]
     _check_shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
-    for name in BY_ROW:
+    for name in ROW_ARRAYS:
         if name in arrays:
             array = arrays[name]
             is_valid = array.shape == x.shape[:1]
@@ -204,10 +204,10 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
             raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
     arrays |= {name: _in_double_precision(arrays[name]) for name in ("x", "y", "weights") if name in arrays}
     x = arrays["x"]
-    texts = {name: _names(source, name, arrays[name]) for name in NAMES if name in arrays}
+    texts = {name: _text_array(source, name, arrays[name]) for name in TEXT_ARRAYS if name in arrays}
     for name in ("features", "classes"):
         if name in texts:
-            check_different(source, name, texts[name].tolist())
+            check_unique(source, name, texts[name].tolist())
     plain = {name: arrays[name] for name in ("weights", "category_of") if name in arrays}
     data = FederatedData(source, x, arrays["y"], **texts, **plain)
     _check_values(data)
@@ -232,7 +232,7 @@ def _check_shape(source: str, name: str, array: Array, is_valid: bool, expected:
         raise UserError(f"{source}: array {name!r} has shape {shown(array.shape)}, must be {expected}")
 
 
-def _names(source: str, name: str, array: Array) -> Array:
+def _text_array(source: str, name: str, array: Array) -> Array:
     """Return an array of names as text; raise UserError if a name is not valid Unicode."""
     if array.dtype.kind not in "USiu":
         raise UserError(f"{source}: array {name!r} must hold names or whole numbers, not {shown(array.dtype)}")
@@ -248,12 +248,13 @@ def _names(source: str, name: str, array: Array) -> Array:
     return text
 
 
-def as_names(source: object, what: str, names: Sequence[str]) -> Array:
+def name_array(source: object, what: str, names: Sequence[str]) -> Array:
     """Return names as an array; raise UserError if a name is too long or contains NUL."""
     longest = max(names, key=len, default="")
-    if len(longest) > MAX_NAME:
+    if len(longest) > MAX_NAME_LENGTH:
         raise UserError(
-            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most {MAX_NAME} are allowed"
+            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most "
+            f"{MAX_NAME_LENGTH} are allowed"
         )
     if "\0" in "".join(names):
         raise UserError(f"{source}: {what}: a name contains the character NUL")
@@ -261,14 +262,14 @@ def as_names(source: object, what: str, names: Sequence[str]) -> Array:
     return np.array(names, dtype=np.str_)
 
 
-def check_different(source: object, what: str, names: Sequence[str]) -> None:
+def check_unique(source: object, what: str, names: Sequence[str]) -> None:
     """Raise UserError if a name occurs more than once."""
     if len(set(names)) < len(names):
         repeated = [name for name, count in Counter(names).items() if count > 1]
-        raise UserError(f"{source}: {what}: given more than once: {listed(repeated)}")
+        raise UserError(f"{source}: {what}: given more than once: {format_list(repeated)}")
 
 
-def listed(names: Iterable[object], most: int = 10) -> str:
+def format_list(names: Iterable[object], most: int = 10) -> str:
     """Return names for a message, on one line, at most `most` of them."""
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
@@ -328,7 +329,7 @@ def _check_categories(data: FederatedData) -> None:
         raise UserError(f"{data.source}: array 'category_of' must hold indices from 0 to {data.x.shape[1] - 1}")
     for feature, levels in data.levels.items():
         name = shown(data.feature_names[feature])
-        check_different(data.source, f"categories of {name!r}", levels)
+        check_unique(data.source, f"categories of {name!r}", levels)
         codes = data.x[:, feature]
         if (wrong := ~(np.isnan(codes.astype(float)) | np.isin(codes, np.arange(len(levels))))).any():
             row = int(np.argmax(wrong))
@@ -362,8 +363,8 @@ def not_finite(values: Array) -> Array:
 def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
     """Return the first row with a value for which `wrong` is true, or None; check in chunks to save memory."""
     if values.dtype.kind == "f":
-        for low in range(0, len(values), ROWS_AT_ONCE):
-            found = wrong(values[low : low + ROWS_AT_ONCE])
+        for low in range(0, len(values), CHUNK_ROWS):
+            found = wrong(values[low : low + CHUNK_ROWS])
             if found.any():
                 return low + int(np.argmax(found.reshape(len(found), -1).any(axis=1)))
     return None
@@ -377,7 +378,7 @@ def check_labels(data: FederatedData, loss: Loss) -> int:
         data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
     if data.classes is not None and len(data.classes) > 2 and not loss.classification:
         raise UserError(
-            f"{data.source}: the labels are the classes {listed(data.classes)}; the {loss.name} loss needs numbers"
+            f"{data.source}: the labels are the classes {format_list(data.classes)}; the {loss.name} loss needs numbers"
         )
     check_labels_differ(data)
     return loss.outputs(y, classes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.cells import as_number
+from fco_cli.data.cells import parse_number
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -35,7 +35,7 @@ class Label:
         """Parse a label; a text in the header is a column name even if it looks like a condition."""
         found = None if text in header else CONDITION.fullmatch(text.strip())
         label = cls(text) if found is None else cls(*found.groups())
-        if label.comparison in ORDERINGS and as_number(label.value) is None:
+        if label.comparison in ORDERINGS and parse_number(label.value) is None:
             raise UserError(f"label: got {shown(text)!r}; {label.comparison} must be followed by a number")
         return label
 
@@ -54,7 +54,7 @@ class Label:
         """Return 1 where the condition holds and 0 elsewhere; without a condition, the column."""
         if not self.comparison:
             return column
-        value: str | float | None = self.value if column.dtype.kind == "U" else as_number(self.value)
+        value: str | float | None = self.value if column.dtype.kind == "U" else parse_number(self.value)
         if value is None or (column.dtype.kind == "U" and self.comparison in ORDERINGS):
             holds = "texts" if column.dtype.kind == "U" else "numbers"
             raise UserError(f"label: got {shown(self.text)!r}, but the column holds {holds}")

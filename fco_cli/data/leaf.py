@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Arrays, as_names, check_different, first_row, not_finite, shown
-from fco_cli.data.source import Format, Wanted, in_order
+from fco_cli.data.format import Arrays, check_unique, first_row, name_array, not_finite, shown
+from fco_cli.data.source import Format, ReadOptions, sorted_files
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -23,16 +23,16 @@ BYTES = {b",": 40, b"[": 80, b"{": 300, b'"': 40}
 class Leaf(Format):
     """One shard or a folder of shards; subfolders `train` and `test` define the split."""
 
-    name, ending = "a LEAF shard", ".json"
+    name, suffix = "a LEAF shard", ".json"
 
     def files(self, folder: Path) -> list[Path]:
         folders = [folder, *(folder / part for part in PARTS)]
-        return [path for part in folders if part.is_dir() for path in in_order(part, self.ending)]
+        return [path for part in folders if part.is_dir() for path in sorted_files(part, self.suffix)]
 
     def split_of(self, path: Path) -> str:
         return path.parent.name if path.parent.name in PARTS else ""
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
         objects, numbers = path.stat().st_size, 0
         with path.open("rb") as file:
             if file.read(CHUNK).lstrip()[:1] != b"{":
@@ -44,9 +44,9 @@ class Leaf(Format):
         require_memory(f"{path}: reading it", objects)  # freed before the next shard is read
         return 8 * numbers  # single precision, twice: per shard and concatenated
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         try:
-            content = json.loads(path.read_bytes(), object_pairs_hook=_without_doubles)
+            content = json.loads(path.read_bytes(), object_pairs_hook=_check_unique_keys)
         except RecursionError:
             raise UserError(f"{path}: is not a LEAF shard: its lists are nested too deeply") from None
         except ValueError as problem:  # truncated, or not JSON
@@ -60,7 +60,7 @@ class Leaf(Format):
         widths = {x.shape[1] for x in rows}
         if len(widths) > 1:
             raise UserError(f"{path}: its samples have different numbers of features: {sorted(widths)}")
-        names = as_names(path, "user", users)
+        names = name_array(path, "user", users)
         return {
             "x": np.concatenate(rows),
             "y": np.concatenate(labels),
@@ -68,10 +68,10 @@ class Leaf(Format):
         }
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        check_different("its objects", "keys", [key for key, _ in pairs])
+        check_unique("its objects", "keys", [key for key, _ in pairs])
     return content
 
 
@@ -84,7 +84,7 @@ def _parts(path: Path, content: Any) -> tuple[list[str], list[int | None], dict[
         raise UserError(f"{path}: is not a LEAF shard: users must be a list of names")
     if not users:
         raise UserError(f"{path}: holds no users")
-    check_different(path, "users", users)
+    check_unique(path, "users", users)
     if not isinstance(data, dict) or data.keys() != set(users):
         raise UserError(f"{path}: is not a LEAF shard: the keys of user_data must be the users")
     counts = content.get("num_samples")

@@ -13,48 +13,48 @@ from fco_cli.errors import UserError, require
 from fco_cli.problem.layout import Array
 from fco_cli.problem.streams import TRAINING, generator
 
-SMALLEST_CLIENT = 2
+MIN_CLIENT_ROWS = 2
 ATTEMPTS = 1000
-MOST_CLASSES = 100
+MAX_LABEL_CLASSES = 100
 
 
 @dataclass(frozen=True)
 class Partition:
     """Settings of a partition: the keys `task.partition` and `task.partition_...`."""
 
-    way: str
+    method: str
     clients: int
     concentration: float  # of the Dirichlet distribution; small values give skewed clients
 
     def __post_init__(self) -> None:
-        require(self.way in WAYS, "task.partition", self.way, "null, or one of " + ", ".join(WAYS))
+        require(self.method in METHODS, "task.partition", self.method, "null, or one of " + ", ".join(METHODS))
         require(self.clients >= 2, "task.partition_clients", self.clients, "a whole number >= 2")
         sound = 0 < self.concentration < np.inf
         require(sound, "task.partition_concentration", self.concentration, "a number > 0")
 
-    def deal(self, data: FederatedData, x: Array, seed: int) -> FederatedData:
+    def assign(self, data: FederatedData, x: Array, seed: int) -> FederatedData:
         """Return the data with rows assigned to simulated clients; `x` are the prepared features."""
-        if SMALLEST_CLIENT * self.clients > len(data.y):
-            problem = f"{data.source} has {len(data.y)} rows, and every client needs at least {SMALLEST_CLIENT}"
+        if MIN_CLIENT_ROWS * self.clients > len(data.y):
+            problem = f"{data.source} has {len(data.y)} rows, and every client needs at least {MIN_CLIENT_ROWS}"
             raise UserError(f"task.partition_clients: got {self.clients}; {problem}")
-        owner = WAYS[self.way](self, data.y, x, seed)
+        owner = METHODS[self.method](self, data.y, x, seed)
         width = len(str(self.clients - 1))
-        names = np.array([f"{self.way}-{k:0{width}}" for k in range(self.clients)])
+        names = np.array([f"{self.method}-{k:0{width}}" for k in range(self.clients)])
         return replace(data, client=names[owner])
 
     def by_labels(self, y: Array, x: Array, seed: int) -> Array:
         """Assign the rows of each class by a Dirichlet draw over the clients."""
         classes = len(np.unique(y))
         allowed = f"quantiles: {classes} different labels are not classes"
-        require(classes <= MOST_CLASSES, "task.partition", "labels", allowed)
+        require(classes <= MAX_LABEL_CLASSES, "task.partition", "labels", allowed)
         return by_labels(y, self.clients, self.concentration, seed, "task.partition_")
 
     def by_quantity(self, y: Array, x: Array, seed: int) -> Array:
         """Assign random rows to clients whose sizes follow a Dirichlet draw."""
         random = generator(seed, TRAINING)
         shares = random.dirichlet(np.full(self.clients, self.concentration))
-        spare = len(y) - SMALLEST_CLIENT * self.clients
-        ends = np.round(np.cumsum(shares) * spare).astype(np.int64) + SMALLEST_CLIENT * np.arange(1, self.clients + 1)
+        spare = len(y) - MIN_CLIENT_ROWS * self.clients
+        ends = np.round(np.cumsum(shares) * spare).astype(np.int64) + MIN_CLIENT_ROWS * np.arange(1, self.clients + 1)
         return np.searchsorted(ends, random.permutation(len(y)), side="right").clip(max=self.clients - 1)
 
     def by_features(self, y: Array, x: Array, seed: int) -> Array:
@@ -64,9 +64,9 @@ class Partition:
         with threadpool_limits(1):  # sums depend bitwise on the number of threads
             owner = KMeans(self.clients, n_init=10, random_state=seed % 2**32).fit(x).labels_
         smallest = np.bincount(owner, minlength=self.clients).min()
-        if smallest < SMALLEST_CLIENT:
+        if smallest < MIN_CLIENT_ROWS:
             problem = (
-                f"a cluster has {smallest} rows, and every client needs at least {SMALLEST_CLIENT}; must be smaller"
+                f"a cluster has {smallest} rows, and every client needs at least {MIN_CLIENT_ROWS}; must be smaller"
             )
             raise UserError(f"task.partition_clients: got {self.clients}: {problem}")
         return owner
@@ -81,7 +81,7 @@ class Partition:
 def by_labels(y: Array, clients: int, concentration: float, seed: int, keys: str = "task.") -> Array:
     """Return the client of every row, drawn per class from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
 
-    The draw is repeated until every client has at least SMALLEST_CLIENT rows.
+    The draw is repeated until every client has at least MIN_CLIENT_ROWS rows.
     """
     for attempt in range(ATTEMPTS):
         random = generator(seed, TRAINING, attempt)
@@ -90,7 +90,7 @@ def by_labels(y: Array, clients: int, concentration: float, seed: int, keys: str
             rows = np.flatnonzero(y == label)
             shares = random.dirichlet(np.full(clients, concentration))
             owner[rows] = np.searchsorted(np.cumsum(shares), random.random(len(rows))).clip(0, clients - 1)
-        if np.bincount(owner, minlength=clients).min() >= SMALLEST_CLIENT:
+        if np.bincount(owner, minlength=clients).min() >= MIN_CLIENT_ROWS:
             return owner
     raise UserError(
         f"{keys}concentration: got {concentration:g}, which leaves some of the {clients} clients with too "
@@ -98,7 +98,7 @@ def by_labels(y: Array, clients: int, concentration: float, seed: int, keys: str
     )
 
 
-WAYS: dict[str, Callable[[Partition, Array, Array, int], Array]] = {
+METHODS: dict[str, Callable[[Partition, Array, Array, int], Array]] = {
     "labels": Partition.by_labels,
     "quantity": Partition.by_quantity,
     "features": Partition.by_features,

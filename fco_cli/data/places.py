@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fco_cli.data.format import check_different, listed, shown
+from fco_cli.data.format import check_unique, format_list, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Columns, Wanted
+from fco_cli.data.source import Columns, ReadOptions
 from fco_cli.errors import UserError
 
 
 @dataclass(frozen=True)
-class Places:
+class ColumnIndex:
     """Column indices of a table by role."""
 
     meaning: Label
@@ -31,22 +31,22 @@ class Places:
         return [k for k in (self.label, self.client, self.split, self.weights, self.event) if k is not None]
 
 
-def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
+def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> ColumnIndex:
     """Return the column indices by role; columns without another role are features."""
-    columns, index = wanted.columns, {name: k for k, name in enumerate(header)}
+    columns, index = options.columns, {name: k for k, name in enumerate(header)}
     meaning = Label.of(columns.label, header)
     event = None if columns.event is None else Label.of(columns.event, header)
     own_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
     special = [name for name in own_columns if name]
-    check_different(path, "the columns for label, client, split, weights and event", special)
-    needed = _needed(meaning, event, wanted)
-    _check_there(path, header, wanted, needed)
+    check_unique(path, "the columns for label, client, split, weights and event", special)
+    needed = _needed(meaning, event, options)
+    _check_columns_exist(path, header, options, needed)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
-    check_different(path, "columns", used)
+    check_unique(path, "columns", used)
     if "" in used:
         raise UserError(f"{path}: column {index[''] + 1} has no name; remove it if it holds row numbers")
-    if wanted.labelled and wanted.in_folder and not columns.dealt and columns.client in used:
+    if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
             "file: drop the column (drop), or join all files into one table"
@@ -56,33 +56,33 @@ def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
         raise UserError(f"{path}: no feature columns are left")
     if odd := [name for name in columns.categorical if name in special]:
         raise UserError(f"{path}: {shown(odd[0])!r} is declared as categorical, but is not a feature")
-    if wanted.labelled and columns.split in used:
+    if options.labeled and columns.split in used:
         needed.append(columns.split)
     own = {name: index[name] for name in needed}
     client, weights = own.get(columns.client), own.get(columns.weights or "")
     event_index = None if event is None else own.get(event.column)
-    return Places(
+    return ColumnIndex(
         meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, event_index
     )
 
 
-def _needed(meaning: Label, event: Label | None, wanted: Wanted) -> list[str]:
+def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
     """Return the required columns other than features; there are none for prediction."""
-    columns = wanted.columns
-    if not wanted.labelled:
+    columns = options.columns
+    if not options.labeled:
         return []
-    client = [] if wanted.in_folder or columns.dealt else [columns.client]
+    client = [] if options.in_folder or columns.dealt else [columns.client]
     split = [] if columns.split == Columns.split else [columns.split]
     weights = [columns.weights] if columns.weights else []
     return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
 
 
-def _check_there(path: Path, header: Sequence[str], wanted: Wanted, needed: list[str]) -> None:
-    columns, existing = wanted.columns, set(header)
-    dropped = columns.drop if wanted.labelled else ()  # a table to predict from may lack dropped columns
+def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, needed: list[str]) -> None:
+    columns, existing = options.columns, set(header)
+    dropped = columns.drop if options.labeled else ()  # a table to predict from may lack dropped columns
     for name in (*dropped, *columns.categorical, *needed):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
-            raise UserError(f"{path}: column {shown(name)!r} not found; columns are {listed(header)}{hint}")
+            raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
     if dropped_and_used := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")

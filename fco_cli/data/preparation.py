@@ -14,12 +14,12 @@ from functools import reduce
 import msgspec
 import numpy as np
 
-from fco_cli.data.cells import category
-from fco_cli.data.format import Features, FederatedData, check_different, first_row, listed, shown
+from fco_cli.data.cells import category_name
+from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
 from fco_cli.data.medians import MedianSearch, counts_up_to
 from fco_cli.data.moments import Moments
 from fco_cli.data.source import Columns
-from fco_cli.data.summary import Summary, checked
+from fco_cli.data.summary import Summary, check_summary
 from fco_cli.errors import UserError, did_you_mean, require
 from fco_cli.problem.layout import Array
 from fco_cli.typed_files import BadRecord, converted, parse_json
@@ -51,11 +51,11 @@ class Categories:
     fill: list[float]  # values of the indicators where the category is missing
 
     @property
-    def shown(self) -> slice:
+    def encoded(self) -> slice:
         """Categories that have an indicator column."""
         return slice(1 if len(self.names) == 2 else 0, None)
 
-    def places(self, names: list[str]) -> Array:
+    def indices(self, names: list[str]) -> Array:
         """Return the indices of names; unknown names are `other` or, if there is no such category, missing (-1)."""
         known = {name: index for index, name in enumerate(self.names)}
         default = 0 if self.names[:1] == [OTHER] else -1
@@ -81,13 +81,13 @@ class Preparation:
         names, flagged = [], set(self.flagged)
         for column in self.columns:
             own = self.categories.get(column)
-            names += [column] if own is None else [f"{column}={name}" for name in own.names[own.shown]]
+            names += [column] if own is None else [f"{column}={name}" for name in own.names[own.encoded]]
             names += [f"{column} is missing"] if column in flagged else []
         return names
 
     def encode(self, table: Features) -> Array:
         """Return the features [N, D] in original units: filled and one-hot encoded; x itself if nothing changes."""
-        x = _in_order(table, self.columns)
+        x = _reorder_columns(table, self.columns)
         levels = {table.names[k]: names for k, names in table.levels.items()}
         if text_columns := sorted(levels.keys() - self.categories.keys()):
             raise UserError(
@@ -156,7 +156,7 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def _in_order(table: Features, columns: list[str]) -> Array:
+def _reorder_columns(table: Features, columns: list[str]) -> Array:
     """Return x with the columns in the given order; raise UserError if columns are missing or unknown."""
     if table.names == columns:
         return table.x
@@ -166,7 +166,7 @@ def _in_order(table: Features, columns: list[str]) -> Array:
     if missing or extra:
         hint = did_you_mean(missing[0], extra) if missing else ""
         lists = (("missing columns", missing), ("unknown columns", extra))
-        differences = "; ".join(f"{what} {listed(names)}" for what, names in lists if names)
+        differences = "; ".join(f"{what} {format_list(names)}" for what, names in lists if names)
         raise UserError(f"{table.source}: its columns are not those of the model: {differences}{hint}")
     return table.x[:, [index[name] for name in columns]]
 
@@ -180,13 +180,13 @@ def _indicators(codes: Array, levels: list[str] | None, own: Categories) -> Arra
     present = ~np.isnan(codes)
     if levels is None:
         values, which = np.unique(codes[present], return_inverse=True)
-        levels = [category(value) for value in values]
+        levels = [category_name(value) for value in values]
     else:
         which = codes[present].astype(np.int64)
     indices = np.full(len(codes), -1)
-    indices[present] = own.places(levels)[which]
+    indices[present] = own.indices(levels)[which]
     rows = np.append(np.eye(len(own.names)), [own.fill], axis=0)  # the last row, index -1, is for missing values
-    return rows[indices][:, own.shown]
+    return rows[indices][:, own.encoded]
 
 
 def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Preparation:
@@ -200,11 +200,11 @@ def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Prepa
             f"column {shown(column)!r}: {int(missing.max())} values are missing, which task.fill=refuse does not allow"
         )
     fill = total.moments.mean if medians is None else medians
-    categories = {column: _agreed(counts, recipe) for column, counts in sorted(total.categories.items())}
+    categories = {column: _select_categories(counts, recipe) for column, counts in sorted(total.categories.items())}
     flagged = [c for c, lost in zip(total.columns, missing, strict=True) if lost] if recipe.flag_missing else []
     fill = np.where((total.moments.count > 0) & np.isfinite(fill), fill, 0.0)
     unscaled = Preparation(total.columns, fill.tolist(), categories, flagged)
-    check_different("the prepared table", "columns", unscaled.features)
+    check_unique("the prepared table", "columns", unscaled.features)
     with np.errstate(over="ignore", invalid="ignore"):
         moments = _moments(total, unscaled)
     constant = [name for name, is_constant in zip(unscaled.features, moments.constant, strict=True) if is_constant]
@@ -214,7 +214,7 @@ def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Prepa
     return replace(unscaled, mean=mean, scale=scale, constant=constant)
 
 
-def _agreed(counts: dict[str, int], recipe: Recipe) -> Categories:
+def _select_categories(counts: dict[str, int], recipe: Recipe) -> Categories:
     kept = sorted(name for name, count in counts.items() if count >= recipe.min_count and name != OTHER)
     rare = sum(counts.values()) - sum(counts[name] for name in kept)
     names, sizes = [OTHER] * (rare > 0) + kept, np.array([rare] * (rare > 0) + [counts[name] for name in kept])
@@ -247,8 +247,8 @@ def _moments(total: Summary, made: Preparation) -> Moments:
 
 def _indicator_moments(counts: dict[str, int], own: Categories, missing: int) -> Array:
     """Return the means and sums of squared deviations of the indicators of a column: [2, shown]."""
-    sizes = np.bincount(own.places(list(counts)), list(counts.values()), len(own.names))[own.shown]
-    share, fill = sizes / max(sum(counts.values()), 1), np.array(own.fill)[own.shown]
+    sizes = np.bincount(own.indices(list(counts)), list(counts.values()), len(own.names))[own.encoded]
+    share, fill = sizes / max(sum(counts.values()), 1), np.array(own.fill)[own.encoded]
     given = Moments(np.full(len(share), sum(counts.values())), share, sizes * (1 - share))
     filled = given.merge(Moments.of_equal(np.full(len(share), missing), fill))
     return np.array([filled.mean, filled.deviations])
@@ -273,7 +273,7 @@ def median_search(total: Summary) -> MedianSearch:
 
 def prepared(data: FederatedData, recipe: Recipe) -> Preparation:
     """Compute the preparation in one process, one client at a time."""
-    total = checked(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
+    total = check_summary(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
     if recipe.fill != "median":
         return agree(total, recipe)
     search = median_search(total)

@@ -19,10 +19,10 @@ def private_cache(name: str) -> Path:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         raise UserError(f"{home}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
-    return private(Path(os.path.realpath(home)))  # resolve links, so that they cannot be changed later
+    return require_private(Path(os.path.realpath(home)))  # resolve links, so that they cannot be changed later
 
 
-def private(folder: Path) -> Path:
+def require_private(folder: Path) -> Path:
     """Return the folder if no other user can write to it, with read access removed; otherwise raise UserError."""
     try:
         status = folder.lstat()

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.csv_writer import as_csv
-from fco_cli.data.cells import category
-from fco_cli.data.format import FederatedData, listed
+from fco_cli.data.cells import category_name
+from fco_cli.data.format import FederatedData, format_list
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.tables import RawTable
 from fco_cli.problem.layout import Array
 
-FEW_CLIENTS = 6  # at most this many have their own column in the printed table
-MOST_COLUMNS = 200  # printed at most
+MAX_CLIENT_COLUMNS = 6  # at most this many have their own column in the printed table
+MAX_PRINTED_COLUMNS = 200  # printed at most
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Column:
     @property
     def texts(self) -> str:
         """Categories with their counts, most frequent first."""
-        return listed([f"{name} {count}" for name, count in self.categories.most_common()], 5)
+        return format_list([f"{name} {count}" for name, count in self.categories.most_common()], 5)
 
     def add(self, other: Column) -> None:
         self.kinds |= other.kinds
@@ -61,7 +61,7 @@ class Column:
 Profile = dict[str, list[Column]]  # by client
 
 
-def of_tables(tables: Sequence[RawTable]) -> Profile:
+def profile_tables(tables: Sequence[RawTable]) -> Profile:
     """Return the profile of unvalidated tables; the label is the last column."""
     profile: Profile = {}
     for table in tables:
@@ -72,7 +72,7 @@ def of_tables(tables: Sequence[RawTable]) -> Profile:
     return dict(sorted(profile.items()))
 
 
-def of_data(data: FederatedData) -> Profile:
+def profile_data(data: FederatedData) -> Profile:
     """Return the profile of validated data; empty for sparse rows, which have many columns and no missing values."""
     profile: Profile = {}
     if is_sparse(data.x):
@@ -87,7 +87,7 @@ def of_data(data: FederatedData) -> Profile:
     return profile
 
 
-def overall(profile: Profile) -> list[Column]:
+def merge_clients(profile: Profile) -> list[Column]:
     """Return the columns over all clients."""
     first = next(iter(profile.values()), [])
     total = {column.name: Column(column.name) for column in first}
@@ -116,7 +116,7 @@ def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
         texts = Counter(words[here[own]].tolist())
         if kinds[k] == "category":
             numbers = table.numbers[rows, k]
-            texts += Counter(category(value) for value in numbers[~np.isnan(numbers)])
+            texts += Counter(category_name(value) for value in numbers[~np.isnan(numbers)])
             columns[k] = _categorical(table.features[k], texts, len(rows))
         else:
             columns[k].missing -= texts.total()

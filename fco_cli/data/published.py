@@ -11,8 +11,8 @@ import numpy as np
 from fco_cli.data.csv_files import Csv
 from fco_cli.data.download import RemoteFile, fetch_files
 from fco_cli.data.format import FederatedData, from_arrays
-from fco_cli.data.readers import content_of, everyone
-from fco_cli.data.source import Columns, Source, Wanted, check_file, read_arrays, understood
+from fco_cli.data.readers import all_clients, source_fingerprint
+from fco_cli.data.source import Columns, ReadOptions, Source, as_user_error, check_file, read_arrays
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder
 
@@ -27,18 +27,18 @@ class Publication:
     tables: tuple[str, ...]  # one table, or one per client
     columns: Columns
     files: tuple[RemoteFile, ...] = ()  # to download; empty: the user must provide the folder
-    named_in: str = ""  # file with the column names
+    names_file: str = ""  # file with the column names
 
     @property
     def folder(self) -> Path:
         return cache_folder("data") / self.name
 
     @property
-    def here(self) -> bool:
+    def is_downloaded(self) -> bool:
         """True if all files are in the cache."""
         return bool(self.files) and all((self.folder / file.name).exists() for file in self.files)
 
-    def place(self, data_dir: str | None) -> Path:
+    def data_folder(self, data_dir: str | None) -> Path:
         """Return the folder with the files: `data_dir`, or the cache after a download if necessary."""
         if data_dir is not None:
             return Path(data_dir)
@@ -47,9 +47,9 @@ class Publication:
         return fetch_files(self.folder.name, self.files)
 
     def read(self, data_dir: str | None, min_samples: int) -> FederatedData:
-        source = self._source(self.place(data_dir))
+        source = self._source(self.data_folder(data_dir))
         columns = self._columns(source.path)
-        arrays = read_arrays(source, Wanted(columns, everyone, source.in_folder))
+        arrays = read_arrays(source, ReadOptions(columns, all_clients, source.in_folder))
         data = from_arrays(str(source.path), arrays, min_samples)
         names = [name.rpartition(".")[2] for name in data.clients.tolist()]  # processed.cleveland is cleveland
         return replace(data, client=np.array(names)[np.searchsorted(data.clients, data.client)])
@@ -59,20 +59,20 @@ class Publication:
         if data_dir is None:
             return " ".join(file.sha256 for file in self.files)
         source = self._source(Path(data_dir))
-        return content_of(source, self._columns(source.path))
+        return source_fingerprint(source, self._columns(source.path))
 
     def _source(self, folder: Path) -> Source:
         files = tuple(folder / name for name in self.tables)
         for file in files:
-            with understood(file, "a table"):
+            with as_user_error(file, "a table"):
                 check_file(file)
         return Source(folder, Csv(), files, in_folder=len(files) > 1)
 
     def _columns(self, folder: Path) -> Columns:
-        if not self.named_in:
+        if not self.names_file:
             return self.columns
-        path = folder / self.named_in
-        with understood(path, "a list of names"):
+        path = folder / self.names_file
+        with as_user_error(path, "a list of names"):
             check_file(path)
             names = re.findall(r"^@attribute (\S+)", path.read_text(encoding="latin-1"), re.MULTILINE)
         return replace(self.columns, names=tuple(names))
@@ -116,7 +116,7 @@ PUBLICATIONS = {
             label="ViolentCrimesPerPop", client="state", drop=("county", "community", "communityname", "fold"),
         ),
         CRIME_FILES,
-        named_in="communities.names",
+        names_file="communities.names",
     ),
     "eicu": Publication("eicu_demo", ("eicu_apache.csv",), Columns(label="died", client="hospital", missing=("-1",))),
 }  # fmt: skip

@@ -14,8 +14,8 @@ from fco_cli.data.format import Features, FederatedData, from_arrays
 from fco_cli.data.leaf import Leaf
 from fco_cli.data.numpy_files import Npy, Npz
 from fco_cli.data.parquet import Parquet
-from fco_cli.data.source import Columns, Format, Source, Wanted, admit, examine, read_arrays
-from fco_cli.data.sparse import is_sparse, with_rows
+from fco_cli.data.source import Columns, Format, ReadOptions, Source, check_memory, find_source, read_arrays
+from fco_cli.data.sparse import is_sparse, with_sparse_rows
 from fco_cli.data.svmlight import Libsvm, Svmlight
 from fco_cli.data.tables import RawTable, Table
 from fco_cli.data.tff import Tff
@@ -24,30 +24,34 @@ from fco_cli.problem.data import Rows
 
 FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Svmlight(), Libsvm())
 
-Choice = Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
+ClientChoice = Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
 
 
-def everyone(clients: list[str]) -> list[str]:
+def all_clients(clients: list[str]) -> list[str]:
     """Select all clients."""
     return clients
 
 
 def read(
-    path: Path, columns: Columns | None = None, min_samples: int = 0, choose: Choice = everyone, min_clients: int = 2
+    path: Path,
+    columns: Columns | None = None,
+    min_samples: int = 0,
+    choose: ClientChoice = all_clients,
+    min_clients: int = 2,
 ) -> FederatedData:
     """Read and validate data of the selected clients that have at least `min_samples` samples."""
-    source = examine(path, FORMATS)
-    arrays = read_arrays(source, _wanted(source, columns, choose))
+    source = find_source(path, FORMATS)
+    arrays = read_arrays(source, _read_options(source, columns, choose))
     data = from_arrays(str(path), arrays, min_samples, min_clients)
-    if choose is everyone or source.format.chooses:
+    if choose is all_clients or source.format.selects_clients:
         return data
     return data.take(np.isin(data.client, choose(data.clients.tolist())))
 
 
 def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
     """Read the rows of one client, a site of a federation; `name` replaces client names in the file."""
-    source = examine(path, FORMATS)
-    arrays = read_arrays(source, Wanted(columns or Columns(), everyone, in_folder=True))
+    source = find_source(path, FORMATS)
+    arrays = read_arrays(source, ReadOptions(columns or Columns(), all_clients, in_folder=True))
     data = from_arrays(str(path), arrays | {"client": np.full(len(arrays.get("y", ())), name)}, min_clients=1)
     if is_sparse(data.x):
         raise UserError(
@@ -58,21 +62,23 @@ def read_alone(path: Path, name: str, columns: Columns | None = None) -> Federat
 
 def read_features(path: Path, columns: Columns | None = None) -> Features:
     """Read the features of a table for prediction; labels, clients and splits are not required."""
-    source = examine(path, FORMATS)
+    source = find_source(path, FORMATS)
     if not isinstance(source.format, Table):
         raise UserError(
-            f"{path}: must be a table: {', '.join(kind.ending for kind in FORMATS if isinstance(kind, Table))}"
+            f"{path}: must be a table: {', '.join(kind.suffix for kind in FORMATS if isinstance(kind, Table))}"
         )
-    wanted = Wanted(columns or Columns(), everyone, source.in_folder, labelled=False)
-    arrays = read_arrays(source, wanted)
+    options = ReadOptions(columns or Columns(), all_clients, source.in_folder, labeled=False)
+    arrays = read_arrays(source, options)
     rows = len(arrays["x"])
     return from_arrays(str(path), arrays | {"y": np.zeros(rows)}, min_clients=0).raw
 
 
-def read_stored(path: Path, features: int, columns: Columns | None = None) -> Rows:
+def read_sparse_rows(path: Path, features: int, columns: Columns | None = None) -> Rows:
     """Read sparse rows for prediction with a model of `features` features."""
-    source = examine(path, FORMATS)
-    arrays = with_rows(str(path), read_arrays(source, Wanted(columns or Columns(), everyone, source.in_folder, False)))
+    source = find_source(path, FORMATS)
+    arrays = with_sparse_rows(
+        str(path), read_arrays(source, ReadOptions(columns or Columns(), all_clients, source.in_folder, False))
+    )
     x: Rows = arrays.get("x")
     if not is_sparse(x):
         raise UserError(f"{path}: must hold sparse rows, as in the training data of the model: .npz, .svm or .libsvm")
@@ -84,48 +90,50 @@ def read_stored(path: Path, features: int, columns: Columns | None = None) -> Ro
     return from_arrays(str(path), {"x": x, "y": np.zeros(rows), "client": np.zeros(rows, int)}, min_clients=0).x
 
 
-def read_raw(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
+def read_raw_tables(path: Path, columns: Columns | None = None) -> list[RawTable] | None:
     """Read the files of a table without validating their columns; return None for other formats."""
-    source = examine(path, FORMATS)
+    source = find_source(path, FORMATS)
     if not isinstance(source.format, Table):
         return None
-    wanted = _wanted(source, columns, everyone)
-    admit(source, wanted)
+    options = _read_options(source, columns, all_clients)
+    check_memory(source, options)
     tables = []
     for file in source.files:
-        with source.format.understood(file):
-            tables.append(source.format.raw(file, wanted))
+        with source.format.as_user_error(file):
+            tables.append(source.format.raw(file, options))
     return tables
 
 
-def fingerprint(path: Path, columns: Columns | None = None, choose: Choice = everyone) -> str:
+def fingerprint(path: Path, columns: Columns | None = None, choose: ClientChoice = all_clients) -> str:
     """Return a hash of the format of the files, their content and, in a folder, their names.
 
     Only files that would be read are hashed, after the checks of source.py.
     """
-    return content_of(examine(path, FORMATS), columns, choose)
+    return source_fingerprint(find_source(path, FORMATS), columns, choose)
 
 
-def content_of(source: Source, columns: Columns | None = None, choose: Choice = everyone) -> str:
+def source_fingerprint(source: Source, columns: Columns | None = None, choose: ClientChoice = all_clients) -> str:
     """Return the fingerprint of an examined source."""
-    with source.format.understood(source.path):
+    with source.format.as_user_error(source.path):
         stamps = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in source.files)
     return _fingerprint(source, stamps, columns, choose)
 
 
 @lru_cache(maxsize=16)
-def _fingerprint(source: Source, stamps: tuple[tuple[int, int], ...], columns: Columns | None, choose: Choice) -> str:
+def _fingerprint(
+    source: Source, stamps: tuple[tuple[int, int], ...], columns: Columns | None, choose: ClientChoice
+) -> str:
     """Compute the fingerprint; cached for the runs of a sweep while sizes and modification times are unchanged."""
-    admit(source, _wanted(source, columns, choose))
+    check_memory(source, _read_options(source, columns, choose))
     total = hashlib.sha256(source.format.name.encode())
     for path in source.files:
-        with source.format.understood(path), path.open("rb") as file:
+        with source.format.as_user_error(path), path.open("rb") as file:
             name = path.relative_to(source.path).as_posix() if source.in_folder else ""
             total.update(hashlib.sha256(name.encode()).digest() + hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
 
 
-def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
+def _read_options(source: Source, columns: Columns | None, choose: ClientChoice) -> ReadOptions:
     """Return the selection; the first file determines the clients, so that train and test have the same ones."""
     selected: list[str] = []
     if columns is not None and columns.event is not None and not isinstance(source.format, Table):
@@ -136,4 +144,4 @@ def _wanted(source: Source, columns: Columns | None, choose: Choice) -> Wanted:
             selected.extend(choose(clients))
         return selected
 
-    return Wanted(columns or Columns(), chosen, source.in_folder)
+    return ReadOptions(columns or Columns(), chosen, source.in_folder)

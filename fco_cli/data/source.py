@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.data.format import BY_ROW, Arrays, shown
+from fco_cli.data.format import ROW_ARRAYS, Arrays, shown
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import in_units, require_memory
 
@@ -45,46 +45,46 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """Selection of what to read from the files."""
 
     columns: Columns
     clients: Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
     in_folder: bool  # several files in a folder, not a single file
-    labelled: bool = True  # False: only features, for prediction
+    labeled: bool = True  # False: only features, for prediction
 
 
 class Format(ABC):
     """Base class of file formats."""
 
     name: ClassVar[str]
-    ending: ClassVar[str]
-    whole: ClassVar[bool] = True  # reading loads the whole file into memory
-    chooses: ClassVar[bool] = False  # reads only the rows of selected clients
-    not_alone: ClassVar[str] = ""  # error for a single file, if not supported
-    not_in_folder: ClassVar[str] = ""  # error for a folder, if not supported
+    suffix: ClassVar[str]
+    reads_whole_file: ClassVar[bool] = True  # reading loads the whole file into memory
+    selects_clients: ClassVar[bool] = False  # reads only the rows of selected clients
+    single_file_error: ClassVar[str] = ""  # error for a single file, if not supported
+    folder_error: ClassVar[str] = ""  # error for a folder, if not supported
     parser_errors: ClassVar[
         tuple[type[Exception], ...]
     ] = ()  # for damaged files, in addition to OSError and UnicodeDecodeError
 
-    def understood(self, path: Path) -> AbstractContextManager[None]:
+    def as_user_error(self, path: Path) -> AbstractContextManager[None]:
         """Convert the errors of this format's parser for a damaged file into UserError."""
-        return understood(path, self.name, self.parser_errors)
+        return as_user_error(path, self.name, self.parser_errors)
 
     def files(self, folder: Path) -> list[Path]:
         """Return the files of a folder that have this format."""
-        return in_order(folder, self.ending)
+        return sorted_files(folder, self.suffix)
 
     def split_of(self, path: Path) -> str:
         """Return the split of a file among several, train or test; empty if it has none."""
         return ""
 
     @abstractmethod
-    def needs(self, path: Path, wanted: Wanted) -> int:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
         """Return the bytes of memory for the rows, from the declarations in the file; read no data."""
 
     @abstractmethod
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         """Read the arrays of one file."""
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
@@ -101,7 +101,7 @@ class Format(ABC):
             if arrays["x"].shape[1] != first["x"].shape[1]:
                 counts = f"{arrays['x'].shape[1]} features, those of {first_path.name} have {first['x'].shape[1]}"
                 raise UserError(f"{path}: its samples have {counts}")
-        by_row = first.keys() & {"x", *BY_ROW}
+        by_row = first.keys() & {"x", *ROW_ARRAYS}
         return first | {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in by_row}
 
 
@@ -120,9 +120,9 @@ class Source:
         return sum(file.stat().st_size for file in self.files)
 
 
-def examine(path: Path, formats: Sequence[Format]) -> Source:
+def find_source(path: Path, formats: Sequence[Format]) -> Source:
     """Return the files to read and their format, without opening them."""
-    with understood(path, "a file or folder"):
+    with as_user_error(path, "a file or folder"):
         if not str(path).isprintable():  # such as surrogates, escape sequences or newlines
             raise UserError(f"{shown(path)}: a path must be printable text")
         if not path.exists():
@@ -130,18 +130,18 @@ def examine(path: Path, formats: Sequence[Format]) -> Source:
         if path.is_dir():
             found = [(kind, files) for kind in formats if (files := kind.files(path))]
         else:
-            found = [(kind, [path]) for kind in formats if path.suffix == kind.ending]
+            found = [(kind, [path]) for kind in formats if path.suffix == kind.suffix]
         if len(found) != 1:
-            kinds = " and ".join(kind.ending for kind, _ in found) or "no known format"
-            allowed = ", ".join(kind.ending for kind in formats)
+            kinds = " and ".join(kind.suffix for kind, _ in found) or "no known format"
+            allowed = ", ".join(kind.suffix for kind in formats)
             raise UserError(f"{path}: holds {kinds}; must hold files of one format: {allowed}")
         kind, files = found[0]
-        if reason := kind.not_in_folder if path.is_dir() else kind.not_alone:
+        if reason := kind.folder_error if path.is_dir() else kind.single_file_error:
             raise UserError(f"{path}: {reason}")
         for file in files:
             check_file(file)
             if file != path:
-                _check_place(file, path)
+                _check_location(file, path)
         return Source(path, kind, tuple(files), path.is_dir())
 
 
@@ -154,7 +154,7 @@ def check_file(file: Path) -> None:
         raise UserError(f"{shown(file)}: is empty")
 
 
-def _check_place(file: Path, folder: Path) -> None:
+def _check_location(file: Path, folder: Path) -> None:
     """Raise UserError if a file in a folder is a link out of it or has an unprintable name."""
     if not file.name.isprintable():
         raise UserError(f"{folder}: holds {shown(file.name)!r}; a file's name must be printable text")
@@ -162,14 +162,14 @@ def _check_place(file: Path, folder: Path) -> None:
         raise UserError(f"{file}: is a link to a file outside of {folder}; such links are not followed")
 
 
-def admit(source: Source, wanted: Wanted) -> None:
+def check_memory(source: Source, options: ReadOptions) -> None:
     """Raise UserError if reading would take too much memory, according to the declarations in the files."""
     needed = 0
     for file in source.files:
-        with source.format.understood(file):
-            if source.format.whole:
+        with source.format.as_user_error(file):
+            if source.format.reads_whole_file:
                 require_memory(f"{file}: reading it", file.stat().st_size)
-            needed += source.format.needs(file, wanted)
+            needed += source.format.memory_needed(file, options)
     require_memory(f"{source.path}: reading it", needed)
     if needed > max(SMALL_BYTES, MAX_RATIO * source.size):
         raise UserError(
@@ -178,22 +178,22 @@ def admit(source: Source, wanted: Wanted) -> None:
         )
 
 
-def read_arrays(source: Source, wanted: Wanted) -> Arrays:
+def read_arrays(source: Source, options: ReadOptions) -> Arrays:
     """Check the memory that the files need, and read them."""
-    admit(source, wanted)
+    check_memory(source, options)
     parts = []
     splits = [source.format.split_of(file) if len(source.files) > 1 else "" for file in source.files]
     if any(splits) and not all(splits):
         raise UserError(f"{source.path}: all files or none must be named `train` or `test`")
     for file, split in zip(source.files, splits, strict=True):
-        with source.format.understood(file):
-            arrays = source.format.read(file, wanted)
+        with source.format.as_user_error(file):
+            arrays = source.format.read(file, options)
             parts.append((file, arrays | {"split": np.full(len(arrays["x"]), split)} if split else arrays))
     return source.format.join(parts)
 
 
 @contextmanager
-def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def as_user_error(path: Path, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Convert errors of the system and of a parser into UserError; `expected` are the exceptions of the parser.
 
     Other exceptions are bugs and propagate.
@@ -218,6 +218,6 @@ def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()
         raise UserError(f"{shown(path)}: is not {what} that can be read: {reason}") from problem
 
 
-def in_order(folder: Path, ending: str) -> list[Path]:
+def sorted_files(folder: Path, suffix: str) -> list[Path]:
     """Return the non-hidden files of a folder with the given suffix, sorted by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix == ending and not path.name.startswith("."))
+    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 PARTS = ("data", "indices", "indptr", "shape")
-WRITTEN_BESIDE = ("format", "_is_array")  # further arrays of scipy.sparse.save_npz
-MOST_FEATURES = 2**31 - 1
+SCIPY_METADATA = ("format", "_is_array")  # further arrays of scipy.sparse.save_npz
+MAX_FEATURES = 2**31 - 1
 
 
-def with_rows(source: str, arrays: dict[str, Array]) -> dict[str, Array]:
+def with_sparse_rows(source: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """Return the arrays with x in place of the four arrays of sparse rows, if these are present."""
     if "x" in arrays or not {"indptr", "format"} & arrays.keys():
         return arrays
@@ -35,7 +35,7 @@ def with_rows(source: str, arrays: dict[str, Array]) -> dict[str, Array]:
         raise UserError(f"{source}: holds a sparse matrix that is not in CSR format; save x.tocsr()")
     if missing := [name for name in PARTS if name not in arrays]:
         raise UserError(f"{source}: array {missing[0]!r} is missing; sparse rows need {', '.join(PARTS)}")
-    rest = {name: array for name, array in arrays.items() if name not in PARTS + WRITTEN_BESIDE}
+    rest = {name: array for name, array in arrays.items() if name not in PARTS + SCIPY_METADATA}
     return {"x": _rows(source, *(arrays[name] for name in PARTS)), **rest}
 
 
@@ -49,7 +49,7 @@ def _rows(source: str, data: Array, indices: Array, indptr: Array, shape: Array)
             expected = f"{length} {'numbers' if name == 'data' else 'whole numbers'}"
             raise UserError(f"{source}: array {name!r} holds {array.dtype.name} {array.shape}, must be {expected}")
     rows, features = (int(size) for size in shape)
-    if rows < 1 or not 1 <= features <= MOST_FEATURES:
+    if rows < 1 or not 1 <= features <= MAX_FEATURES:
         raise UserError(f"{source}: array 'shape' is {rows} x {features}, must be at least 1 x 1, at most N x 2^31 - 1")
     require_memory(f"{source}: a model of its {features} features", 8 * features)
     sound = indptr.dtype.kind in "iu" and indptr.shape == (rows + 1,) and indptr[0] == 0 and indptr[-1] == data.size
@@ -79,7 +79,7 @@ def row_of(x: csr_array, entry: int) -> int:
     return int(np.searchsorted(x.indptr, entry, side="right")) - 1
 
 
-def stored(x: csr_array) -> dict[str, Array]:
+def sparse_arrays(x: csr_array) -> dict[str, Array]:
     """Return the four arrays of the neutral format."""
     return {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": np.array(x.shape)}
 

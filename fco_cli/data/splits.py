@@ -31,21 +31,21 @@ class Holdout:
     part: str  # value in the split column: val or test
     way: str
     fraction: float
-    otherwise: str  # meaning of auto if the split column has no such rows
+    auto_method: str  # meaning of auto if the split column has no such rows
 
     def __post_init__(self) -> None:
         require(self.way in WAYS, f"task.{self.name}", self.way, "one of " + ", ".join(WAYS))
         require(0 < self.fraction < 1, f"task.{self.name}_fraction", self.fraction, "above 0, below 1")
 
-    def drawn(self, data: FederatedData, free: Array, seed: int, first: int = 0) -> Array:
+    def draw(self, data: FederatedData, free: Array, seed: int, first: int = 0) -> Array:
         """Return the mask of held-out rows, drawn from the free rows or read from the split of the file.
 
         Every training client keeps at least one row. Each client has its own random stream; `first` is the number of
         the first client of `data`.
         """
         given = np.zeros(len(data.y), dtype=bool) if data.split is None else data.split == self.part
-        way = self.way if self.way != "auto" else "split" if given.any() else self.otherwise
-        if way == "split":
+        method = self.way if self.way != "auto" else "split" if given.any() else self.auto_method
+        if method == "split":
             require(
                 bool(given.any()),
                 f"task.{self.name}",
@@ -56,12 +56,12 @@ class Holdout:
         held_out = np.zeros(len(free), dtype=bool)
         own = int(self.part == "test")  # separate streams for test and validation
         _, member = np.unique(data.client, return_inverse=True)
-        if way == "clients":
+        if method == "clients":
             candidates = np.unique(member[free])
             count = min(max(1, round(self.fraction * len(candidates))), len(candidates) - 1)
             chosen = generator(seed, VALIDATION, own).choice(candidates, count, replace=False)
             held_out[free] = np.isin(member[free], chosen)
-        elif way == "rows":
+        elif method == "rows":
             rows = np.flatnonzero(free)
             rows = rows[np.argsort(member[rows], kind="stable")]
             clients, starts = np.unique(member[rows], return_index=True)
@@ -77,6 +77,6 @@ def split(data: FederatedData, validation: Holdout, test: Holdout, seed: int, fi
     free = np.ones(len(data.y), dtype=bool) if data.split is None else data.split == "train"
     if not free.any():
         raise UserError(f"{data.source}: the split column has no rows with split train")
-    tests = test.drawn(data, free, seed, first)
-    validates = validation.drawn(data, free & ~tests, seed, first)
+    tests = test.draw(data, free, seed, first)
+    validates = validation.draw(data, free & ~tests, seed, first)
     return Parts(free & ~tests & ~validates, validates, tests)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Features, listed, shown
+from fco_cli.data.format import Features, format_list, shown
 from fco_cli.data.moments import Moments
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -53,7 +53,7 @@ class Summary:
         if self.columns != other.columns:
             different = sorted(set(self.columns) ^ set(other.columns)) or other.columns
             problem = f"client {shown(other.client)!r}: its columns differ from those of {shown(self.client)!r}"
-            raise UserError(f"{problem}: {listed(different)}")
+            raise UserError(f"{problem}: {format_list(different)}")
         categories = {
             column: dict(Counter(self.categories.get(column, {})) + Counter(other.categories.get(column, {})))
             for column in {**self.categories, **other.categories}
@@ -90,10 +90,10 @@ class Summary:
 
 def merged(messages: Iterable[Summary]) -> Summary:
     """Merge the summaries of all clients, in the order of their names for bitwise reproducibility."""
-    return checked(reduce(Summary.merge, sorted(messages, key=lambda message: message.client)))
+    return check_summary(reduce(Summary.merge, sorted(messages, key=lambda message: message.client)))
 
 
-def checked(total: Summary) -> Summary:
+def check_summary(total: Summary) -> Summary:
     """Return the summary; raise UserError for a column with both numbers and texts or with too many categories."""
     for column, counts in total.categories.items():
         if total.moments.count[total.columns.index(column)]:
@@ -102,7 +102,7 @@ def checked(total: Summary) -> Summary:
                 "categorical, or use one type at all clients"
             )
         if len(counts) > MAX_CATEGORIES:
-            some = listed(sorted(counts), 3)
+            some = format_list(sorted(counts), 3)
             raise UserError(
                 f"column {shown(column)!r}: has {len(counts)} categories ({some}), at most {MAX_CATEGORIES} are "
                 "allowed: drop it (drop)"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.data.format import NOBODY, Arrays, as_names, shown
+from fco_cli.data.format import UNASSIGNED, Arrays, name_array, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Format, Wanted
+from fco_cli.data.source import Format, ReadOptions
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
@@ -24,10 +24,10 @@ class Svmlight(Format):
     Labels -1 and 1 become 0 and 1.
     """
 
-    name, ending, whole = "an svmlight file", ".svm", False
+    name, suffix, reads_whole_file = "an svmlight file", ".svm", False
     parser_errors = (ValueError, OverflowError)  # raised by scikit-learn
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
         count = 0
         with path.open("rb") as file:
             while line := file.readline(MAX_LINE):
@@ -36,7 +36,7 @@ class Svmlight(Format):
                 count += 1 + line.count(b":")
         return BYTES * count
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         from scipy.sparse import csr_array
         from sklearn.datasets import load_svmlight_file
 
@@ -45,10 +45,10 @@ class Svmlight(Format):
         if not len(y):
             raise UserError(f"{path}: has no rows")
         require_memory(f"{path}: a model of its {x.shape[1]} features", 8 * x.shape[1])
-        arrays = {"x": csr_array(x), "client": _owners(path, query, x.shape[0], wanted)}
-        if not wanted.labelled:
+        arrays = {"x": csr_array(x), "client": _owners(path, query, x.shape[0], options)}
+        if not options.labeled:
             return arrays
-        meaning = Label.of(wanted.columns.label, ["y"])
+        meaning = Label.of(options.columns.label, ["y"])
         if meaning.column != "y":
             raise UserError(
                 f"{path}: column {shown(meaning.column)!r} not found; the label of an svmlight file is called y"
@@ -75,20 +75,20 @@ class Svmlight(Format):
 
 
 class Libsvm(Svmlight):
-    name, ending = "a LIBSVM file", ".libsvm"
+    name, suffix = "a LIBSVM file", ".libsvm"
 
 
-def _owners(path: Path, query: Array, rows: int, wanted: Wanted) -> Array:
-    if wanted.columns.dealt or not wanted.labelled:
-        return np.full(rows, NOBODY)
+def _owners(path: Path, query: Array, rows: int, options: ReadOptions) -> Array:
+    if options.columns.dealt or not options.labeled:
+        return np.full(rows, UNASSIGNED)
     if len(query) not in (0, rows):
         raise UserError(f"{path}: {len(query)} of its {rows} lines have a qid; all lines or none must have one")
-    if wanted.in_folder:
+    if options.in_folder:
         if len(query):
             raise UserError(
                 f"{path}: has a qid in its lines, but a file in a folder holds one client, named after the file"
             )
-        return as_names(path, "client", [path.stem] * rows)
+        return name_array(path, "client", [path.stem] * rows)
     if not len(query):
         raise UserError(
             f"{path}: its lines have no qid with the client; give a folder with one file per client, or assign "

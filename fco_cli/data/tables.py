@@ -10,10 +10,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from fco_cli.data.cells import DATE, DECIMAL_COMMA, NO_COMMAS, NO_DATES, NO_WORDS, Cells, category
-from fco_cli.data.format import NOBODY, Arrays, as_names, listed, shown
+from fco_cli.data.cells import COMMA_ADVICE, DATE, DATE_ADVICE, DECIMAL_COMMA, TEXT_ADVICE, CellParser, category_name
+from fco_cli.data.format import UNASSIGNED, Arrays, format_list, name_array, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Columns, Format, Wanted
+from fco_cli.data.source import Columns, Format, ReadOptions
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
@@ -57,7 +57,7 @@ class RawTable:
             x[:, feature] = codes
             names.append(levels)
             category_of.append(np.full(len(levels), feature))
-        arrays = {"x": x, "client": self.client, "features": as_names(self.path, "feature", self.features)}
+        arrays = {"x": x, "client": self.client, "features": name_array(self.path, "feature", self.features)}
         if names:
             arrays |= {"categories": np.concatenate(names), "category_of": np.concatenate(category_of)}
         if self.label is not None:
@@ -79,13 +79,13 @@ class RawTable:
             rows, texts = self.texts[feature]
             if kind == "date":
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
-                self.fail(int(rows[first]), name, texts[first], NO_DATES)
+                self.fail(int(rows[first]), name, texts[first], DATE_ADVICE)
             if (comma := _first_decimal_comma(texts)) is not None:
-                advice = f"{NO_COMMAS}, or declare the column as categorical if its texts are names"
+                advice = f"{COMMA_ADVICE}, or declare the column as categorical if its texts are names"
                 self.fail(int(rows[comma]), name, texts[comma], advice)
             if kind == "mixed":
                 share = f"{np.count_nonzero(~np.isnan(self.numbers[:, feature]))} of {len(self.lines)} rows"
-                self.fail(int(rows[0]), name, texts[0], f"{share} have a number there; {NO_WORDS}")
+                self.fail(int(rows[0]), name, texts[0], f"{share} have a number there; {TEXT_ADVICE}")
         return sorted({*self.texts, *declared})
 
     def categories(self, feature: int) -> tuple[Array, Array]:
@@ -93,7 +93,7 @@ class RawTable:
         numbers = self.numbers[:, feature]
         rows = np.flatnonzero(~np.isnan(numbers))
         values, which = np.unique(numbers[rows], return_inverse=True)
-        names = as_names(self.path, "category", [category(value) for value in values] or [""])
+        names = name_array(self.path, "category", [category_name(value) for value in values] or [""])
         texts = names[which] if len(values) else np.array([], dtype=np.str_)
         if feature in self.texts:
             rows, texts = np.append(rows, self.texts[feature][0]), np.append(texts, self.texts[feature][1])
@@ -107,7 +107,7 @@ class RawTable:
         if missing.any():
             self.fail(int(np.argmax(missing)), self.meaning.column, "", "every row must have a label")
         if label.dtype.kind == "U" and (first := _first_decimal_comma(label)) is not None:
-            self.fail(first, self.meaning.column, label[first], NO_COMMAS)
+            self.fail(first, self.meaning.column, label[first], COMMA_ADVICE)
         arrays = {
             "y": self.meaning.apply(label) if self.event_meaning is None else self._times(label, self.event_meaning)
         }
@@ -145,11 +145,11 @@ class Table(Format):
     """Base of table formats; text labels become 0, 1, 2, ... in alphabetical order over all files."""
 
     @abstractmethod
-    def raw(self, path: Path, wanted: Wanted) -> RawTable:
+    def raw(self, path: Path, options: ReadOptions) -> RawTable:
         """Read one file without validating its columns."""
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
-        return self.raw(path, wanted).arrays()
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
+        return self.raw(path, options).arrays()
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
         first_path, first = parts[0]
@@ -160,7 +160,7 @@ class Table(Format):
                 )
         categories: Arrays = {}
         if len(parts) > 1:
-            parts = [(path, _in_order(path, part, first_path, first)) for path, part in parts]
+            parts = [(path, _reorder_columns(path, part, first_path, first)) for path, part in parts]
             parts, categories = _same_categories(parts)
         arrays = super().join(parts) | categories
         if "y" in arrays and arrays["y"].dtype.kind == "U":
@@ -168,7 +168,7 @@ class Table(Format):
         return arrays
 
 
-def _in_order(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arrays:
+def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arrays:
     """Return the arrays of a file with its features in the order of the first file."""
     ours, theirs = part["features"].tolist(), first["features"].tolist()
     if ours == theirs:
@@ -176,7 +176,7 @@ def _in_order(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arra
     lacking, extra = (sorted(set(one) - set(other)) for one, other in ((theirs, ours), (ours, theirs)))
     if lacking or extra:
         differences = [
-            f"{what} {listed(names)}"
+            f"{what} {format_list(names)}"
             for what, names in (("missing columns", lacking), ("additional columns", extra))
             if names
         ]
@@ -224,20 +224,20 @@ def _first_decimal_comma(texts: Array) -> int | None:
     return next((i for i, text in enumerate(texts.tolist()) if DECIMAL_COMMA.fullmatch(text)), None)
 
 
-def label_column(path: Path, cells: Cells, texts: Sequence[str]) -> Array:
+def label_column(path: Path, cells: CellParser, texts: Sequence[str]) -> Array:
     """Return the labels as numbers if all cells are numeric, otherwise as texts."""
-    known = {text: "" if text.strip() in cells.words else text.strip() for text in set(texts)}
+    known = {text: "" if text.strip() in cells.missing_texts else text.strip() for text in set(texts)}
     try:
         if not any("_" in text for text in known):
             values = {text: np.nan if not stripped else float(stripped) for text, stripped in known.items()}
             return np.array([values[text] for text in texts])
     except ValueError:
         pass
-    return as_names(path, "label", [known[text] for text in texts])
+    return name_array(path, "label", [known[text] for text in texts])
 
 
-def owners(path: Path, names: Sequence[str] | None, rows: int, wanted: Wanted) -> Array:
+def row_clients(path: Path, names: Sequence[str] | None, rows: int, options: ReadOptions) -> Array:
     """Return the client of each row: from the client column, the file name, or none."""
     if names is not None:
-        return as_names(path, "client", names)
-    return as_names(path, "client", [path.stem if wanted.in_folder else NOBODY] * rows)
+        return name_array(path, "client", names)
+    return name_array(path, "client", [path.stem if options.in_folder else UNASSIGNED] * rows)

@@ -10,32 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Arrays, as_names, shown
-from fco_cli.data.source import Format, Wanted, in_order
+from fco_cli.data.format import Arrays, name_array, shown
+from fco_cli.data.source import Format, ReadOptions, sorted_files
 from fco_cli.errors import UserError, install_extra
 
 
 class Tff(Format):
     """One file, or a folder with ..._train.h5 and ..._test.h5; only the selected clients are read."""
 
-    name, ending, whole, chooses = "one of TensorFlow Federated's files", ".h5", False, True
+    name, suffix, reads_whole_file, selects_clients = "one of TensorFlow Federated's files", ".h5", False, True
     parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # as raised by h5py
 
     def files(self, folder: Path) -> list[Path]:
         """Return the files, training files first: they determine the selected clients."""
-        return sorted(in_order(folder, self.ending), key=lambda path: self.split_of(path) == "test")
+        return sorted(sorted_files(folder, self.suffix), key=lambda path: self.split_of(path) == "test")
 
     def split_of(self, path: Path) -> str:
         return "test" if "test" in path.stem else "train"
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
-        with _clients(path, wanted) as clients:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
+        with _clients(path, options) as clients:
             sizes = [math.prod(part.shape) * part.dtype.itemsize for _, *parts in clients for part in parts]
             return 2 * sum(sizes)  # per client, and concatenated
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         x, y, names = [], [], []
-        with _clients(path, wanted) as clients:
+        with _clients(path, options) as clients:
             for name, pixels, labels in clients:
                 if not pixels.shape or labels.shape != pixels.shape[:1]:
                     shapes = f"pixels have shape {pixels.shape}, label {labels.shape}"
@@ -48,12 +48,12 @@ class Tff(Format):
         return {
             "x": np.concatenate(x),
             "y": np.concatenate(y),
-            "client": np.repeat(as_names(path, "client", names), [len(labels) for labels in y]),
+            "client": np.repeat(name_array(path, "client", names), [len(labels) for labels in y]),
         }
 
 
 @contextmanager
-def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, Any]]]:
+def _clients(path: Path, options: ReadOptions) -> Iterator[Iterator[tuple[str, Any, Any]]]:
     """Open the file and return an iterator over name, pixels and labels of the selected clients, not yet read."""
     try:
         import h5py
@@ -63,7 +63,7 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
         examples = _inside(path, file, "examples", h5py.Group)
         if odd := [name for name in examples if isinstance(name, bytes)]:
             raise UserError(f"{path}: client {odd[0]!r}: its name is not text")
-        chosen = wanted.clients(sorted(examples))
+        chosen = options.clients(sorted(examples))
 
         def each() -> Iterator[tuple[str, Any, Any]]:
             for name in chosen:

@@ -65,4 +65,4 @@ class Custom(Tabular):
             return read(Path(self.path), self.columns, self.min_samples)
         data = read(Path(self.path), self.columns, min_clients=1)
         x = data.x if is_sparse(data.x) else prepared(data, self.recipe).apply(data.raw)
-        return self._partition.deal(data, x, seed)
+        return self._partition.assign(data, x, seed)

@@ -44,7 +44,7 @@ class Femnist(ImageClassification):
     def contents(self) -> dict[str, str]:
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
-        some = self._chosen(seed=0)  # the seed does not affect the memory check
+        some = self._select_writers(seed=0)  # the seed does not affect the memory check
         return {"data_dir": fingerprint(Path(self.data_dir), choose=some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
@@ -62,14 +62,14 @@ class Femnist(ImageClassification):
         training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, replace(test, trained_as=data.owners(*splits)), self.classes, seed)
+        return self.with_model(training, replace(test, trained_as=data.training_index(*splits)), self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
         """Read the rows of the selected writers."""
         source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
-        return read(source, choose=self._chosen(seed))
+        return read(source, choose=self._select_writers(seed))
 
-    def _chosen(self, seed: int) -> Writers:
+    def _select_writers(self, seed: int) -> Writers:
         return Writers(self.client_fraction, seed if self.writers == "drawn" else None)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fco_cli.errors import require
 from fco_cli.problem.problem import TaskData
 from fco_cli.tasks.brain import BrainTask, classification
-from fco_cli.tasks.haxby import Prepared, missing, prepare
+from fco_cli.tasks.haxby import Prepared, missing_file, prepare
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
@@ -35,7 +35,7 @@ class Fmri(BrainTask):
                 f"different from the training subjects; {common} are training subjects")  # fmt: skip
 
     def missing_data(self) -> str | None:
-        return missing(self.data_dir, [*self.train_subjects, *self.validation_subjects])
+        return missing_file(self.data_dir, [*self.train_subjects, *self.validation_subjects])
 
     def mask(self) -> Nifti1Image:
         return self._prepared().mask

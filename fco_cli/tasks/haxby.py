@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from fco_cli.data.private_cache import private, private_cache
-from fco_cli.data.source import check_file, understood
+from fco_cli.data.private_cache import private_cache, require_private
+from fco_cli.data.source import as_user_error, check_file
 from fco_cli.errors import UserError, one_line
 from fco_cli.files import one_at_a_time
 from fco_cli.memory_limit import require_memory
@@ -85,8 +85,8 @@ class Prepared:
 def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
     """Return the prepared sessions of the subjects, from the cache if possible."""
     files = [fetch(data_dir, number) for number in subjects]
-    with understood(files[0].mask.parent, "a folder of scans"):
-        folder = cache_home() / _digest(files)
+    with as_user_error(files[0].mask.parent, "a folder of scans"):
+        folder = fmri_cache() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
         with one_at_a_time(folder.parent):  # wait for another process that prepares the same data
@@ -120,7 +120,7 @@ def fetch(data_dir: str | None, number: int) -> Subject:
     return Subject(number, Path(found.func[0]), Path(found.session_target[0]), Path(found.mask))
 
 
-def missing(data_dir: str | None, subjects: list[int]) -> str | None:
+def missing_file(data_dir: str | None, subjects: list[int]) -> str | None:
     """Return a message with the first required file that is in none of the data folders of nilearn, or None."""
     from nilearn.datasets.utils import get_data_dirs
 
@@ -137,7 +137,7 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
     import pandas as pd
 
     what = "a table with the columns 'labels' and 'chunks', separated by a blank,"
-    with understood(subject.labels, what, (ValueError, KeyError)):
+    with as_user_error(subject.labels, what, (ValueError, KeyError)):
         check_file(subject.labels)
         table = pd.read_csv(subject.labels, sep=" ")
         names, runs = table["labels"], table["chunks"].to_numpy(dtype=np.int64)
@@ -158,7 +158,9 @@ def read_image(path: Path) -> Nifti1Image:
     """Read an image into memory; raise UserError if it is damaged."""
     import nibabel
 
-    with understood(path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)):
+    with as_user_error(
+        path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)
+    ):
         check_file(path)
         image = nibabel.load(path)
         if not isinstance(image, nibabel.Nifti1Image):
@@ -187,8 +189,8 @@ def _prepare(files: list[Subject], folder: Path) -> None:
     """Prepare all subjects in a temporary folder, then rename it to `folder`."""
     from fco_cli.progress import track
 
-    labelled = [read_sessions(subject) for subject in files]  # first, since it is fast and detects most errors
-    sessions = [session for found, _ in labelled for session in found]
+    labeled = [read_sessions(subject) for subject in files]  # first, since it is fast and detects most errors
+    sessions = [session for found, _ in labeled for session in found]
     mask = read_image(files[0].mask)
     voxels = int((np.asarray(mask.dataobj) != 0).sum())
     if voxels == 0:
@@ -199,7 +201,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
-        for subject, (found, runs) in track(list(zip(files, labelled, strict=True)), "preparing subjects"):
+        for subject, (found, runs) in track(list(zip(files, labeled, strict=True)), "preparing subjects"):
             scans = z_scores(subject, found, runs, mask)
             x[low : low + len(scans)] = scans
             low += len(scans)
@@ -220,7 +222,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
 def _load(folder: Path) -> Prepared | None:
     """Return the prepared scans in the cache folder; None if it does not exist or is damaged."""
     if folder.exists():
-        private(folder)
+        require_private(folder)
     try:
         description = read_json(folder / "prepared.json", Description)
         # copy-on-write: a writable array, as elsewhere, whose file never changes
@@ -251,5 +253,5 @@ def _digest(files: list[Subject]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def cache_home() -> Path:
+def fmri_cache() -> Path:
     return private_cache("fmri")

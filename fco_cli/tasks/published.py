@@ -34,7 +34,7 @@ class Published(Tabular):
         return self._published.columns
 
     def missing_data(self) -> str | None:
-        if self.data_dir is not None or self._published.here:
+        if self.data_dir is not None or self._published.is_downloaded:
             return None
         return f"{self._published.name} is not on this machine (task.data_dir, docs/data.md)"
 

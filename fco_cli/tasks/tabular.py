@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fco_cli.data.export import LinearModel
-from fco_cli.data.format import FederatedData, check_labels, listed
+from fco_cli.data.format import FederatedData, check_labels, format_list
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.source import Columns
 from fco_cli.data.sparse import is_sparse
@@ -89,15 +89,15 @@ class Tabular(Task):
     @property
     def holdouts(self) -> tuple[Holdout, Holdout]:
         return (
-            Holdout("holdout", "val", self.holdout, self.holdout_fraction, otherwise=self.validates),
-            Holdout("test", "test", self.test, self.test_fraction, otherwise="none"),
+            Holdout("holdout", "val", self.holdout, self.holdout_fraction, auto_method=self.validates),
+            Holdout("test", "test", self.test, self.test_fraction, auto_method="none"),
         )
 
     def chosen_loss(self) -> Loss:
         """Return the configured loss; it must not be auto."""
-        return self._loss_called(self.loss)
+        return self._make_loss(self.loss)
 
-    def _loss_called(self, name: str) -> Loss:
+    def _make_loss(self, name: str) -> Loss:
         kind = all_losses()[name]
         return kind(**{parameter.name: getattr(self, f"{name}_{parameter.name}") for parameter in fields(kind)})
 
@@ -107,14 +107,14 @@ class Tabular(Task):
         if name == "auto":
             is_binary = np.isin(data.y, (0, 1)).all() if data.classes is None else len(data.classes) == 2
             name = "logistic" if is_binary else "squared" if data.classes is None else "softmax"
-        return self._loss_called(name)
+        return self._make_loss(name)
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self.read(seed)
-        task_data = self._built(data, split(data, *self.holdouts, seed), dtype)
+        task_data = self._build_parts(data, split(data, *self.holdouts, seed), dtype)
         preparation = task_data.description.preparation
         if preparation is not None and (constant := preparation.constant):
-            log.warning("%s: constant features, which get no weight: %s", data.source, listed(constant))
+            log.warning("%s: constant features, which get no weight: %s", data.source, format_list(constant))
         return task_data
 
     def cross_validated(self) -> Self:
@@ -133,13 +133,13 @@ class Tabular(Task):
             rows = fold.rows(data.training)
             masks = np.zeros((3, len(table.y)), dtype=bool)
             masks[0, training[~rows]], masks[1, training[rows]] = True, True
-            yield self._built(table, Parts(*masks), dtype)
+            yield self._build_parts(table, Parts(*masks), dtype)
 
-    def _built(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
+    def _build_parts(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
-        data = self._weighted(data, parts.training, loss)
-        preparation = self._prepared(data, parts.training)
+        data = self._with_weights(data, parts.training, loss)
+        preparation = self._fit_preparation(data, parts.training)
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
@@ -159,7 +159,7 @@ class Tabular(Task):
             clients=clients,
         )  # fmt: skip
 
-    def _prepared(self, data: FederatedData, training: Array) -> Preparation | None:
+    def _fit_preparation(self, data: FederatedData, training: Array) -> Preparation | None:
         """Return the preparation, or None for sparse rows, which are not prepared."""
         if is_sparse(data.x):
             allowed = f"false: centering would make the sparse rows of {data.source} dense"
@@ -167,7 +167,7 @@ class Tabular(Task):
             return None
         return replace(prepared(data.take(training), self.recipe), table=self.columns)
 
-    def _weighted(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
+    def _with_weights(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
         """Return the data with sample weights times class weights, normalized to mean 1 over the training rows."""
         weights = data.weights
         if self.class_weight == "balanced":
@@ -220,4 +220,4 @@ def _rows(
     part = data.take(rows)
     x = part.x if preparation is None else preparation.apply(part.raw)
     clients = replace(part, x=x).model_clients(dtype)
-    return clients if rows is training else replace(clients, trained_as=data.owners(training, rows))
+    return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fco_cli.data.readers import read, read_raw
+from fco_cli.data.readers import read, read_raw_tables
 from fco_cli.data.source import Columns
 
 CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
@@ -110,7 +110,7 @@ def test_pandas_reads_what_is_read_cell_by_cell(tmp_path_factory, rows):
         lines = [f"{'ab'[k % 2]};{';'.join(row)};{k}" for k, row in enumerate(rows)]
         text = "client;u;v;w;y\n" + "\n".join([*lines[:1], f"{quote}b{quote};1;1;1;1", "", *lines[1:]])
         (folder / "t.csv").write_text(text)
-        (table,) = read_raw(folder / "t.csv")
+        (table,) = read_raw_tables(folder / "t.csv")
         raw.append(table)
     fast, slow = raw
     np.testing.assert_array_equal(fast.numbers, slow.numbers)

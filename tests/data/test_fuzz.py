@@ -17,11 +17,11 @@ from hypothesis.extra import numpy as arrays_of
 from scipy.sparse import csr_array, issparse
 
 from fco_cli.data.describe import Description
-from fco_cli.data.format import NEEDED, OPTIONAL
+from fco_cli.data.format import OPTIONAL, REQUIRED
 from fco_cli.data.numpy_files import Npz
 from fco_cli.data.preparation import Preparation, Recipe, prepared
-from fco_cli.data.profile import of_tables, profile_csv
-from fco_cli.data.readers import FORMATS, fingerprint, read, read_raw
+from fco_cli.data.profile import profile_csv, profile_tables
+from fco_cli.data.readers import FORMATS, fingerprint, read, read_raw_tables
 from fco_cli.errors import UserError
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file
@@ -98,7 +98,7 @@ SAMPLES: dict[str, Callable[[], bytes]] = {
     ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet,
     ".svm": _svmlight, ".libsvm": _svmlight,
 }  # fmt: skip
-KINDS = [pytest.param(kind, SAMPLES[kind.ending], id=kind.ending) for kind in FORMATS]
+KINDS = [pytest.param(kind, SAMPLES[kind.suffix], id=kind.suffix) for kind in FORMATS]
 TOKENS = [
     b"[", b"]", b"{", b"}", b'"', b",", b"\n", b"_", b"(", b"'", b"1e999", b"-", b"NaN", b"null", b"true", b"9" * 400,
     b"\xff", bytes(8), b"\xff" * 8, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\xed\xa0\x80", b"\\ud800", b"[" * 5000,
@@ -126,8 +126,8 @@ def read_or_refuse(path: Path) -> None:
     said = ""
     try:
         fingerprint(path)
-        if tables := read_raw(path):
-            profile_csv(of_tables(tables))
+        if tables := read_raw_tables(path):
+            profile_csv(profile_tables(tables))
         data = read(path)
         Description(data).rows()
         if issparse(data.x):
@@ -156,7 +156,7 @@ def fuzz(cases: int, test: Callable) -> None:
 
 
 def test_every_format_has_a_sample():
-    assert {kind.ending for kind in FORMATS} == set(SAMPLES)
+    assert {kind.suffix for kind in FORMATS} == set(SAMPLES)
 
 
 @budgets
@@ -164,10 +164,10 @@ def test_every_format_has_a_sample():
 def test_bytes(kind, make, cases, tmp_path):
     sample = make()
     path = tmp_path / f"x{kind.ending}"
-    if kind.not_alone:
+    if kind.single_file_error:
         np.save(tmp_path / "y.npy", Y)
         np.save(tmp_path / "client.npy", CLIENT)
-    source = tmp_path if kind.not_alone else path
+    source = tmp_path if kind.single_file_error else path
     path.write_bytes(sample)
     read(source)  # the sample itself is good
 
@@ -193,7 +193,7 @@ ROWS = arrays_of.arrays(np.float64, (4, 2), elements=st.floats(width=64))
 def test_arrays_of_any_type_and_shape(cases, tmp_path):
     good = {"x": X, "y": Y, "client": CLIENT, "split": SPLIT}
 
-    @given(st.dictionaries(st.sampled_from([*NEEDED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
+    @given(st.dictionaries(st.sampled_from([*REQUIRED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
     def test(changes):
         np.savez(tmp_path / "d.npz", **(good | changes))
         read_or_refuse(tmp_path / "d.npz")

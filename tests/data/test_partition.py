@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.data.format import FederatedData
-from fco_cli.data.partition import WAYS, Partition
+from fco_cli.data.partition import METHODS, Partition
 from fco_cli.errors import UserError
 
 
@@ -18,10 +18,10 @@ def table(rows: int = 300) -> FederatedData:
 
 def dealt(way: str, clients: int = 4, concentration: float = 0.5, seed: int = 0) -> FederatedData:
     data = table()
-    return Partition(way, clients, concentration).deal(data, data.x, seed)
+    return Partition(way, clients, concentration).assign(data, data.x, seed)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", METHODS)
 def test_every_client_has_rows_and_the_rows_stay_as_they_are(way):
     data = dealt(way)
     names, sizes = np.unique(data.client, return_counts=True)
@@ -74,6 +74,6 @@ def test_too_many_clients_are_refused():
     data = table()
     numbers = FederatedData("here", data.x, data.x[:, 0], data.client)
     with pytest.raises(UserError, match=r"task.partition: got 'labels', must be quantiles: 300 different labels"):
-        Partition("labels", 4, 1).deal(numbers, data.x, 0)
+        Partition("labels", 4, 1).assign(numbers, data.x, 0)
     with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of 100 clients"):
         dealt("labels", clients=100, concentration=1e-4)

@@ -110,10 +110,10 @@ def test_counts_are_the_same_by_rows_and_by_columns(shape):
 def test_the_same_bits_whoever_reports_first():
     data = table()
     messages = [Summary.of(name, own) for name, own in data.by_client()]
-    everyone = {agree(merged(order), Recipe()).as_json() for order in permutations(messages)}
-    assert everyone == {prepared(data, Recipe()).as_json()}
+    all_clients = {agree(merged(order), Recipe()).as_json() for order in permutations(messages)}
+    assert all_clients == {prepared(data, Recipe()).as_json()}
     shuffled = data.take(np.argsort(data.client, kind="stable"))  # each client's rows keep their order
-    assert prepared(shuffled, Recipe()).as_json() in everyone
+    assert prepared(shuffled, Recipe()).as_json() in all_clients
 
 
 def test_messages_are_plain_json():

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fco_cli.data.download import ARCHIVES, fetch
-from fco_cli.data.private_cache import private, private_cache
+from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.errors import UserError
-from fco_cli.tasks.haxby import cache_home
+from fco_cli.tasks.haxby import fmri_cache
 
-CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": cache_home}
+CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": fmri_cache}
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_a_link_and_a_file_are_no_private_folders(tmp_path):
     (tmp_path / "file").touch()
     for name in ("link", "file"):
         with pytest.raises(UserError, match="it is not a folder"):
-            private(tmp_path / name)
+            require_private(tmp_path / name)
     with pytest.raises(UserError, match="cannot be used: No such file"):
-        private(tmp_path / "none")
+        require_private(tmp_path / "none")
 
 
 def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch):

@@ -129,8 +129,8 @@ def test_leaf_shards_give_the_split_by_their_folders(tmp_path):
 def test_bad_leaf_shards_are_named(tmp_path):
     write_leaf(tmp_path)
     shard = tmp_path / "train" / "b.json"
-    whole = shard.read_text()
-    shard.write_text(whole[: len(whole) // 2])
+    reads_whole_file = shard.read_text()
+    shard.write_text(reads_whole_file[: len(reads_whole_file) // 2])
     assert f"{shard}: is not valid JSON" in refusal(tmp_path)
     shard.write_text(json.dumps({"users": []}))
     assert f"{shard}: is not a LEAF shard" in refusal(tmp_path)

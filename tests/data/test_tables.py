@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.data.readers import read, read_features, read_raw
+from fco_cli.data.readers import read, read_features, read_raw_tables
 from fco_cli.data.source import Columns
 from fco_cli.errors import UserError
 
@@ -230,7 +230,7 @@ def test_the_raw_table_says_what_a_column_is_before_anything_is_refused(tmp_path
     text = "client,number,word,mixed,date,none,y\n" + "".join(
         f"{client},{k},w{k},{'x' if k else 7},2024-01-0{k + 1},?,\n" for client in "ab" for k in range(2)
     )
-    (table,) = read_raw(write(tmp_path, text))
+    (table,) = read_raw_tables(write(tmp_path, text))
     assert [table.kind(k) for k in range(5)] == ["number", "category", "mixed", "date", "empty"]
     assert np.isnan(table.label).all()
 
@@ -245,12 +245,12 @@ def test_a_table_of_a_million_columns(tmp_path, refusal):
 
 
 @pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, ending):
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, suffix):
     """They would be categories, and laboratory values would be lost without a word."""
-    path = tmp_path / f"t{ending}"
+    path = tmp_path / f"t{suffix}"
     columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
-    if ending == ".csv":
+    if suffix == ".csv":
         pd.DataFrame(columns).to_csv(path, sep=";", index=False)
     else:
         pytest.importorskip("pyarrow")

@@ -68,7 +68,7 @@ def write_image(path: Path, data: np.ndarray) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    monkeypatch.setattr(haxby, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(haxby, "fmri_cache", lambda: tmp_path / "cache")
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):  # whatever is missing stays missing
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     random = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return made
 
 
-def by_hand(tree: Tree, subject: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def manual_download(tree: Tree, subject: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The sessions of a subject computed another way: x and y of each."""
     voxels = tree.scans[subject][tree.mask].T.astype(float)  # [volumes, voxels]
     labels, runs = (np.array(column) for column in zip(*tree.labels[subject], strict=True))
@@ -119,7 +119,7 @@ def test_sessions_are_clients_with_nine_faces_and_nine_houses(tree: Tree) -> Non
 def test_scans_are_z_scored_by_run_and_subjects_do_not_mix(tree: Tree) -> None:
     problem = tree.build()
     for data, subjects in ((problem.data, (1, 2)), (problem.held_out, (6,))):
-        expected = [session for subject in subjects for session in by_hand(tree, subject)]
+        expected = [session for subject in subjects for session in manual_download(tree, subject)]
         np.testing.assert_allclose(data.x, np.concatenate([x for x, _ in expected]), atol=2e-5)
         np.testing.assert_array_equal(data.y, np.concatenate([y for _, y in expected]))
 
@@ -129,7 +129,7 @@ def test_training_data_do_not_depend_on_the_validation_subject(tree: Tree) -> No
     write_image(tree.file(6, "bold.nii.gz"), tree.scans[6][..., ::-1])
     after = tree.build()
     np.testing.assert_array_equal(after.data.x, before)
-    held_out = by_hand(tree, 6)
+    held_out = manual_download(tree, 6)
     assert not np.allclose(after.held_out.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
 
 
@@ -147,9 +147,9 @@ def test_subjects_are_checked(tree: Tree, subjects: list[int]) -> None:
 def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
     """Subject 6 has a file less, which must not shift the others' files."""
     problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").joined(PSI)
-    expected = [x for subject in (6, 1) for x, _ in by_hand(tree, subject)]
+    expected = [x for subject in (6, 1) for x, _ in manual_download(tree, subject)]
     np.testing.assert_allclose(problem.data.x, np.concatenate(expected), atol=2e-5)
-    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
+    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in manual_download(tree, 2)]), atol=2e-5)
 
 
 # The cache.
@@ -318,7 +318,7 @@ def test_weights_to_image_and_back_is_exact(tree: Tree, tmp_path: Path, dtype: s
 
 
 def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(haxby, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(haxby, "fmri_cache", lambda: tmp_path)
     prepared = haxby.prepare(str(real_data("haxby_nilearn_slice")), [1])
     data = prepared.of([1], "float32")
     assert data.clients == 12
