@@ -1,4 +1,4 @@
-"""CSV files that are not tables: one line each."""
+"""Error messages for invalid CSV files."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ WRITTEN = st.sampled_from(
 @settings(max_examples=100)
 @given(st.lists(st.tuples(*[WRITTEN] * 3), min_size=4, max_size=9))
 def test_pandas_reads_what_is_read_cell_by_cell(tmp_path_factory, rows):
-    """Quotes around one cell of the last row are all that tells the files apart."""
+    """The files differ only in quotes around one cell of the last row."""
     folder = tmp_path_factory.mktemp("csv")
     raw = []
     for quote in ("", '"'):

@@ -1,4 +1,4 @@
-"""The neutral format: what is written is read back, and everything that is wrong is said in one line."""
+"""The neutral format: round trips and error messages."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
 
 
 def test_rows_held_out_know_whose_they_are():
-    """b and c train; a, b and c have rows held out."""
+    """Clients b and c have training rows; a, b and c have held-out rows."""
     data = from_arrays("here", good())
     training, held_out = (np.isin(np.arange(6), rows) for rows in ([0, 4], [1, 2, 5]))
-    assert data.owners(training, held_out).tolist() == [-1, 0, 1]
-    assert data.owners(training, np.zeros(6, dtype=bool)).tolist() == []
+    assert data.training_index(training, held_out).tolist() == [-1, 0, 1]
+    assert data.training_index(training, np.zeros(6, dtype=bool)).tolist() == []
 
 
 @pytest.mark.parametrize(

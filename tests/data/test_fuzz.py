@@ -1,4 +1,4 @@
-"""Damaged and malicious files of every format: read, or refused in one line; nothing else, and soon."""
+"""Damaged and malicious files of every format are either read or rejected with a UserError, quickly."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ TOKENS = [
     b"\xff", bytes(8), b"\xff" * 8, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\xed\xa0\x80", b"\\ud800", b"[" * 5000,
     b"2024-01-31", b"|O", b"<U0", b"<M8[s]", b"\x1b[31m", b"PK\1\2",
 ]  # fmt: skip
-PLACE = st.floats(0, 1, exclude_max=True)  # of the length, whatever that is
+PLACE = st.floats(0, 1, exclude_max=True)  # position relative to the length
 CHANGES = st.lists(
     st.tuples(PLACE, st.sampled_from(["replace", "insert", "cut"]), st.sampled_from(TOKENS) | st.binary(max_size=4)),
     min_size=1,
@@ -121,7 +121,7 @@ def mutated(content: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 
 
 def read_or_refuse(path: Path) -> None:
-    """All that `fco-data describe` and a run's identity do with a file."""
+    """Read a file as `fco-data describe` does, and compute its fingerprint."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     said = ""
     try:
@@ -145,7 +145,7 @@ def read_or_refuse(path: Path) -> None:
 
 
 def budgets(test: Callable) -> Callable:
-    """A few cases in every run, thousands in `make test-all`."""
+    """Set the number of cases: a few in every run, thousands in `make test-all`."""
     cases = [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
     return pytest.mark.parametrize("cases", cases)(test)
 
@@ -163,13 +163,13 @@ def test_every_format_has_a_sample():
 @pytest.mark.parametrize(("kind", "make"), [*KINDS, pytest.param(Npz(), _sparse_npz, id="sparse")])
 def test_bytes(kind, make, cases, tmp_path):
     sample = make()
-    path = tmp_path / f"x{kind.ending}"
+    path = tmp_path / f"x{kind.suffix}"
     if kind.single_file_error:
         np.save(tmp_path / "y.npy", Y)
         np.save(tmp_path / "client.npy", CLIENT)
     source = tmp_path if kind.single_file_error else path
     path.write_bytes(sample)
-    read(source)  # the sample itself is good
+    read(source)  # the undamaged sample is valid
 
     @given(CHANGES)
     def test(changes):

@@ -1,4 +1,4 @@
-"""LEAF's JSON, damaged: one line each."""
+"""Error messages for damaged LEAF shards."""
 
 from __future__ import annotations
 

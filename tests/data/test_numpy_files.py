@@ -1,4 +1,4 @@
-"""NumPy files that lie, or ask for too much: one line each."""
+"""Error messages for NumPy files with wrong declarations or excessive sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet files that lie, or ask for too much: one line each."""
+"""Error messages for Parquet files with unsupported types or excessive sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fco_cli.data.readers import read
 
 
 class TestParquet:
-    """Of tables whose types are known."""
+    """Parquet files."""
 
     @pytest.fixture
     def write(self, tmp_path) -> Callable[..., Path]:

@@ -1,4 +1,4 @@
-"""Rows that are nobody's, dealt to clients: every row once, nobody without rows, and skewed as asked."""
+"""Partitions: every row is assigned once, every client has rows, and the skew is as configured."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_quantity_is_skewed_and_labels_are_not():
 def test_clusters_are_of_rows_that_are_alike():
     data = dealt("features")
     spread = [np.ptp(data.x[data.client == name, 0]) for name in data.clients]
-    assert max(spread) < 15  # the groups lie 20 apart
+    assert max(spread) < 15  # the groups are 20 apart
 
 
 def test_quantiles_are_in_order_and_of_one_size():
@@ -75,5 +75,5 @@ def test_too_many_clients_are_refused():
     numbers = FederatedData("here", data.x, data.x[:, 0], data.client)
     with pytest.raises(UserError, match=r"task.partition: got 'labels', must be quantiles: 300 different labels"):
         Partition("labels", 4, 1).assign(numbers, data.x, 0)
-    with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of 100 clients"):
+    with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of the 100 clients"):
         dealt("labels", clients=100, concentration=1e-4)

@@ -1,4 +1,4 @@
-"""What clients agree on without showing rows is what pooled rows would give, whoever reports first."""
+"""The federated preparation equals that of the pooled rows, in any order of the clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARDS = ["blue", "green", "red", "violet"]
 
 
 def table(seed: int = 0, rows: int = 200) -> FederatedData:
-    """Two columns of numbers, wards of which violet is rare, and a sex; everywhere something is missing."""
+    """Return data with two numeric and two categorical columns; all have missing values, one category is rare."""
     random = np.random.default_rng(seed)
     x = np.column_stack(
         [

@@ -1,4 +1,4 @@
-"""Caches that another user could have filled are not used."""
+"""Caches that another user could have written to are not used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": fmri_cache}
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A folder like /tmp for XDG_CACHE_HOME: all can write, and nobody can rename what is not his."""
+    """Return a world-writable folder with the sticky bit, like /tmp, as XDG_CACHE_HOME."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
@@ -49,7 +49,7 @@ def test_a_folder_into_which_another_user_has_put_an_archive_is_not_used(shared)
     as_another_user("mkdir", str(home / ARCHIVES[10].folder.name))
     with pytest.raises(UserError, match="it is not ours alone"):
         fetch(ARCHIVES[10])
-    home.chmod(0o700)  # too late: the content is another's
+    home.chmod(0o700)  # too late: another user may have written to it
     with pytest.raises(UserError, match="it is not ours alone"):
         fetch(ARCHIVES[10])
 
@@ -57,7 +57,7 @@ def test_a_folder_into_which_another_user_has_put_an_archive_is_not_used(shared)
 def test_a_cache_is_made_for_us_alone_and_closed_if_others_could_read(shared):
     home = private_cache("data")
     assert home.stat().st_mode & 0o777 == 0o700
-    home.chmod(0o755)  # as former versions made it
+    home.chmod(0o755)  # as created by former versions
     assert private_cache("data") == home
     assert home.stat().st_mode & 0o777 == 0o700
 

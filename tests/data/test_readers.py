@@ -1,4 +1,4 @@
-"""Readers, on small files in every format, written here."""
+"""Readers on small files in every format."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_tables_that_do_not_fit_are_named(tmp_path):
     frame().drop(columns="weight").to_csv(tmp_path / "u.csv", index=False)
     assert "t.csv: has a column 'client', but a file in a folder holds one client" in refusal(tmp_path)
     other_columns = refusal(tmp_path, columns=Columns(drop=("client",)))
-    assert "u.csv: its columns differ from those of t.csv: it lacks weight" in other_columns
+    assert "u.csv: its columns differ from those of t.csv: missing columns weight" in other_columns
     numbers = frame().assign(y=range(6))
     numbers.to_csv(tmp_path / "u.csv", index=False)
     labels = refusal(tmp_path, columns=Columns(drop=("client",)))
@@ -129,8 +129,8 @@ def test_leaf_shards_give_the_split_by_their_folders(tmp_path):
 def test_bad_leaf_shards_are_named(tmp_path):
     write_leaf(tmp_path)
     shard = tmp_path / "train" / "b.json"
-    reads_whole_file = shard.read_text()
-    shard.write_text(reads_whole_file[: len(reads_whole_file) // 2])
+    content = shard.read_text()
+    shard.write_text(content[: len(content) // 2])
     assert f"{shard}: is not valid JSON" in refusal(tmp_path)
     shard.write_text(json.dumps({"users": []}))
     assert f"{shard}: is not a LEAF shard" in refusal(tmp_path)

@@ -1,4 +1,4 @@
-"""What is no data file, wherever it lies: one line, before memory or time is spent on it."""
+"""Paths that are not data files are rejected before they are read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fco_cli.errors import UserError
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.suffix)
 class TestPlaces:
-    """What is no data file, for every format that there is."""
+    """Paths that are not data files, for every format."""
 
     def source(self, kind: Format, folder: Path, name: str = "d") -> tuple[Path, Path]:
-        """What is read, and the file in question."""
-        path = folder / f"{name}{kind.ending}"
+        """Return the path to read and the file in question."""
+        path = folder / f"{name}{kind.suffix}"
         return (folder if kind.single_file_error else path), path
 
     def test_a_pipe_is_not_waited_for(self, kind, tmp_path, refusal):
@@ -40,9 +40,9 @@ class TestPlaces:
             server.bind(str(path))
             assert "is not a regular file" in refusal(source)
 
-    def test_a_folder_with_a_file_s_ending_is_none(self, kind, tmp_path, refusal):
-        (tmp_path / f"d{kind.ending}").mkdir()
-        message = refusal(tmp_path if kind.single_file_error else tmp_path / f"d{kind.ending}")
+    def test_a_folder_with_a_file_s_suffix_is_none(self, kind, tmp_path, refusal):
+        (tmp_path / f"d{kind.suffix}").mkdir()
+        message = refusal(tmp_path if kind.single_file_error else tmp_path / f"d{kind.suffix}")
         assert "is not a regular file" in message or "holds no known format" in message
 
     def test_an_empty_file_is_said_to_be_empty(self, kind, tmp_path, refusal):
@@ -80,7 +80,7 @@ def _denied(*_: object, **__: object) -> None:
 def test_a_link_out_of_a_folder_is_not_followed(kind, tmp_path, refusal):
     (tmp_path / "secret").write_bytes(b"anything")
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / f"d{kind.ending}").symlink_to(tmp_path / "secret")
+    (tmp_path / "data" / f"d{kind.suffix}").symlink_to(tmp_path / "secret")
     assert "is a link to a file outside of" in refusal(tmp_path / "data")
 
 
@@ -99,7 +99,7 @@ def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.suffix)
 def test_a_bug_of_ours_is_no_fault_of_the_file(kind, tmp_path):
-    """Only what a format's parser is known to raise becomes a line about the file."""
+    """Only the declared exceptions of the parser of a format become a UserError."""
     with pytest.raises(AttributeError), kind.as_user_error(tmp_path / "t"):
         None.rows  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(UserError, match="cannot be read: No such file"), kind.as_user_error(tmp_path / "t"):

@@ -1,4 +1,4 @@
-"""Sparse rows from .npz and svmlight files: what they mean, and one line for each way to be wrong."""
+"""Sparse rows from .npz and svmlight files: content and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as they are: delimiters, missing values, categories, labels, weights, files that do not fit together."""
+"""Tables: delimiters, missing values, categories, labels, weights, inconsistent files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def columns(**changes) -> Columns:
 
 
 def cells(text: str) -> str:
-    """The table with another delimiter, a BOM and Windows' ends of lines."""
+    """Return the table with another delimiter, a BOM and Windows line endings."""
     return "\ufeff" + text.replace('"blood, pressure"', "blood pressure").replace("\n", "\r\n")
 
 
@@ -247,7 +247,7 @@ def test_a_table_of_a_million_columns(tmp_path, refusal):
 @pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, suffix):
-    """They would be categories, and laboratory values would be lost without a word."""
+    """Otherwise they would silently become categories."""
     path = tmp_path / f"t{suffix}"
     columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
     if suffix == ".csv":

@@ -1,4 +1,4 @@
-"""TensorFlow Federated's HDF5, damaged: one line each."""
+"""Error messages for damaged HDF5 files of TensorFlow Federated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class TestHdf5:
-    """Files that name others, and files that are larger than they are."""
+    """Files with links to others, and files with excessive declared sizes."""
 
     @pytest.fixture
     def file(self, tmp_path):
