@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
+    """Parse the command line and run the command; a user error prints one line and exits with code 2."""
     with one_line_endings("fco-data"):
         if not answered():
             options = _parser().parse_args(arguments)
@@ -31,35 +31,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("list", help="what data sets there are, and which of them are here")
-    command.add_argument("folder", nargs="?", type=Path, help="also the .npz files in this folder")
+    command = commands.add_parser("list", help="list the data sets, and whether they are downloaded")
+    command.add_argument("folder", nargs="?", type=Path, help="also list the .npz files in this folder")
     command.set_defaults(do=_list)
 
-    command = commands.add_parser("convert", help="CSV, Parquet, svmlight, LEAF's JSON or TFF's HDF5 to an .npz file")
+    command = commands.add_parser("convert", help="convert CSV, Parquet, svmlight, LEAF JSON or TFF HDF5 to .npz")
     _source(command)
-    command.add_argument("target", type=Path, help="the .npz file to write")
+    command.add_argument("target", type=Path, help=".npz file to write")
     command.set_defaults(do=_convert)
 
-    command = commands.add_parser("check", help="is everything right with it?")
+    command = commands.add_parser("check", help="validate the data")
     _source(command)
-    command.add_argument("--loss", help="also: do the labels fit this loss, such as logistic?")
+    command.add_argument("--loss", help="also check that this loss, such as logistic, accepts the labels")
     command.set_defaults(do=_check)
 
-    about = "columns, clients, samples, classes and how much the clients differ; before anything is refused"
+    about = "describe columns, clients, samples, classes and heterogeneity, including invalid columns"
     command = commands.add_parser("describe", help=about)
     _source(command)
-    command.add_argument("--table", type=Path, metavar="FILE", help="also a line for every client and column: .csv")
-    command.add_argument("--picture", type=Path, metavar="FILE", help="also draw it: .png, .pdf or .svg")
+    command.add_argument(
+        "--table", type=Path, metavar="FILE", help="also write a .csv table with one line per client and column"
+    )
+    command.add_argument("--picture", type=Path, metavar="FILE", help="also draw a figure: .png, .pdf or .svg")
     command.set_defaults(do=_describe)
     return parser
 
 
 def _source(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", type=Path, help="a file, or a folder with files of one kind")
+    command.add_argument("source", type=Path, help="a file, or a folder with files of one format")
     client = add_columns(command)
-    client.add_argument("--client", default="client", metavar="COLUMN", help="whose row it is (default: %(default)s)")
-    client.add_argument("--weights", metavar="COLUMN", help="how much a row counts")
-    command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer")
+    client.add_argument(
+        "--client", default="client", metavar="COLUMN", help="client of each row (default: %(default)s)"
+    )
+    client.add_argument("--weights", metavar="COLUMN", help="sample weights")
+    command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer samples")
 
 
 def _read(options: argparse.Namespace) -> FederatedData:
@@ -74,20 +78,20 @@ def _list(options: argparse.Namespace) -> None:
     from fco_cli.data.download import ARCHIVES
     from fco_cli.data.format import shown
     from fco_cli.data.published import PUBLICATIONS
-    from fco_cli.data.source import understood
+    from fco_cli.data.source import as_user_error
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
-    table.add_row("synthetic", "task=lasso, nuclear", "made when needed")
+    table.add_row("synthetic", "task=lasso, nuclear", "generated when needed")
     table.add_row("digits", "task=digits", "comes with scikit-learn")
     for classes, tasks in ((10, "femnist10_l1, femnist10_l2"), (62, "femnist62_mlp")):
         archive = ARCHIVES[classes]
-        here = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
-        table.add_row(f"femnist{classes}", f"task={tasks}", str(here))
+        location = archive.folder if archive.folder.exists() else f"downloaded when needed: {archive.url}"
+        table.add_row(f"femnist{classes}", f"task={tasks}", str(location))
     for name, published in PUBLICATIONS.items():
-        absent = "downloaded when needed" if published.files else "needs task.data_dir (docs/data.md)"
-        table.add_row(name, f"task={name}", str(published.folder) if published.here else absent)
+        missing = "downloaded when needed" if published.files else "requires task.data_dir (docs/data.md)"
+        table.add_row(name, f"task={name}", str(published.folder) if published.is_downloaded else missing)
     if options.folder is not None:
-        with understood(options.folder, "a folder"):
+        with as_user_error(options.folder, "a folder"):
             if not options.folder.is_dir():
                 raise UserError(f"{options.folder}: no such folder")
             for path in sorted(path for path in options.folder.glob("*.npz") if path.is_file()):
@@ -101,7 +105,7 @@ def _convert(options: argparse.Namespace) -> None:
     from fco_cli.data.format import shown
 
     if options.target.suffix != ".npz" or not str(options.target).isprintable():
-        raise UserError(f"{shown(options.target)}: the file to write must have a printable name that ends in .npz")
+        raise UserError(f"{shown(options.target)}: the output file must have a printable name that ends in .npz")
 
     data = _read(options)
     save(data, options.target)
@@ -119,23 +123,23 @@ def _check(options: argparse.Namespace) -> None:
         losses = all_losses()
         require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
         check_labels(data, losses[options.loss]())
-    say(f"{options.source}: good: {len(data.y)} samples of {len(data.clients)} clients")
+    say(f"{options.source}: OK: {len(data.y)} samples of {len(data.clients)} clients")
 
 
 def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.data.describe import Description
-    from fco_cli.data.profile import of_data, of_tables, profile_csv
-    from fco_cli.data.readers import read_raw
+    from fco_cli.data.profile import profile_csv, profile_data, profile_tables
+    from fco_cli.data.readers import read_raw_tables
     from fco_cli.files import write_atomically
 
     if options.picture and options.picture.suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"{options.picture}: the picture must end in .png, .pdf or .svg")
-    tables = read_raw(options.source, columns_of(options))
-    profile = of_tables(tables) if tables is not None else of_data(_read(options))
+        raise UserError(f"{options.picture}: the file name of the picture must end in .png, .pdf or .svg")
+    tables = read_raw_tables(options.source, columns_of(options))
+    profile = profile_tables(tables) if tables is not None else profile_data(_read(options))
     if profile:
-        _print(_of_columns(profile))  # before anything is refused
+        _print(_of_columns(profile))  # before the validation, which may fail
     if options.table:
         write_atomically(options.table, profile_csv(profile))
         say(f"table: {options.table}")
@@ -150,34 +154,34 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _of_columns(profile: Profile) -> Table:
-    """A row for every column; what is missing, at each client where these are few."""
+    """Return a table with one row per column; missing values are listed by client if there are few clients."""
     from rich.table import Table
 
     from fco_cli.data.format import shown
-    from fco_cli.data.profile import FEW_CLIENTS, MOST_COLUMNS, overall
+    from fco_cli.data.profile import MAX_CLIENT_COLUMNS, MAX_PRINTED_COLUMNS, merge_clients
 
-    few = list(profile) if len(profile) <= FEW_CLIENTS else []
-    headings = [f"at {shown(client, 20)}" for client in few] or ["least and most at a client"]
+    few = list(profile) if len(profile) <= MAX_CLIENT_COLUMNS else []
+    headings = [f"at {shown(client, 20)}" for client in few] or ["range over clients"]
     table = Table("column", "type", "missing", *headings, "range", "categories", box=None, pad_edge=False)
-    columns = overall(profile)
-    for k, column in enumerate(columns[:MOST_COLUMNS]):
+    columns = merge_clients(profile)
+    for k, column in enumerate(columns[:MAX_PRINTED_COLUMNS]):
         shares = [own[k].share for own in profile.values() if len(own) == len(columns)]
         by_client = [f"{share:.1%}" for share in shares]
         if not few:
             by_client = [f"{min(shares, default=0):.1%} to {max(shares, default=0):.1%}"]
         elif len(shares) < len(few):
-            by_client = [""] * len(few)  # their files do not have the same columns
+            by_client = [""] * len(few)  # the files have different columns
         row = [shown(column.name, 40), column.kind, f"{column.share:.1%}", *by_client, column.range, column.texts]
         table.add_row(*row)
-    if len(columns) > MOST_COLUMNS:
-        table.add_row(f"and {len(columns) - MOST_COLUMNS} more (--table has them all)")
+    if len(columns) > MAX_PRINTED_COLUMNS:
+        table.add_row(f"and {len(columns) - MAX_PRINTED_COLUMNS} more (use --table for all)")
     return table
 
 
 def _print(table: Table) -> None:
     console = table_console()
     if not console.is_terminal:
-        console.width = 300  # a pipe has no width: lines are as long as they need to be
+        console.width = 300  # do not wrap lines in a pipe
     console.print(table)
 
 

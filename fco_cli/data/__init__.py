@@ -1,4 +1,4 @@
-"""Clients' data from files: one neutral format, readers that convert into it, and the command `fco-data`."""
+"""Clients' data from files: the neutral format and the readers that convert other file formats into it."""
 
 from fco_cli.data.format import FederatedData, save
 from fco_cli.data.readers import read

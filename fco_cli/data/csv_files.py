@@ -1,7 +1,7 @@
-"""CSV, read some lines at a time: 10^6 columns are as good as 10^6 rows, and every cell is as it was written.
+"""Reader of CSV files, some lines at a time, for tables with up to 10^6 columns or more than 10^6 rows.
 
-Plain lines of a table that is not very wide are left to pandas' parser, which is ten times as fast; those with quotes
-and those of wide tables are taken cell by cell. Both give the same table.
+Lines without quotes are parsed by pandas, which is ten times as fast. Lines with quotes and tables with more than
+WIDE columns are parsed cell by cell. Both give the same table.
 """
 
 from __future__ import annotations
@@ -19,146 +19,151 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.data.cells import Cells, as_number
-from fco_cli.data.format import as_names, shown
-from fco_cli.data.places import Places, places
-from fco_cli.data.source import Wanted
-from fco_cli.data.tables import RawTable, Table, label_column, owners
+from fco_cli.data.cells import CellParser, parse_number
+from fco_cli.data.format import name_array, shown
+from fco_cli.data.places import ColumnIndex, index_columns
+from fco_cli.data.source import ReadOptions
+from fco_cli.data.tables import RawTable, Table, label_column, row_clients
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_LINE = 1 << 26  # characters: a file of zeros is one line
+MAX_LINE = 1 << 26  # characters; a file of NUL bytes is a single line
 CHUNK = 1 << 24  # bytes
-CELLS_AT_ONCE = 1 << 18
-WIDE = 2000  # columns: pandas takes its time for each
-ODD_MARKS = ('"', "\0")
+CHUNK_CELLS = 1 << 18
+WIDE = 2000  # columns; pandas has an overhead per column
+SPECIAL_CHARACTERS = ('"', "\0")
 DELIMITERS = (",", ";", "\t")
 QUOTED = re.compile(r'"[^"]*"')
 
-Row = tuple[int, list[str]]  # the line at which it ends, counted from 1, and its cells
+Row = tuple[int, list[str]]  # number (from 1) of its last line, and its cells
 
 
 class Csv(Table):
-    name, ending = "a CSV file", ".csv"
+    name, suffix = "a CSV file", ".csv"
     parser_errors = (csv.Error,)
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
-        with _opened(path, wanted):  # it has a header
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
+        with _open_table(path, options):  # check the header
             cells = 1
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
                 cells += sum(chunk.count(end) for end in (b",", b";", b"\t", b"\n", b"\r"))
         return 8 * cells
 
-    def raw(self, path: Path, wanted: Wanted) -> RawTable:
-        with _opened(path, wanted) as (header, content):
-            table = _Reader(path, header, wanted)
-            while chunk := list(islice(content.lines, table.rows_at_once)):
-                if len(header) > WIDE or any(mark in line for line in chunk for mark in ODD_MARKS):
-                    content = content.again(chunk)
+    def raw(self, path: Path, options: ReadOptions) -> RawTable:
+        with _open_table(path, options) as (header, content):
+            table = _Reader(path, header, options)
+            while chunk := list(islice(content.lines, table.chunk_rows)):
+                if len(header) > WIDE or any(mark in line for line in chunk for mark in SPECIAL_CHARACTERS):
+                    content = content.put_back(chunk)
                     break
                 table.add_lines(content.done, chunk, content.delimiter)
                 content.done += len(chunk)
             rows = content.rows()
-            while cells := [(content.done + rows.line_num, cells) for cells in islice(rows, table.rows_at_once)]:
-                table.add([row for row in cells if row[1]])  # empty lines are left out
-        return table.finished()
+            while cells := [(content.done + rows.line_num, cells) for cells in islice(rows, table.chunk_rows)]:
+                table.add([row for row in cells if row[1]])  # skip empty lines
+        return table.finish()
 
 
 class Tsv(Csv):
-    name, ending = "a TSV file", ".tsv"
+    name, suffix = "a TSV file", ".tsv"
 
 
 class _Reader:
-    """What has been read of a table."""
+    """Incremental reader of one table."""
 
-    def __init__(self, path: Path, header: list[str], wanted: Wanted) -> None:
-        self.path, self.header, self.wanted = path, header, wanted
-        self.found: Places = places(path, header, wanted)
-        self.cells = Cells.where(wanted.columns.missing, header)
-        self.rows_at_once = max(1, CELLS_AT_ONCE // len(header))
-        self.options = _options(self.found, len(header))
+    def __init__(self, path: Path, header: list[str], options: ReadOptions) -> None:
+        self.path, self.header, self.options = path, header, options
+        self.index: ColumnIndex = index_columns(path, header, options)
+        self.cells = CellParser.from_markers(options.columns.missing, header)
+        self.chunk_rows = max(1, CHUNK_CELLS // len(header))
+        self.pandas_options = _pandas_options(self.index, len(header))
         self.numbers = array("d")  # [N, d], grows in place
         self.lines = array("q")
-        self.odd: dict[int, list[tuple[int, str]]] = {}  # features whose cells are read one by one: their texts
-        self.others: dict[int, list[str]] = {place: [] for place in self.found.others}
+        self.texts: dict[int, list[tuple[int, str]]] = {}  # texts of the features that are not all numbers
+        self.others: dict[int, list[str]] = {column: [] for column in self.index.others}
 
     def add_lines(self, done: int, chunk: list[str], delimiter: str) -> None:
-        """Lines without quotes, by pandas; `done` lines stand before them."""
+        """Parse lines without quotes with pandas; `done` lines precede them."""
         plain = [(done + i, line) for i, line in enumerate(chunk, 1) if line.strip("\r\n")]
         for number, line in plain:
             self._check_width(number, line.count(delimiter) + 1)
         if not plain:
             return
         frame = self._frame("".join(line for _, line in plain), delimiter)
-        block = np.empty((len(plain), len(self.found.features)))
-        for k, place in enumerate(self.found.features):
-            block[:, k] = self._column(k, frame[place])
+        block = np.empty((len(plain), len(self.index.features)))
+        for k, column in enumerate(self.index.features):
+            block[:, k] = self._column(k, frame[column])
         self.numbers.frombytes(block.tobytes())
-        for place, texts in self.others.items():
-            texts.extend(map(self.cells.one_object, frame[place].tolist()))
+        for column, texts in self.others.items():
+            texts.extend(map(self.cells.intern, frame[column].tolist()))
         self.lines.extend(number for number, _ in plain)
 
     def _frame(self, text: str, delimiter: str) -> pd.DataFrame:
-        """Numbers, and texts as they are written: a column that is not all numbers is read as text, in a second go."""
+        """Parse lines with pandas; parse again, with text columns, if a column turns out not to be numeric."""
         import pandas as pd
 
-        features = self.found.features
+        features = self.index.features
         while True:
-            odd = [features[k] for k in self.odd]
-            missing: Any = {place: list(self.cells.words) for place in set(features).difference(odd)}
-            texts = dict.fromkeys([*self.found.others, *odd], "str")
-            frame: Any = pd.read_csv(io.StringIO(text), sep=delimiter, dtype=texts, na_values=missing, **self.options)
-            new = [k for k, place in enumerate(features) if k not in self.odd and frame[place].dtype.kind not in "biuf"]
+            text_columns = [features[k] for k in self.texts]
+            missing: Any = {column: list(self.cells.missing_texts) for column in set(features).difference(text_columns)}
+            texts = dict.fromkeys([*self.index.others, *text_columns], "str")
+            frame: Any = pd.read_csv(
+                io.StringIO(text), sep=delimiter, dtype=texts, na_values=missing, **self.pandas_options
+            )
+            new = [
+                k for k, column in enumerate(features) if k not in self.texts and frame[column].dtype.kind not in "biuf"
+            ]
             if not new:
                 return frame
-            self.odd |= {k: [] for k in new}
+            self.texts |= {k: [] for k in new}
 
     def _column(self, k: int, cells: pd.Series) -> Array:
-        if k not in self.odd:
+        if k not in self.texts:
             return cells.to_numpy(dtype=float)
-        places, different = cells.factorize()
-        meanings = [self.cells.meaning(str(cell)) for cell in different.tolist()]
+        codes, distinct = cells.factorize()
+        meanings = [self.cells.parse(str(cell)) for cell in distinct.tolist()]
         numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings])
-        for row, place in enumerate(places.tolist(), len(self.lines)):
-            if isinstance(meaning := meanings[place], str):
-                self.odd[k].append((row, meaning))
-        return numbers[places]
+        for row, code in enumerate(codes.tolist(), len(self.lines)):
+            if isinstance(meaning := meanings[code], str):
+                self.texts[k].append((row, meaning))
+        return numbers[codes]
 
     def _check_width(self, line: int, cells: int) -> None:
         if cells != len(self.header):
             raise UserError(f"{self.path}: line {line} has {cells} cells, the header has {len(self.header)}")
 
     def add(self, rows: list[Row]) -> None:
+        """Add rows that are already split into cells."""
         for line, cells in rows:
             self._check_width(line, len(cells))
         try:
             self._add_numbers(rows)
-        except ValueError:  # a column is not all numbers, as it was so far
-            for k, place in enumerate(self.found.features):
-                if k not in self.odd and not self._all_numbers([cells[place] for _, cells in rows]):
-                    self.odd[k] = []
+        except ValueError:  # a column is no longer all numbers
+            for k, column in enumerate(self.index.features):
+                if k not in self.texts and not self._all_numbers([cells[column] for _, cells in rows]):
+                    self.texts[k] = []
             self._add_numbers(rows)
-        for place, texts in self.others.items():
-            texts.extend(self.cells.one_object(cells[place]) for _, cells in rows)
+        for column, texts in self.others.items():
+            texts.extend(self.cells.intern(cells[column]) for _, cells in rows)
         self.lines.extend(line for line, _ in rows)
 
     def _add_numbers(self, rows: list[Row]) -> None:
-        features = self.found.features
-        plain = [k for k in range(len(features)) if k not in self.odd] if self.odd else range(len(features))
-        places = [features[k] for k in plain]
-        values = self.cells.numbers_of([cells[place] for _, cells in rows for place in places])
-        if not self.odd:
+        features = self.index.features
+        plain = [k for k in range(len(features)) if k not in self.texts] if self.texts else range(len(features))
+        columns = [features[k] for k in plain]
+        values = self.cells.parse_numbers([cells[column] for _, cells in rows for column in columns])
+        if not self.texts:
             self.numbers.extend(values)
             return
         block = np.full((len(rows), len(features)), np.nan)
-        block[:, plain] = np.reshape(values, (len(rows), len(places)))
-        for k, texts in self.odd.items():
+        block[:, plain] = np.reshape(values, (len(rows), len(columns)))
+        for k, texts in self.texts.items():
             for i, (_, cells) in enumerate(rows):
-                meaning = self.cells.meaning(cells[features[k]])
+                meaning = self.cells.parse(cells[features[k]])
                 if isinstance(meaning, str):
                     texts.append((len(self.lines) + i, meaning))
                 else:
@@ -167,61 +172,62 @@ class _Reader:
 
     def _all_numbers(self, cells: list[str]) -> bool:
         try:
-            self.cells.numbers_of(cells)
+            self.cells.parse_numbers(cells)
         except ValueError:
             return False
         return True
 
-    def finished(self) -> RawTable:
-        path, found = self.path, self.found
-        features = [self.header[place] for place in found.features]
+    def finish(self) -> RawTable:
+        """Return the table."""
+        path, index = self.path, self.index
+        features = [self.header[column] for column in index.features]
         rows = len(self.lines)
         numbers = np.frombuffer(self.numbers).reshape(rows, len(features))
-        self.cells.forget(numbers, features)
+        self.cells.mark_missing(numbers, features)
         texts = {
-            k: (np.array([row for row, _ in own]), as_names(path, "category", [text for _, text in own]))
-            for k, own in self.odd.items()
+            k: (np.array([row for row, _ in own]), name_array(path, "category", [text for _, text in own]))
+            for k, own in self.texts.items()
             if own
         }
         table = RawTable(
-            path, self.wanted.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),
-            owners(path, self._given(found.client), rows, self.wanted),
-            found.meaning,
-            None if found.label is None else label_column(path, self.cells, self.others[found.label]),
+            path, self.options.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),
+            row_clients(path, self._names_of(index.client), rows, self.options),
+            index.meaning,
+            None if index.label is None else label_column(path, self.cells, self.others[index.label]),
         )  # fmt: skip
-        if found.split is not None:
-            table.split = as_names(path, "split", self._given(found.split) or [])
-        if found.event is not None:
-            table.event_meaning = found.event_meaning
-            table.event = label_column(path, self.cells, self.others[found.event])
-        if found.weights is not None:
-            table.weights = self._weights(table, self.others[found.weights])
+        if index.split is not None:
+            table.split = name_array(path, "split", self._names_of(index.split) or [])
+        if index.event is not None:
+            table.event_meaning = index.event_meaning
+            table.event = label_column(path, self.cells, self.others[index.event])
+        if index.weights is not None:
+            table.weights = self._weights(table, self.others[index.weights])
         return table
 
-    def _given(self, place: int | None) -> list[str] | None:
-        """A column of names, none of them empty."""
-        if place is None:
+    def _names_of(self, column: int | None) -> list[str] | None:
+        """Return a column of names; raise UserError if one is empty."""
+        if column is None:
             return None
-        for line, text in zip(self.lines, self.others[place], strict=True):
+        for line, text in zip(self.lines, self.others[column], strict=True):
             if not text.strip():
-                column = shown(self.header[place])
-                raise UserError(f"{self.path}: line {line}: column {column!r} is empty; it must be given in every row")
-        return self.others[place]
+                name = shown(self.header[column])
+                raise UserError(f"{self.path}: line {line}: column {name!r} is empty; every row must have a value")
+        return self.others[column]
 
     def _weights(self, table: RawTable, cells: list[str]) -> Array:
-        values = [self.cells.meaning(cell) for cell in cells]
+        values = [self.cells.parse(cell) for cell in cells]
         for row, value in enumerate(values):
             if isinstance(value, str):
-                table.fail(row, self.wanted.columns.weights, value, "a row's weight is a number >= 0")
+                table.fail(row, self.options.columns.weights, value, "a weight must be a number >= 0")
         return np.array(values, dtype=float)
 
 
-def _options(found: Places, columns: int) -> dict[str, Any]:
-    """What pandas is told beside the columns' types: exact numbers, and no ideas of its own."""
+def _pandas_options(index: ColumnIndex, columns: int) -> dict[str, Any]:
+    """Return the options of pandas.read_csv: exact numbers, no default missing values."""
     from pandas import __version__ as version
 
     options: dict[str, Any] = {
-        "header": None, "names": range(columns), "usecols": [*found.others, *found.features], "index_col": False,
+        "header": None, "names": range(columns), "usecols": [*index.others, *index.features], "index_col": False,
         "keep_default_na": False, "skip_blank_lines": False, "low_memory": False, "quoting": csv.QUOTE_NONE,
     }  # fmt: skip
     exact = tuple(int(part) for part in version.split(".")[:2]) >= (3, 1)  # by default
@@ -230,14 +236,14 @@ def _options(found: Places, columns: int) -> dict[str, Any]:
 
 @dataclass
 class _Content:
-    """The lines of a file that are still to be read."""
+    """Unread lines of a file."""
 
     lines: Iterator[str]
     delimiter: str
-    done: int = 0  # lines before these
+    done: int = 0  # number of lines already read
 
-    def again(self, some: list[str]) -> _Content:
-        """With lines that were taken already."""
+    def put_back(self, some: list[str]) -> _Content:
+        """Return the content with `some` lines put back."""
         return _Content(chain(some, self.lines), self.delimiter, self.done)
 
     def rows(self) -> Any:
@@ -245,8 +251,8 @@ class _Content:
 
 
 @contextmanager
-def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], _Content]]:
-    """The names of the columns, and what follows them."""
+def _open_table(path: Path, options: ReadOptions) -> Iterator[tuple[list[str], _Content]]:
+    """Open a file and return the column names and the lines after the header."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = _lines(path, file)
         first = next(lines, "")
@@ -254,21 +260,25 @@ def _opened(path: Path, wanted: Wanted) -> Iterator[tuple[list[str], _Content]]:
         rows = content.rows()
         header: list[str] = next(rows, [])
         if not header:
-            raise UserError(f"{path}: its first line is empty; it must name the columns")
-        found, given = [name.strip() for name in header], list(wanted.columns.names)
-        if given and not set(found) <= set(given):  # no header, but the first row
-            if len(found) != len(given):
-                raise UserError(f"{path}: line 1 has {len(found)} cells, but {len(given)} names are given (names)")
-            yield given, content.again([first])
+            raise UserError(f"{path}: its first line is empty; it must hold the column names")
+        names, given = [name.strip() for name in header], list(options.columns.names)
+        if given and not set(names) <= set(given):  # the first line is data, not a header
+            if len(names) != len(given):
+                raise UserError(
+                    f"{path}: line 1 has {len(names)} cells, but {len(given)} column names are given (names)"
+                )
+            yield given, content.put_back([first])
             return
-        if all(as_number(name) is not None for name in found):
-            raise UserError(f"{path}: its first line holds numbers: name the columns of a table without header (names)")
+        if all(parse_number(name) is not None for name in names):
+            raise UserError(
+                f"{path}: its first line holds numbers: give the column names of a table without header (names)"
+            )
         content.done = rows.line_num
-        yield found, content
+        yield names, content
 
 
 def _delimiter(line: str) -> str:
-    """The one that makes the most of the first line."""
+    """Return the most frequent delimiter in the first line, outside of quotes."""
     return max(DELIMITERS, key=QUOTED.sub("", line).count)
 
 

@@ -1,4 +1,4 @@
-"""What a federated data set is like: its size, its clients, and how much they differ."""
+"""Description of a federated data set: size, clients and heterogeneity."""
 
 from __future__ import annotations
 
@@ -13,43 +13,48 @@ import numpy as np
 from fco_cli.data.format import FederatedData, shown
 from fco_cli.data.moments import Moments, aggregated_moments
 from fco_cli.data.preparation import Recipe, prepared
-from fco_cli.data.profile import Column, Profile, of_data, overall
+from fco_cli.data.profile import Column, Profile, merge_clients, profile_data
 from fco_cli.data.sparse import is_sparse
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import MAX_CLASSES
 
-MOST_DRAWN = 60  # columns with missing values
-MOST_NAMED = 20  # clients
-FEW_CLASSES = 100  # more different labels than this are taken for a regression's
+MAX_DRAWN_COLUMNS = 60  # drawn columns with missing values
+MAX_NAMED_CLIENTS = 20  # clients with a label in the figure
+MAX_DISTINCT_LABELS = 100  # more distinct labels mean regression
 
 
 @dataclass(frozen=True)
 class Description:
-    """Numbers about a data set, each computed when asked for."""
+    """Statistics of a data set, computed on access."""
 
     data: FederatedData
-    profile: Profile | None = None  # of the table before it was checked
+    profile: Profile | None = None  # of the unvalidated table
 
     @cached_property
     def columns(self) -> list[Column]:
-        """All clients together."""
-        return overall(self.profile or of_data(self.data))
+        """Column profiles over all clients."""
+        return merge_clients(self.profile or profile_data(self.data))
 
     @cached_property
     def sizes(self) -> Array:
-        """Samples per client."""
+        """Number of samples per client."""
         return np.unique(self.data.client, return_counts=True)[1]
 
     @cached_property
     def labels(self) -> Array | None:
-        """How many samples of every class each client has [M, C]; none for a regression."""
+        """Number of samples per client and class [M, C]; None for regression."""
         y = self.data.y
-        if (y < 0).any() or (y >= MAX_CLASSES).any() or (y != np.floor(y)).any() or len(np.unique(y)) > FEW_CLASSES:
+        if (
+            (y < 0).any()
+            or (y >= MAX_CLASSES).any()
+            or (y != np.floor(y)).any()
+            or len(np.unique(y)) > MAX_DISTINCT_LABELS
+        ):
             return None
         classes = max(int(y.max()) + 1, 0 if self.data.classes is None else len(self.data.classes))
-        require_memory(f"{self.data.source}: a count for every client and class", 8 * len(self.data.clients) * classes)
+        require_memory(f"{self.data.source}: counts per client and class", 8 * len(self.data.clients) * classes)
         _, member = np.unique(self.data.client, return_inverse=True)
         counts = np.zeros((len(self.data.clients), classes), dtype=np.int64)
         np.add.at(counts, (member, y.astype(np.int64)), 1)
@@ -57,24 +62,25 @@ class Description:
 
     @property
     def label_skew(self) -> float:
-        """Classes: the mean total variation distance of a client's labels from all labels, 0 alike to 1 disjoint.
+        """Heterogeneity of the labels, from 0 (identical) to 1 (disjoint).
 
-        Regression: the share of the labels' variance that lies between the clients.
+        Classification: the mean total variation distance between the labels of a client and all labels.
+        Regression: the between-client share of the label variance.
         """
         if self.labels is None:
-            return _between(self.data.y[:, None], self.data)
+            return _between_client_share(self.data.y[:, None], self.data)
         shares = self.labels / self.labels.sum(axis=1, keepdims=True)
         pooled = self.labels.sum(axis=0) / self.labels.sum()
         return float(np.abs(shares - pooled).sum(axis=1).mean() / 2)
 
     @cached_property
     def feature_shift(self) -> float:
-        """The share of the features' variance that lies between the clients, 0 alike to 1 disjoint."""
+        """Between-client share of the feature variance, from 0 (identical) to 1 (disjoint)."""
         encoded = prepared(self.data, Recipe(standardize=False)).encode(self.data.raw)
-        return _between(encoded, self.data)
+        return _between_client_share(encoded, self.data)
 
     def rows(self) -> list[tuple[str, str]]:
-        """For a table."""
+        """Return the rows of the printed table: name and value."""
         data, sizes = self.data, self.sizes
         rows = [
             ("samples", f"{len(data.y)}"),
@@ -91,19 +97,19 @@ class Description:
         else:
             rows.append(("classes", f"{(self.labels.sum(axis=0) > 0).sum()}"))
             rows.append(("classes per client", f"median {np.median((self.labels > 0).sum(axis=1)):g}"))
-            rows.append(("label skew", f"{self.label_skew:.3f} (0 alike, 1 disjoint)"))
+            rows.append(("label skew", f"{self.label_skew:.3f} (0 identical, 1 disjoint)"))
         if is_sparse(data.x):
-            rows.append(("stored entries", f"{data.x.nnz}, {data.x.nnz / len(data.y):.1f} of a row"))
+            rows.append(("stored entries", f"{data.x.nnz}, {data.x.nnz / len(data.y):.1f} per row"))
         else:
             rows.append(("feature shift between clients", f"{self.feature_shift:.3f} of the variance"))
         return rows
 
     def draw(self, path: Path) -> None:
-        """A picture: how many samples clients have, and which labels."""
+        """Draw samples per client, labels per client and missing values."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        some_missing = [column.name for column in self.columns if column.missing][:MOST_DRAWN]
+        some_missing = [column.name for column in self.columns if column.missing][:MAX_DRAWN_COLUMNS]
         figure = Figure(figsize=(15 if some_missing else 10, 3.8), layout="constrained")
         FigureCanvasAgg(figure)
         left, right, *rest = figure.subplots(1, 3 if some_missing else 2)
@@ -130,28 +136,28 @@ class Description:
         write_atomically(path, content.getvalue())
 
     def _draw_missing(self, axes: Any, columns: list[str], clients: list[str]) -> None:
-        """The share of missing values of every client in every column that has some."""
-        profile = self.profile or of_data(self.data)
+        """Draw the share of missing values per client and column."""
+        profile = self.profile or profile_data(self.data)
         shares = [[own.share for own in profile[client] if own.name in columns] for client in clients]
         image = axes.imshow(np.array(shares), aspect="auto", cmap="magma_r", vmin=0, vmax=1, interpolation="nearest")
-        axes.figure.colorbar(image, ax=axes, label="share that is missing")
+        axes.figure.colorbar(image, ax=axes, label="share of missing values")
         axes.set(ylabel="client, largest first", title="missing values")
         _name_clients(axes, clients)
         axes.set_xticks(range(len(columns)), [shown(name, 20) for name in columns], rotation=90, fontsize=7)
 
 
 def _name_clients(axes: Any, names: list[str]) -> None:
-    """Their names, where there is room for them."""
-    if len(names) <= MOST_NAMED:
+    """Label the y axis with client names if there are few clients."""
+    if len(names) <= MAX_NAMED_CLIENTS:
         axes.set_yticks(range(len(names)), [shown(name, 20) for name in names])
     else:
         axes.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _between(values: Array, data: FederatedData) -> float:
-    """1 - (variance within clients) / (variance of all), summed over the columns."""
+def _between_client_share(values: Array, data: FederatedData) -> float:
+    """Return 1 - (within-client variance) / (total variance), summed over the columns."""
     clients = FederatedData(data.source, values, data.y, data.client).as_clients("float64")
-    with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest numbers: the answer is then nan
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN for very large values
         total = aggregated_moments(clients).deviations.sum()
         within = sum(Moments.of(clients.client(m).x).deviations.sum() for m in range(clients.clients))
         return float(1 - within / total) if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Data from their publishers: downloaded once, verified, archives unpacked."""
+"""Download of public data sets: verification by checksum, unpacking, caching."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fco_cli.data.private_cache import private, private_cache
+from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder, one_at_a_time
 
 log = logging.getLogger(__name__)
 
 SITE = "https://storage.googleapis.com/tff-datasets-public/"
-CHUNK = 1 << 16  # bytes: the most that a broken download loses
+CHUNK = 1 << 16  # bytes; an interrupted download loses at most one chunk
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a site and what its content must be."""
+    """File of a publisher, with its checksum."""
 
     name: str
     sha256: str
     url: str
 
     @property
-    def by_hand(self) -> str:
-        """What to do without the download."""
-        return f"fetch {self.url} yourself and pass task.data_dir=<its folder>"
+    def manual_download(self) -> str:
+        """Instructions for a manual download."""
+        return f"download {self.url} and pass task.data_dir=<its folder>"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One of TensorFlow Federated's, with HDF5 files."""
+    """Archive of HDF5 files of TensorFlow Federated, with its checksum."""
 
     name: str
     sha256: str
@@ -48,14 +48,14 @@ class Archive:
 
     @property
     def folder(self) -> Path:
-        """Where it is unpacked; there only when it is complete."""
+        """Folder of the unpacked files; it exists only if it is complete."""
         return cache_folder("data") / self.name.removesuffix(".tar.bz2")
 
     @property
-    def by_hand(self) -> str:
+    def manual_download(self) -> str:
         return (
-            f"fetch {self.url} yourself, unpack it and pass task.data_dir=<the folder> "
-            "(a folder of LEAF's JSON or an .npz file will do as well)"
+            f"download {self.url}, unpack it and pass task.data_dir=<the folder> "
+            "(a folder of LEAF's JSON or an .npz file also works)"
         )
 
 
@@ -66,23 +66,23 @@ ARCHIVES = {
 
 
 def fetch(archive: Archive) -> Path:
-    """The folder with the archive's files; downloads what is not there yet."""
+    """Return the folder of the unpacked archive, downloaded if necessary."""
     home = private_cache("data")
     if archive.folder.exists():
-        return private(home / archive.folder.name)
+        return require_private(home / archive.folder.name)
     with one_at_a_time(home):
-        if archive.folder.exists():  # another process was faster
-            return private(home / archive.folder.name)
+        if archive.folder.exists():  # unpacked by another process
+            return require_private(home / archive.folder.name)
         return unpack(_retrieve(archive, home), home / archive.folder.name)
 
 
 def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
-    """The folder of that name with these files; downloads what is not there yet."""
+    """Return the cache folder `name` with the files, downloaded if necessary."""
     home = private_cache("data")
     folder = home / name
     with one_at_a_time(home):
         folder.mkdir(mode=0o700, exist_ok=True)
-        private(folder)
+        require_private(folder)
         for file in files:
             if not (folder / file.name).exists():
                 _retrieve(file, folder)
@@ -90,22 +90,22 @@ def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
 
 
 def _retrieve(file: RemoteFile | Archive, folder: Path) -> Path:
-    """Return the file in the folder, complete and verified; a download that broke off is resumed."""
-    place, part = folder / file.name, folder / f"{file.name}.part"
-    if place.exists():
-        verify(place, file.sha256)
-        return place
-    log.info("downloading %s to %s", file.url, place)
+    """Return the verified file in the folder; resume an interrupted download."""
+    path, part = folder / file.name, folder / f"{file.name}.part"
+    if path.exists():
+        verify(path, file.sha256)
+        return path
+    log.info("downloading %s to %s", file.url, path)
     try:
         _download(file.url, part)
-    except OSError as problem:  # requests' errors are kinds of OSError
-        kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept and need not come again" if part.exists() else ""
+    except OSError as problem:  # the exceptions of requests are subclasses of OSError
+        kept = f"; {part.stat().st_size / 1e6:.1f} MB are kept for resuming" if part.exists() else ""
         raise UserError(
             f"task.data_dir: not given, and the download failed ({type(problem).__name__}{kept}): "
-            f"try again, or {file.by_hand}"
+            f"try again, or {file.manual_download}"
         ) from problem
     verify(part, file.sha256)
-    return part.replace(place)
+    return part.replace(path)
 
 
 def _download(url: str, part: Path) -> None:
@@ -113,34 +113,34 @@ def _download(url: str, part: Path) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    have = part.stat().st_size if part.exists() else 0
-    with requests.get(url, stream=True, timeout=30, headers={"Range": f"bytes={have}-"} if have else {}) as answer:
-        if answer.status_code == 416:  # nothing after what we have
+    start = part.stat().st_size if part.exists() else 0
+    with requests.get(url, stream=True, timeout=30, headers={"Range": f"bytes={start}-"} if start else {}) as response:
+        if response.status_code == 416:  # range not satisfiable: the file is complete
             return
-        answer.raise_for_status()
-        resumed = answer.status_code == 206
-        have = have if resumed else 0
-        total = have + int(answer.headers.get("Content-Length", 0)) or None
+        response.raise_for_status()
+        resumed = response.status_code == 206
+        start = start if resumed else 0
+        total = start + int(response.headers.get("Content-Length", 0)) or None
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress, part.open("ab" if resumed else "wb") as file:
-            task = progress.add_task("download", total=total, completed=have)
-            for chunk in answer.iter_content(CHUNK):
+            task = progress.add_task("download", total=total, completed=start)
+            for chunk in response.iter_content(CHUNK):
                 file.write(chunk)
                 progress.advance(task, len(chunk))
 
 
 def verify(path: Path, sha256: str) -> None:
-    """Refuse a file that is not the one we know; it is kept aside for whoever wants to look."""
+    """Raise UserError if the checksum of a file is wrong, and rename the file."""
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        aside = path.with_name(f"{path.name}.wrong-{time.time_ns()}")
-        path.rename(aside)
-        raise UserError(f"{path}: wrong checksum: sha256 is {found}, must be {sha256}; the file is kept as {aside}")
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        renamed = path.with_name(f"{path.name}.wrong-{time.time_ns()}")
+        path.rename(renamed)
+        raise UserError(f"{path}: wrong checksum: sha256 is {actual}, must be {sha256}; the file is kept as {renamed}")
 
 
 def unpack(packed: Path, folder: Path) -> Path:
-    """Take the HDF5 files out of the archive; the folder appears when all are there."""
+    """Extract the HDF5 files of the archive into the folder, atomically, and remove the archive."""
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     unfinished.mkdir(mode=0o700, exist_ok=True)
     with tarfile.open(packed) as archive:
@@ -148,10 +148,10 @@ def unpack(packed: Path, folder: Path) -> Path:
             if member.isfile() and member.name.endswith(".h5"):
                 archive.extract(_renamed(member), unfinished, filter="data")
     unfinished.replace(folder)
-    packed.unlink()  # its content is verified and unpacked
+    packed.unlink()
     return folder
 
 
 def _renamed(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without folders: nothing is written outside of ours."""
+    """Return the member without its folders, so that it is extracted into the target folder."""
     return member.replace(name=Path(member.name).name, deep=False)

@@ -1,4 +1,4 @@
-"""A fitted linear model for people and for other software: a table of its weights, plain arrays, plain JSON."""
+"""Export of a fitted linear model: a table of its weights, NumPy arrays and JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from fco_cli.problem.layout import Array
 
 @dataclass(frozen=True)
 class LinearModel:
-    """What the numbers of a model mean."""
+    """Description of a fitted linear model: loss, classes, preparation, training clients and feature names."""
 
     loss: str
     classes: list[str] | None
-    preparation: Preparation | None  # none: sparse rows, which stay as they are
-    clients: list[str] = field(default_factory=list)  # who trained
-    features: Sequence[str] | None = None  # the names of sparse columns, where they have any
+    preparation: Preparation | None  # None: sparse rows, which are not prepared
+    clients: list[str] = field(default_factory=list)  # training clients
+    features: Sequence[str] | None = None  # names of sparse columns, if they have names
 
     def write(
         self, folder: Path, weights: Array, bias: Array, own: Array | None = None, shares: Array | None = None
     ) -> None:
-        """Some files from the weights [C, D] and bias [C] for prepared features; with `own` biases of the clients [M] a
-        further one, and their mean by shares [M] for whoever is none of them.
+        """Write the model, given the weights [C, D] and bias [C] for prepared features, to these files:
 
-        model.csv           the non-zero weights, largest first: as learnt, and per unit of the feature
-        linear_model.npz    coef [C, D] and intercept [C] for features in their own units; mean and scale
-        linear_model.json   the names
-        preparation.json    how a table becomes these features (data/preparation.py); not of sparse rows
-        site_intercepts.csv the clients' own intercepts, for features in their own units
+        model.csv           non-zero weights, largest first: for standardized features, and per unit of the feature
+        linear_model.npz    coef [C, D] and intercept [C] for features in original units; mean and scale
+        linear_model.json   loss, feature names and class names
+        preparation.json    the preparation of a table (data/preparation.py); not written for sparse rows
+        site_intercepts.csv intercepts of the clients in original units; written only if `own` is given
+
+        `own` [M] are additional biases of the clients; their mean, weighted by `shares` [M], is the intercept for
+        other clients.
         """
         preparation, names = self.preparation, self.features
         mean, scale = np.zeros(weights.shape[1]), np.ones(weights.shape[1])
@@ -59,12 +61,12 @@ class LinearModel:
             write_atomically(folder / "preparation.json", preparation.as_json().encode())
 
     def _table(self, names: Sequence[str] | None, weights: Array, coef: Array) -> bytes:
-        one = len(weights) == 1
+        is_single = len(weights) == 1
         rows = []
         flat = np.abs(weights).ravel()
-        for place in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
-            label, feature = np.unravel_index(place, weights.shape)
-            name = [] if one else [label if self.classes is None else self.classes[label]]
+        for index in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
+            label, feature = np.unravel_index(index, weights.shape)
+            name = [] if is_single else [label if self.classes is None else self.classes[label]]
             column = f"x{feature}" if names is None else names[feature]
             rows.append([column, *name, weights[label, feature], coef[label, feature]])
-        return as_csv(["feature", *([] if one else ["class"]), "weight", "weight_per_unit"], rows).encode()
+        return as_csv(["feature", *([] if is_single else ["class"]), "weight", "weight_per_unit"], rows).encode()

@@ -1,4 +1,4 @@
-"""A fitted linear model read back from a record, to predict with: what `export.LinearModel` has written."""
+"""Prediction with a fitted linear model that `export.LinearModel` has written to a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from fco_cli.data.preparation import Preparation
-from fco_cli.data.readers import read_features, read_stored
+from fco_cli.data.readers import read_features, read_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
@@ -28,7 +28,7 @@ class LinearModelNames(msgspec.Struct):
     sparse: bool = False
 
     def check_outputs(self, outputs: int) -> None:
-        """Raise BadRecord unless a model of this loss may have so many outputs."""
+        """Raise BadRecord if the number of outputs is invalid for the loss or the classes."""
         classes = {"softmax": outputs, "logistic": 2}.get(self.loss)
         if outputs < 1 or (outputs > 1 and self.loss != "softmax"):
             raise BadRecord(f"linear_model.npz: {outputs} outputs do not fit the {self.loss} loss")
@@ -38,7 +38,7 @@ class LinearModelNames(msgspec.Struct):
 
 @dataclass(frozen=True)
 class FittedModel:
-    """For features in their own units, as the preparation encodes them; without one, for sparse rows as they are."""
+    """Linear model for encoded features in original units or, without a preparation, for sparse rows."""
 
     loss: str
     classes: list[str] | None
@@ -48,7 +48,7 @@ class FittedModel:
 
     @classmethod
     def read(cls, record: Path) -> FittedModel:
-        """Return the model of a record; raise UserError, which says what is wrong with the record, if there is none."""
+        """Return the model of a record; raise UserError if the record has no valid model."""
         _require_files(record)
         try:
             names = read_json(record / "linear_model.json", LinearModelNames, LARGEST_FILE)
@@ -59,10 +59,10 @@ class FittedModel:
                 preparation = Preparation.of_json(content, str(record))
             coef, intercept = arrays.get("coef"), arrays.get("intercept")
             if coef is None or intercept is None:
-                raise BadRecord("linear_model.npz: needs the arrays coef and intercept")
+                raise BadRecord("linear_model.npz: must have the arrays coef and intercept")
             features = coef.shape[-1:] if preparation is None else (len(preparation.features),)
             if intercept.ndim != 1 or coef.shape != (len(intercept), *features):
-                raise BadRecord("linear_model.npz: coef and intercept do not fit each other or the features")
+                raise BadRecord("linear_model.npz: shapes of coef, intercept and features are inconsistent")
             if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
                 raise BadRecord("linear_model.npz: coef and intercept must be finite")
             names.check_outputs(len(intercept))
@@ -71,18 +71,18 @@ class FittedModel:
         return cls(names.loss, names.classes, preparation, coef, intercept)
 
     def rows(self, path: Path) -> Rows:
-        """Those of a new file, prepared as the model's were."""
+        """Return the rows of a new file, encoded for the model."""
         if self.preparation is None:
-            return read_stored(path, self.coef.shape[1])
+            return read_sparse_rows(path, self.coef.shape[1])
         return self.preparation.encode(read_features(path, self.preparation.table))
 
     def scores(self, x: Rows) -> Array:
-        """Return the scores of rows: [N, C]. Values beyond those of a float become infinite."""
+        """Return the scores [N, C] of rows; scores that overflow become infinite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return x @ self.coef.T + self.intercept
 
     def columns(self, scores: Array) -> dict[str, Array]:
-        """What there is to say of every row."""
+        """Return the output columns of a prediction, given the scores [N, C]."""
         if self.loss == "logistic":
             positive = expit(scores[:, 0])
             names = self._classes(2)
@@ -90,8 +90,8 @@ class FittedModel:
                     f"probability of {names[1]}": positive.astype(object)}  # fmt: skip
         if self.loss == "softmax":
             names, shares = self._classes(scores.shape[1]), softmax(scores, axis=1)
-            found = {"prediction": np.array(names, object)[shares.argmax(axis=1)]}
-            return found | {f"probability of {name}": shares[:, c].astype(object) for c, name in enumerate(names)}
+            prediction = {"prediction": np.array(names, object)[shares.argmax(axis=1)]}
+            return prediction | {f"probability of {name}": shares[:, c].astype(object) for c, name in enumerate(names)}
         if self.loss == "cox":
             return {"log hazard ratio": scores[:, 0].astype(object)}
         return {"prediction": (np.exp(scores[:, 0]) if self.loss == "poisson" else scores[:, 0]).astype(object)}
@@ -101,8 +101,8 @@ class FittedModel:
 
 
 def _require_files(record: Path) -> None:
-    """Raise UserError unless the folder has the files of a linear model."""
+    """Raise UserError if the folder lacks the files of a linear model."""
     if chosen := [str(record / one) for one in ("min", "1se") if (record / one / FILES[0]).is_file()]:
-        raise UserError(f"{record}: is a path, of which two models were chosen; take {' or '.join(chosen)}")
+        raise UserError(f"{record}: is a regularization path with two selected models; give {' or '.join(chosen)}")
     if missing := [name for name in FILES if not (record / name).exists()]:
-        raise UserError(f"{record}: has no {missing[0]}: it is no record of a linear model of a table")
+        raise UserError(f"{record}: {missing[0]} not found: not a record of a linear model of a table")

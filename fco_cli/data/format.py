@@ -2,19 +2,19 @@
 
     x         [N, d]  numbers: the features
     y         [N]     numbers: the labels (classes are 0, 1, 2, ...)
-    client    [N]     whose row it is: names or whole numbers
+    client    [N]     the client of each row: names or whole numbers
     split     [N]     optional: train, val or test
-    weights   [N]     optional: how much a row counts, >= 0
-    features  [d]     optional: the features' names
-    classes   [C]     optional: the classes' names
-    categories, category_of  [K]  optional: the names of categories, and the feature (from 0) that each belongs to;
-                      x holds a category's place (from 0) among those of its feature
+    weights   [N]     optional: sample weights, >= 0
+    features  [d]     optional: feature names
+    classes   [C]     optional: class names
+    categories, category_of  [K]  optional: category names, and the index (from 0) of the feature of each category;
+                      x holds the index (from 0) of a category among the categories of its feature
 
-NaN in x is a missing value (preparation.py says what becomes of it). In the place of x there may be sparse rows
-(sparse.py), which have no missing values and no categories.
-A folder with these arrays as x.npy, y.npy, ... is the same, read by memory map: x may be larger than the memory.
-Everything is read without pickle, an .npz file not before its size is known. Whatever is wrong is said in one line that
-names the file and, where there is one, the client and the row (counted from 0).
+NaN in x is a missing value (preparation.py handles it). Sparse rows (sparse.py) may replace x; they have no missing
+values and no categories.
+A folder with these arrays as x.npy, y.npy, ... is equivalent and memory-mapped: x may be larger than the memory.
+Pickles are never read, and the size of an .npz file is checked before it is read. An error is one line with the file
+and, if it concerns one row, the client and the row number (from 0).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fco_cli.data.sparse import as_sparse_rows, is_sparse, row_of, stored, with_rows
+from fco_cli.data.sparse import as_sparse_rows, is_sparse, row_of, sparse_arrays, with_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 from fco_cli.memory_limit import require_memory
@@ -37,32 +37,32 @@ from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
-NEEDED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
-BY_ROW, NAMES = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
-NOBODY = "all"  # the client of rows that have not been dealt to clients yet
+REQUIRED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
+ROW_ARRAYS, TEXT_ARRAYS = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
+UNASSIGNED = "all"  # the client of rows that are not assigned to clients yet
 SPLITS = ("train", "val", "test")
-MAX_NAME = 1000  # characters; arrays of text give every name the room of the longest
-ROWS_AT_ONCE = 4096
+MAX_NAME_LENGTH = 1000  # characters; a text array stores every name in the width of the longest
+CHUNK_ROWS = 4096
 
-Arrays = dict[str, Array]  # by the names above, not yet checked
+Arrays = dict[str, Array]  # by the names above, not yet validated
 
 
 @dataclass(frozen=True)
 class Features:
-    """Rows before any preparation: numbers, places of categories, NaN where nothing is known."""
+    """Rows before preparation: numbers, indices of categories, NaN for missing values."""
 
     source: str
     x: Array  # [N, d]
     names: list[str]
-    levels: dict[int, list[str]]  # the categories of those features that have some
+    levels: dict[int, list[str]]  # category names by feature, for categorical features only
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Rows of many clients, checked; `source` is the file that messages name."""
+    """Validated rows of all clients; `source` is the file name for error messages."""
 
     source: str
-    x: Rows  # [N, d], an array or sparse (csr_array)
+    x: Rows  # [N, d], dense or sparse (csr_array)
     y: Array
     client: Array  # strings
     split: Array | None = None
@@ -74,7 +74,7 @@ class FederatedData:
 
     @cached_property
     def clients(self) -> Array:
-        """The clients' names, sorted."""
+        """Sorted client names."""
         return np.unique(self.client)
 
     @property
@@ -83,40 +83,42 @@ class FederatedData:
 
     @property
     def raw(self) -> Features:
-        """What a preparation sees of it."""
+        """The unprepared features, as input of a preparation."""
         return Features(self.source, self.x, self.feature_names, self.levels)
 
     @cached_property
     def levels(self) -> dict[int, list[str]]:
-        """The categories' names by feature."""
+        """Category names by feature."""
         if self.categories is None or self.category_of is None:
             return {}
         return {int(k): self.categories[self.category_of == k].tolist() for k in np.unique(self.category_of)}
 
     def by_client(self) -> Iterator[tuple[str, Features]]:
-        """Every client's own rows, sorted by the clients' names."""
+        """Yield the name and the rows of every client, sorted by name."""
         order, x = np.argsort(self.client, kind="stable"), self.x
         names, sizes = np.unique(self.client, return_counts=True)
-        in_order = bool((np.diff(order) > 0).all())
+        is_sorted = bool((np.diff(order) > 0).all())
         for name, low, high in zip(names.tolist(), np.cumsum(sizes) - sizes, np.cumsum(sizes), strict=True):
             yield (
                 name,
-                Features(self.source, x[low:high] if in_order else x[order[low:high]], self.feature_names, self.levels),
+                Features(
+                    self.source, x[low:high] if is_sorted else x[order[low:high]], self.feature_names, self.levels
+                ),
             )
 
     def fail(self, row: int, problem: str) -> NoReturn:
-        """The one wording for a bad row."""
+        """Raise UserError for an invalid row."""
         raise UserError(f"{self.source}: client {shown(self.client[row])!r}, row {row}: {problem}")
 
     def take(self, rows: Array) -> FederatedData:
-        """Some of the rows, by mask or index; all of them stay where they are, be it on disk."""
+        """Return the rows of a mask or an index array; a mask of all rows makes no copy."""
         if rows.dtype == bool and rows.all():
             return self
-        by_row = {name: getattr(self, name)[rows] for name in ("x", *BY_ROW) if getattr(self, name) is not None}
+        by_row = {name: getattr(self, name)[rows] for name in ("x", *ROW_ARRAYS) if getattr(self, name) is not None}
         return replace(self, **by_row)
 
     def as_clients(self, dtype: str) -> ClientData:
-        """One client after another, sorted by name; rows keep their order."""
+        """Return the rows grouped by client, sorted by client name; rows of a client keep their order."""
         _, member, sizes = np.unique(self.client, return_inverse=True, return_counts=True)
         start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         x, y, weights = self.x, self.y, self.weights
@@ -127,27 +129,30 @@ class FederatedData:
         rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
         return ClientData(rows, self._cast(y, dtype), start, weights)
 
-    def owners(self, training: Array, held_out: Array) -> Array:
-        """Of two masks over the rows: which of the clients that train every client of the other rows is; -1 if none."""
-        names, apart = np.unique(self.client[training]), np.unique(self.client[held_out])
-        places = np.searchsorted(names, apart).clip(max=len(names) - 1)
-        return np.where(names[places] == apart, places, -1)
+    def training_index(self, training: Array, held_out: Array) -> Array:
+        """Return, for every client with held-out rows, its index among the training clients, or -1.
+
+        `training` and `held_out` are masks over the rows.
+        """
+        names, held_out_names = np.unique(self.client[training]), np.unique(self.client[held_out])
+        index = np.searchsorted(names, held_out_names).clip(max=len(names) - 1)
+        return np.where(names[index] == held_out_names, index, -1)
 
     def model_clients(self, dtype: str) -> ClientData:
-        """Return the rows of the clients for a model; raise UserError if the square of a row overflows."""
-        made = self.as_clients(dtype)
+        """Return the rows grouped by client; raise UserError if the squared norm of a row could overflow."""
+        clients = self.as_clients(dtype)
         values: Array = self.x.data if is_sparse(self.x) else self.x
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
         limit = float(np.sqrt(np.finfo(dtype).max / max(1, self.x.shape[1])))
         if largest > limit:
             raise UserError(
-                f"{self.source}: a feature's value of size {largest:.3g} is too large: at most {limit:.2g} in {dtype}; "
-                "standardize the features, give the column another unit, or leave it out (drop)"
+                f"{self.source}: a feature value of magnitude {largest:.3g} is too large; the limit is {limit:.2g} in "
+                f"{dtype}: standardize the features, change the unit of the column, or drop it (drop)"
             )
-        return made
+        return clients
 
     def _cast(self, values: Array, dtype: str) -> Array:
-        """In the precision of a run, which must have room for them."""
+        """Return the values in the precision of the run; raise UserError if they overflow."""
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(values, dtype)
         if (
@@ -161,33 +166,37 @@ class FederatedData:
 
 
 def save(data: FederatedData, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the data to an .npz file, atomically."""
     optional = {name: getattr(data, name) for name in OPTIONAL if getattr(data, name) is not None}
     buffer = io.BytesIO()
-    rows = stored(data.x) if is_sparse(data.x) else {"x": data.x}
+    rows = sparse_arrays(data.x) if is_sparse(data.x) else {"x": data.x}
     np.savez_compressed(buffer, allow_pickle=False, **rows, y=data.y, client=data.client, **optional)
     write_atomically(Path(path), buffer.getvalue())
 
 
 def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: int = 2) -> FederatedData:
-    """Check everything that does not depend on the loss, without clients of fewer than `min_samples` rows."""
-    arrays = with_rows(source, arrays)
-    for name in NEEDED:
+    """Validate arrays of the neutral format and drop clients with fewer than `min_samples` rows.
+
+    Checks that depend on the loss are in `check_labels`.
+    """
+    arrays = with_sparse_rows(source, arrays)
+    for name in REQUIRED:
         if name not in arrays:
-            raise UserError(f"{source}: array {name!r} is missing; needed are x, y and client")
+            raise UserError(f"{source}: array {name!r} is missing; required arrays are x, y and client")
     for name in arrays:
-        if name not in NEEDED + OPTIONAL:
-            known = f"beside x, y and client there are {_list(OPTIONAL)}"
+        if name not in REQUIRED + OPTIONAL:
+            known = f"arrays are x, y, client and, optionally, {', '.join(OPTIONAL)}"
             raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
     x = arrays["x"]
-    _shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
-    for name in BY_ROW:
+    _check_shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
+    for name in ROW_ARRAYS:
         if name in arrays:
             array = arrays[name]
-            _shape(source, name, array, array.shape == x.shape[:1], f"a value for each of the {x.shape[0]} rows of x")
+            is_valid = array.shape == x.shape[:1]
+            _check_shape(source, name, array, is_valid, f"one value for each of the {x.shape[0]} rows of x")
     for name in ("features", "classes", "categories", "category_of"):
         if name in arrays:
-            _shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
+            _check_shape(source, name, arrays[name], arrays[name].ndim == 1, "a list of names")
     if "features" in arrays and len(arrays["features"]) != x.shape[1]:
         raise UserError(f"{source}: array 'features' has {len(arrays['features'])} names for {x.shape[1]} columns of x")
     for name in ("x", "y", "weights"):
@@ -195,10 +204,10 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
             raise UserError(f"{source}: array {name!r} must hold numbers, not {shown(arrays[name].dtype)}")
     arrays |= {name: _in_double_precision(arrays[name]) for name in ("x", "y", "weights") if name in arrays}
     x = arrays["x"]
-    texts = {name: _names(source, name, arrays[name]) for name in NAMES if name in arrays}
+    texts = {name: _text_array(source, name, arrays[name]) for name in TEXT_ARRAYS if name in arrays}
     for name in ("features", "classes"):
         if name in texts:
-            check_different(source, name, texts[name].tolist())
+            check_unique(source, name, texts[name].tolist())
     plain = {name: arrays[name] for name in ("weights", "category_of") if name in arrays}
     data = FederatedData(source, x, arrays["y"], **texts, **plain)
     _check_values(data)
@@ -211,20 +220,20 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
 
 
 def _in_double_precision(values: Rows) -> Rows:
-    """Return extended precision in double precision, which kernels have; what overflows is infinite."""
+    """Return extended-precision values in double precision; values that overflow become infinite."""
     if values.dtype.kind != "f" or values.dtype.itemsize <= 8:
         return values
     with np.errstate(over="ignore"):
         return values.astype(float)
 
 
-def _shape(source: str, name: str, array: Array, right: bool, wanted: str) -> None:
-    if not right:
-        raise UserError(f"{source}: array {name!r} has shape {shown(array.shape)}, must be {wanted}")
+def _check_shape(source: str, name: str, array: Array, is_valid: bool, expected: str) -> None:
+    if not is_valid:
+        raise UserError(f"{source}: array {name!r} has shape {shown(array.shape)}, must be {expected}")
 
 
-def _names(source: str, name: str, array: Array) -> Array:
-    """As text that can be written and printed, whatever wrote it."""
+def _text_array(source: str, name: str, array: Array) -> Array:
+    """Return an array of names as text; raise UserError if a name is not valid Unicode."""
     if array.dtype.kind not in "USiu":
         raise UserError(f"{source}: array {name!r} must hold names or whole numbers, not {shown(array.dtype)}")
     width = 21 if array.dtype.kind in "iu" else max(1, array.dtype.itemsize // (4 if array.dtype.kind == "U" else 1))
@@ -232,42 +241,43 @@ def _names(source: str, name: str, array: Array) -> Array:
     try:
         text = np.ascontiguousarray(array, dtype=np.str_)
     except UnicodeDecodeError:
-        raise UserError(f"{source}: array {name!r} holds bytes that are not text") from None
+        raise UserError(f"{source}: array {name!r} holds bytes that are not valid text") from None
     codes = text.astype(text.dtype.newbyteorder("="), copy=False).view(np.uint32)
     if ((codes >= 0xD800) & (codes <= 0xDFFF) | (codes > 0x10FFFF)).any():
-        raise UserError(f"{source}: array {name!r} holds codes that are no characters")
+        raise UserError(f"{source}: array {name!r} holds invalid Unicode code points")
     return text
 
 
-def as_names(source: object, what: str, names: Sequence[str]) -> Array:
-    """Names from a file as an array, none of them longer than is good for the others."""
+def name_array(source: object, what: str, names: Sequence[str]) -> Array:
+    """Return names as an array; raise UserError if a name is too long or contains NUL."""
     longest = max(names, key=len, default="")
-    if len(longest) > MAX_NAME:
+    if len(longest) > MAX_NAME_LENGTH:
         raise UserError(
-            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most {MAX_NAME} will do"
+            f"{source}: {what} {shown(longest, 40)!r} has {len(longest)} characters; at most "
+            f"{MAX_NAME_LENGTH} are allowed"
         )
     if "\0" in "".join(names):
-        raise UserError(f"{source}: {what}: a name holds the character NUL")
+        raise UserError(f"{source}: {what}: a name contains the character NUL")
     require_memory(f"{source}: {what}", 4 * len(longest) * len(names))
     return np.array(names, dtype=np.str_)
 
 
-def check_different(source: object, what: str, names: Sequence[str]) -> None:
-    """Of two features with one name nobody could tell which is meant."""
+def check_unique(source: object, what: str, names: Sequence[str]) -> None:
+    """Raise UserError if a name occurs more than once."""
     if len(set(names)) < len(names):
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        raise UserError(f"{source}: {what}: given more than once: {listed(twice)}")
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        raise UserError(f"{source}: {what}: given more than once: {format_list(repeated)}")
 
 
-def listed(names: Iterable[object], most: int = 10) -> str:
-    """Names for a message, on one line, whatever is in them."""
+def format_list(names: Iterable[object], most: int = 10) -> str:
+    """Return names for a message, on one line, at most `most` of them."""
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(shown(name, 40) for name in names[:most]) + rest
 
 
 def shown(text: object, most: int = 200) -> str:
-    """Text that a file or a parser has made, for a line on a terminal: short, printable, encodable."""
+    """Return untrusted text for one line on a terminal: shortened, printable and encodable."""
     line = " ".join(str(text).split())
     line = line if len(line) <= most else line[: most - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
@@ -284,16 +294,18 @@ def _check_values(data: FederatedData) -> None:
         data.fail(row, f"the label is {data.y[row]}; every label must be finite")
     if data.weights is not None and (wrong := ~((data.weights >= 0) & np.isfinite(data.weights))).any():
         row = int(np.argmax(wrong))
-        data.fail(row, f"its weight is {data.weights[row]:g}; a row's weight is a number >= 0")
+        data.fail(row, f"its weight is {data.weights[row]:g}; a weight must be a number >= 0")
     if data.split is not None and not (known := np.isin(data.split, SPLITS)).all():
         row = int(np.argmin(known))
-        data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {_list(SPLITS)}")
+        data.fail(row, f"split is {shown(data.split[row])!r}; it must be one of {', '.join(SPLITS)}")
 
 
 def _check_stored(data: FederatedData) -> None:
-    """What is not stored is 0: of a missing value nothing could be told apart."""
+    """Check sparse rows: absent entries are 0, so there are no missing values and no categories."""
     if data.categories is not None or data.category_of is not None:
-        raise UserError(f"{data.source}: sparse rows have no categories; give each a column of 0 and 1")
+        raise UserError(
+            f"{data.source}: sparse rows cannot have categories; encode each category as a column of 0 and 1"
+        )
     if (entry := first_row(not_finite, data.x.data)) is not None:
         value, name = data.x.data[entry], _feature_name(data, int(data.x.indices[entry]))
         data.fail(row_of(data.x, entry), f"feature {name!r} is {value}; every stored value must be finite")
@@ -304,40 +316,41 @@ def _feature_name(data: FederatedData, column: int) -> str:
 
 
 def _check_categories(data: FederatedData) -> None:
-    """Every place that x holds in a feature with categories must be one of theirs."""
+    """Raise UserError if x holds an invalid category index."""
     if data.categories is None and data.category_of is None:
         return
-    names, owner = data.categories, data.category_of
-    if names is None or owner is None or owner.shape != names.shape or owner.dtype.kind not in "iu":
+    names, feature_of = data.categories, data.category_of
+    if names is None or feature_of is None or feature_of.shape != names.shape or feature_of.dtype.kind not in "iu":
         raise UserError(
-            f"{data.source}: arrays 'categories' and 'category_of' must be names and a feature's place for each"
+            f"{data.source}: arrays 'categories' and 'category_of' must have the same length: category names and the "
+            "feature index of each"
         )
-    if len(owner) and not (owner.min() >= 0 and owner.max() < data.x.shape[1]):
-        raise UserError(f"{data.source}: array 'category_of' must hold places from 0 to {data.x.shape[1] - 1}")
+    if len(feature_of) and not (feature_of.min() >= 0 and feature_of.max() < data.x.shape[1]):
+        raise UserError(f"{data.source}: array 'category_of' must hold indices from 0 to {data.x.shape[1] - 1}")
     for feature, levels in data.levels.items():
         name = shown(data.feature_names[feature])
-        check_different(data.source, f"categories of {name!r}", levels)
+        check_unique(data.source, f"categories of {name!r}", levels)
         codes = data.x[:, feature]
         if (wrong := ~(np.isnan(codes.astype(float)) | np.isin(codes, np.arange(len(levels))))).any():
             row = int(np.argmax(wrong))
             data.fail(
-                row, f"feature {name!r} is {codes[row]:g}; it must be a category's place, from 0 to {len(levels) - 1}"
+                row, f"feature {name!r} is {codes[row]:g}; it must be a category index from 0 to {len(levels) - 1}"
             )
 
 
 def check_complete(data: FederatedData, advice: str) -> None:
-    """Refuse missing values."""
+    """Raise UserError if a value is missing."""
     if (row := first_row(np.isnan, data.x)) is not None:
         name = data.feature_names[int(np.argmax(np.isnan(data.x[row])))]
         data.fail(row, f"feature {shown(name)!r} is missing; {advice}")
 
 
-def _check_clients(data: FederatedData, least: int) -> None:
-    if least == 0:
-        return  # rows that nobody learns from
+def _check_clients(data: FederatedData, min_clients: int) -> None:
+    if min_clients == 0:
+        return  # rows for prediction
     clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
-    if len(clients) < least:
-        raise UserError(f"{data.source}: has {len(clients)} client; at least {least} are needed")
+    if len(clients) < min_clients:
+        raise UserError(f"{data.source}: has {len(clients)} client; at least {min_clients} are required")
     if sizes.min() < 2:
         small = "the client's only sample; every client needs at least 2 (min_samples=2 drops it)"
         data.fail(int(first[np.argmin(sizes)]), small)
@@ -348,24 +361,24 @@ def not_finite(values: Array) -> Array:
 
 
 def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
-    """The first row with a wrong value; a few rows at a time, for x may fill half of the memory."""
+    """Return the first row with a value for which `wrong` is true, or None; check in chunks to save memory."""
     if values.dtype.kind == "f":
-        for low in range(0, len(values), ROWS_AT_ONCE):
-            found = wrong(values[low : low + ROWS_AT_ONCE])
+        for low in range(0, len(values), CHUNK_ROWS):
+            found = wrong(values[low : low + CHUNK_ROWS])
             if found.any():
                 return low + int(np.argmax(found.reshape(len(found), -1).any(axis=1)))
     return None
 
 
 def check_labels(data: FederatedData, loss: Loss) -> int:
-    """Refuse labels that the loss has no meaning for; return how many scores a model of it needs."""
+    """Return the number of model outputs for the loss; raise UserError if the loss does not accept the labels."""
     y, classes = data.y, None if data.classes is None else len(data.classes)
     if not (fits := loss.takes(y, classes)).all():
         row = int(np.argmin(fits))
         data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
     if data.classes is not None and len(data.classes) > 2 and not loss.classification:
         raise UserError(
-            f"{data.source}: the labels are the classes {listed(data.classes)}; the {loss.name} loss needs numbers"
+            f"{data.source}: the labels are the classes {format_list(data.classes)}; the {loss.name} loss needs numbers"
         )
     check_labels_differ(data)
     return loss.outputs(y, classes)
@@ -373,8 +386,4 @@ def check_labels(data: FederatedData, loss: Loss) -> int:
 
 def check_labels_differ(data: FederatedData) -> None:
     if len(np.unique(data.y)) < 2:
-        raise UserError(f"{data.source}: every label is {data.y[0]:g}: there is nothing to learn")
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names)
+        raise UserError(f"{data.source}: every label is {data.y[0]:g}; at least two different labels are required")

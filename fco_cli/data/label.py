@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.cells import as_number
+from fco_cli.data.cells import parse_number
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -24,7 +24,7 @@ CONDITION = re.compile(r"(.+?)\s*(>=|<=|==|!=|>|<)\s*(.+)")
 
 @dataclass(frozen=True)
 class Label:
-    """The column, and what makes a row positive where there is a condition."""
+    """Label column, with an optional condition that defines the positive class."""
 
     column: str
     comparison: str = ""
@@ -32,16 +32,16 @@ class Label:
 
     @classmethod
     def of(cls, text: str, header: Sequence[str]) -> Label:
-        """A name that is in the header is a column, whatever signs are in it."""
+        """Parse a label; a text in the header is a column name even if it looks like a condition."""
         found = None if text in header else CONDITION.fullmatch(text.strip())
         label = cls(text) if found is None else cls(*found.groups())
-        if label.comparison in ORDERINGS and as_number(label.value) is None:
+        if label.comparison in ORDERINGS and parse_number(label.value) is None:
             raise UserError(f"label: got {shown(text)!r}; {label.comparison} must be followed by a number")
         return label
 
     @property
     def classes(self) -> Array | None:
-        """The names of the two classes that a condition makes."""
+        """Names of the two classes of a condition, or None."""
         if not self.comparison:
             return None
         return np.array([f"not {self.text}", self.text])
@@ -51,11 +51,11 @@ class Label:
         return f"{self.column}{self.comparison}{self.value}"
 
     def apply(self, column: Array) -> Array:
-        """Of numbers or words: 1 where the condition holds, else 0; without a condition the column itself."""
+        """Return 1 where the condition holds and 0 elsewhere; without a condition, the column."""
         if not self.comparison:
             return column
-        value: str | float | None = self.value if column.dtype.kind == "U" else as_number(self.value)
+        value: str | float | None = self.value if column.dtype.kind == "U" else parse_number(self.value)
         if value is None or (column.dtype.kind == "U" and self.comparison in ORDERINGS):
-            holds = "words" if column.dtype.kind == "U" else "numbers"
+            holds = "texts" if column.dtype.kind == "U" else "numbers"
             raise UserError(f"label: got {shown(self.text)!r}, but the column holds {holds}")
         return (ORDERINGS | EQUALITIES)[self.comparison](column, value).astype(float)

@@ -8,49 +8,49 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Arrays, as_names, check_different, first_row, not_finite, shown
-from fco_cli.data.source import Format, Wanted, in_order
+from fco_cli.data.format import Arrays, check_unique, first_row, name_array, not_finite, shown
+from fco_cli.data.source import Format, ReadOptions, sorted_files
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 
 PARTS = ("train", "test")
 CHUNK = 1 << 24
-# What the objects that follow a character of JSON take in CPython, at most: a number and its place in a list, ...
+# Upper bounds on the CPython memory (bytes) of the objects that start at a JSON character
 BYTES = {b",": 40, b"[": 80, b"{": 300, b'"': 40}
 
 
 class Leaf(Format):
-    """A shard, or a folder of them; shards in folders `train` and `test` give the split."""
+    """One shard or a folder of shards; subfolders `train` and `test` define the split."""
 
-    name, ending = "a LEAF shard", ".json"
+    name, suffix = "a LEAF shard", ".json"
 
     def files(self, folder: Path) -> list[Path]:
-        places = [folder, *(folder / part for part in PARTS)]
-        return [path for place in places if place.is_dir() for path in in_order(place, self.ending)]
+        folders = [folder, *(folder / part for part in PARTS)]
+        return [path for part in folders if part.is_dir() for path in sorted_files(part, self.suffix)]
 
     def split_of(self, path: Path) -> str:
         return path.parent.name if path.parent.name in PARTS else ""
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
         objects, numbers = path.stat().st_size, 0
         with path.open("rb") as file:
             if file.read(CHUNK).lstrip()[:1] != b"{":
-                raise UserError(f"{path}: is not a LEAF shard: it does not begin with a brace")
+                raise UserError(f"{path}: is not a LEAF shard: it does not start with a brace")
             file.seek(0)
             while chunk := file.read(CHUNK):
                 objects += sum(chunk.count(character) * size for character, size in BYTES.items())
                 numbers += chunk.count(b",")
-        require_memory(f"{path}: reading it", objects)  # gone when the next shard is read
-        return 8 * numbers  # in single precision: every shard's, and then all of them in one array
+        require_memory(f"{path}: reading it", objects)  # freed before the next shard is read
+        return 8 * numbers  # single precision, twice: per shard and concatenated
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         try:
-            content = json.loads(path.read_bytes(), object_pairs_hook=_without_doubles)
+            content = json.loads(path.read_bytes(), object_pairs_hook=_check_unique_keys)
         except RecursionError:
-            raise UserError(f"{path}: is not a LEAF shard: lists in lists, hundreds deep") from None
-        except ValueError as problem:  # cut off, or not JSON at all
-            raise UserError(f"{path}: is not complete JSON: {shown(problem)}") from problem
+            raise UserError(f"{path}: is not a LEAF shard: its lists are nested too deeply") from None
+        except ValueError as problem:  # truncated, or not JSON
+            raise UserError(f"{path}: is not valid JSON: {shown(problem)}") from problem
         users, counts, data = _parts(path, content)
         rows, labels = [], []
         for user, count in zip(users, counts, strict=True):
@@ -60,7 +60,7 @@ class Leaf(Format):
         widths = {x.shape[1] for x in rows}
         if len(widths) > 1:
             raise UserError(f"{path}: its samples have different numbers of features: {sorted(widths)}")
-        names = as_names(path, "user", users)
+        names = name_array(path, "user", users)
         return {
             "x": np.concatenate(rows),
             "y": np.concatenate(labels),
@@ -68,47 +68,47 @@ class Leaf(Format):
         }
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        check_different("its objects", "keys", [key for key, _ in pairs])
+        check_unique("its objects", "keys", [key for key, _ in pairs])
     return content
 
 
 def _parts(path: Path, content: Any) -> tuple[list[str], list[int | None], dict[str, Any]]:
-    """Users, their numbers of samples and their data, of the right kinds and fitting each other."""
+    """Return the users, their sample counts and their data; raise UserError if they are inconsistent."""
     if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
-        raise UserError(f"{path}: is not a LEAF shard: it needs users and user_data")
+        raise UserError(f"{path}: is not a LEAF shard: it must have users and user_data")
     users, data = content["users"], content["user_data"]
     if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
         raise UserError(f"{path}: is not a LEAF shard: users must be a list of names")
     if not users:
         raise UserError(f"{path}: holds no users")
-    check_different(path, "users", users)
+    check_unique(path, "users", users)
     if not isinstance(data, dict) or data.keys() != set(users):
-        raise UserError(f"{path}: is not a LEAF shard: user_data must hold every user, and no other")
+        raise UserError(f"{path}: is not a LEAF shard: the keys of user_data must be the users")
     counts = content.get("num_samples")
     counts = [None] * len(users) if counts is None else counts
     if not isinstance(counts, list) or len(counts) != len(users):
-        given = f"{len(counts)} num_samples" if isinstance(counts, list) else "num_samples that are no list"
+        given = f"{len(counts)} num_samples" if isinstance(counts, list) else "num_samples that is not a list"
         raise UserError(f"{path}: has {len(users)} users but {given}")
     return users, counts, data
 
 
 def _client(who: str, content: Any, count: Any) -> tuple[Array, Array]:
     if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
-        raise UserError(f"{who}: needs x and y")
+        raise UserError(f"{who}: must have x and y")
     try:
         rows, labels = np.array(content["x"]), np.array(content["y"])
     except (TypeError, ValueError, OverflowError) as problem:
         raise UserError(f"{who}: x and y must be lists of numbers ({shown(problem)})") from problem
     for name, array in (("x", rows), ("y", labels)):
         if array.dtype.kind not in "biuf":
-            raise UserError(f"{who}: {name} must be lists of numbers, none of them text or of more than 19 digits")
+            raise UserError(f"{who}: {name} must be lists of numbers with at most 19 digits")
     if rows.ndim != 2 or labels.shape != (len(rows),) or count not in (None, len(rows)):
-        raise UserError(f"{who}: x has shape {rows.shape}, y {labels.shape}, num_samples says {shown(count, 40)}")
+        raise UserError(f"{who}: x has shape {rows.shape}, y {labels.shape}, num_samples is {shown(count, 40)}")
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
     if (row := first_row(not_finite, rows)) is not None:
-        raise UserError(f"{who}, row {row}: not every feature is a finite number in single precision")
+        raise UserError(f"{who}, row {row}: every feature must be finite in single precision")
     return rows, labels

@@ -1,7 +1,7 @@
-"""Medians of columns that nobody sees as a whole: the server asks how many values lie below some edges, and again.
+"""Federated medians: the server repeatedly requests the number of values below given bin edges from the clients.
 
-Every exchange brings the median of each column to a sixteenth of where it was known to be. After eight of them it is
-known to (largest - smallest) / 2^32. Clients send counts, which add up to the same whatever the order.
+Every exchange narrows the interval of each median to a sixteenth. After eight exchanges its width is
+(largest - smallest) / 2^32. Clients send integer counts, so the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BINS, EXCHANGES = 16, 8
 
 @dataclass(frozen=True)
 class MedianSearch:
-    """The server's side: between which values the lower median of every column lies."""
+    """Server-side state: an interval that contains the lower median of every column."""
 
-    count: Array  # [d], of all clients
+    count: Array  # [d], number of values at all clients
     low: Array  # [d]
     high: Array  # [d]
-    done: int = 0  # exchanges
+    done: int = 0  # finished exchanges
 
     @property
     def finished(self) -> bool:
@@ -31,25 +31,25 @@ class MedianSearch:
 
     @property
     def edges(self) -> Array:
-        """What the clients are asked about: [d, BINS], the last one is `high`."""
+        """Upper bin edges [d, BINS]; the last one is `high`."""
         share = np.arange(1, BINS + 1) / BINS
         return self.low[:, None] * (1 - share) + self.high[:, None] * share
 
     def narrowed(self, answers: Iterable[Array]) -> MedianSearch:
-        """With the counts [d, BINS] that every client has sent."""
+        """Return the search after one more exchange, given the counts [d, BINS] of every client."""
         total = sum(answers, np.zeros((len(self.low), BINS), np.int64))
         edges, columns = self.edges, np.arange(len(self.low))
-        first = np.argmax(total >= (self.count[:, None] + 1) // 2, axis=1)  # of a column without values: 0
+        first = np.argmax(total >= (self.count[:, None] + 1) // 2, axis=1)  # 0 for a column without values
         low = np.where(first > 0, edges[columns, first - 1], self.low)
         return MedianSearch(self.count, low, edges[columns, first], self.done + 1)
 
 
 def counts_up_to(x: Array, edges: Array) -> Array:
-    """The client's side: how many values of each column of x [N, d] are at most each of its edges [d, BINS]."""
+    """Count, on a client, the values of each column of x [N, d] that do not exceed its edges [d, BINS]."""
     counts = np.zeros(edges.shape, np.int64)
     if len(x) <= len(edges):  # few rows of many columns
         for row in x:
-            counts += row[:, None] <= edges  # NaN is not
+            counts += row[:, None] <= edges  # False for NaN
         return counts
     for k, own in enumerate(edges):
         values = np.sort(x[~np.isnan(x[:, k]), k])

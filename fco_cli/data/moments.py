@@ -1,4 +1,4 @@
-"""Means and variances as a federation finds them: clients send moments, the server merges them, no row is pooled."""
+"""Federated means and variances: clients send moments of their rows and the server merges them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fco_cli.problem.layout import Array
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the values in some columns: how many [d], their mean [d] and their summed squared deviations from it [d]."""
+    """Count [d], mean [d] and sum of squared deviations from the mean [d] of the values in each column."""
 
     count: Array
     mean: Array
@@ -20,7 +20,7 @@ class Moments:
 
     @classmethod
     def of(cls, x: Array) -> Moments:
-        """What one client computes and sends; NaN is a value that is missing."""
+        """Compute the moments of the rows of one client; NaN is a missing value."""
         mean = x.mean(axis=0, dtype=float)
         if not np.isnan(mean).any():
             return cls(np.full(x.shape[1], len(x)), mean, ((x - mean) ** 2).sum(axis=0))
@@ -31,11 +31,11 @@ class Moments:
 
     @classmethod
     def of_equal(cls, count: Array, value: Array) -> Moments:
-        """Of `count` times the same value."""
+        """Return the moments of `count` copies of a value."""
         return cls(count, value, np.zeros(len(value)))
 
     def merge(self, other: Moments) -> Moments:
-        """Of both together (Chan, Golub and LeVeque, 1983): stable where sums of squares would cancel."""
+        """Return the moments of the union, by the stable update of Chan, Golub and LeVeque (1983)."""
         count = self.count + other.count
         some = np.maximum(count, 1)
         difference = other.mean - self.mean
@@ -45,18 +45,18 @@ class Moments:
 
     @property
     def scale(self) -> Array:
-        """The standard deviations; 1 for a column that is constant up to rounding."""
+        """Standard deviations; 1 for a column that is constant up to rounding."""
         deviation = np.sqrt(self.deviations / np.maximum(self.count, 1))
         return np.where(deviation > 1e-12 * np.abs(self.mean), deviation, 1.0)
 
     @property
     def constant(self) -> Array:
-        """The columns that are, up to rounding."""
+        """Mask of the columns that are constant up to rounding."""
         return ~(np.sqrt(self.deviations / np.maximum(self.count, 1)) > 1e-12 * np.abs(self.mean))
 
 
 def aggregated_moments(data: ClientData) -> Moments:
-    """The server's side: one message per client."""
+    """Merge the moments of all clients."""
     total = Moments.of(data.client(0).x)
     for m in range(1, data.clients):
         total = total.merge(Moments.of(data.client(m).x))

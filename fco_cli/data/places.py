@@ -1,4 +1,4 @@
-"""Where in a table's header the columns stand that are read."""
+"""Column indices of label, client, split, weights, event and features in the header of a table."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fco_cli.data.format import check_different, listed, shown
+from fco_cli.data.format import check_unique, format_list, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Columns, Wanted
+from fco_cli.data.source import Columns, ReadOptions
 from fco_cli.errors import UserError
 
 
 @dataclass(frozen=True)
-class Places:
-    """Of the label, the client, the split, the weights and the event, where these are read, and of the features."""
+class ColumnIndex:
+    """Column indices of a table by role."""
 
     meaning: Label
-    label: int | None  # None: not wanted, for the rows are there to be predicted
-    client: int | None  # None: the file is one client's, named after it, or the rows are nobody's
+    label: int | None  # None: the rows are for prediction
+    client: int | None  # None: one file per client, or rows without clients
     split: int | None
     weights: int | None
     features: list[int]
@@ -27,60 +27,62 @@ class Places:
 
     @property
     def others(self) -> list[int]:
-        """All but the features."""
-        return [place for place in (self.label, self.client, self.split, self.weights, self.event) if place is not None]
+        """Indices of all columns that are read, except the features."""
+        return [k for k in (self.label, self.client, self.split, self.weights, self.event) if k is not None]
 
 
-def places(path: Path, header: Sequence[str], wanted: Wanted) -> Places:
-    """Find the columns by their names; all that have no other meaning are features."""
-    columns, found = wanted.columns, {name: place for place, name in enumerate(header)}
+def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> ColumnIndex:
+    """Return the column indices by role; columns without another role are features."""
+    columns, index = options.columns, {name: k for k, name in enumerate(header)}
     meaning = Label.of(columns.label, header)
     event = None if columns.event is None else Label.of(columns.event, header)
     own_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
     special = [name for name in own_columns if name]
-    check_different(path, "the columns for label, client, split, weights and event", special)
-    needed = _needed(meaning, event, wanted)
-    _check_there(path, header, wanted, needed)
+    check_unique(path, "the columns for label, client, split, weights and event", special)
+    needed = _needed(meaning, event, options)
+    _check_columns_exist(path, header, options, needed)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
-    check_different(path, "columns", used)
+    check_unique(path, "columns", used)
     if "" in used:
-        raise UserError(f"{path}: column {found[''] + 1} has no name; the numbers of the rows are no feature")
-    if wanted.labelled and wanted.in_folder and not columns.dealt and columns.client in used:
+        raise UserError(f"{path}: column {index[''] + 1} has no name; remove it if it holds row numbers")
+    if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
-            f"{path}: has a column {shown(columns.client)!r}, but is one client's file, named after it: "
-            "leave the column out (drop), or make one table of all files"
+            f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
+            "file: drop the column (drop), or join all files into one table"
         )
-    features = [found[name] for name in used if name not in special]
+    features = [index[name] for name in used if name not in special]
     if not features:
-        raise UserError(f"{path}: no column is left for the features")
+        raise UserError(f"{path}: no feature columns are left")
     if odd := [name for name in columns.categorical if name in special]:
-        raise UserError(f"{path}: {shown(odd[0])!r} is named as categorical, but is no feature")
-    if wanted.labelled and columns.split in used:
+        raise UserError(f"{path}: {shown(odd[0])!r} is declared as categorical, but is not a feature")
+    if options.labeled and columns.split in used:
         needed.append(columns.split)
-    own = {name: found[name] for name in needed}
+    own = {name: index[name] for name in needed}
     client, weights = own.get(columns.client), own.get(columns.weights or "")
-    happened = None if event is None else own.get(event.column)
-    return Places(meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, happened)
+    event_index = None if event is None else own.get(event.column)
+    return ColumnIndex(
+        meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, event_index
+    )
 
 
-def _needed(meaning: Label, event: Label | None, wanted: Wanted) -> list[str]:
-    """The columns beside the features without which a table cannot be used; to predict, none."""
-    columns = wanted.columns
-    if not wanted.labelled:
+def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
+    """Return the required columns other than features; there are none for prediction."""
+    columns = options.columns
+    if not options.labeled:
         return []
-    client = [] if wanted.in_folder or columns.dealt else [columns.client]
+    client = [] if options.in_folder or columns.dealt else [columns.client]
     split = [] if columns.split == Columns.split else [columns.split]
     weights = [columns.weights] if columns.weights else []
     return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
 
 
-def _check_there(path: Path, header: Sequence[str], wanted: Wanted, needed: list[str]) -> None:
-    columns, there = wanted.columns, set(header)
-    dropped = columns.drop if wanted.labelled else ()  # what is left out need not be in a table to predict from
+def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, needed: list[str]) -> None:
+    columns, existing = options.columns, set(header)
+    dropped = columns.drop if options.labeled else ()  # a table to predict from may lack dropped columns
     for name in (*dropped, *columns.categorical, *needed):
-        if name not in there:
-            hint = " (rows that are nobody's can be dealt to clients: task.partition)" if name == columns.client else ""
-            raise UserError(f"{path}: has no column {shown(name)!r}; its columns are {listed(header)}{hint}")
-    if lost := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
-        raise UserError(f"{path}: {shown(lost[0])!r} cannot be left out and used")
+        if name not in existing:
+            hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
+            raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
+    if dropped_and_used := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
+        raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")

@@ -1,25 +1,25 @@
-"""From a table as it is to the numbers that a model sees, agreed between clients that never show a row.
+"""Federated preparation of tables: one-hot encoding, imputation and standardization without sharing rows.
 
-Every client sends a `Summary`; the server merges them and agrees on a `Preparation`: which categories become columns,
-what fills a missing value, by which mean and deviation a column is standardized. It is part of the model: the record
-keeps it as plain JSON, and whoever predicts applies it to a new table.
+Every client sends a `Summary`. The server merges the summaries and computes a `Preparation`: the encoded categories,
+the fill values of missing values, and the mean and standard deviation of each feature. The preparation is part of the
+model: it is stored in the record as JSON and applied to new tables for prediction.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 
 import msgspec
 import numpy as np
 
-from fco_cli.data.cells import category
-from fco_cli.data.format import Features, FederatedData, check_different, first_row, listed, shown
+from fco_cli.data.cells import category_name
+from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
 from fco_cli.data.medians import MedianSearch, counts_up_to
 from fco_cli.data.moments import Moments
 from fco_cli.data.source import Columns
-from fco_cli.data.summary import Summary, checked
+from fco_cli.data.summary import Summary, check_summary
 from fco_cli.errors import UserError, did_you_mean, require
 from fco_cli.problem.layout import Array
 from fco_cli.typed_files import BadRecord, converted, parse_json
@@ -31,11 +31,11 @@ FILLS = ("mean", "median", "refuse")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all clients are told before they begin."""
+    """Settings of a preparation."""
 
-    fill: str = "mean"  # of missing values: mean or median of the column; refuse: there may be none
-    flag_missing: bool = False  # a column of 0 and 1 beside every one that misses values
-    min_count: int = 10  # categories of fewer rows in all become "other"
+    fill: str = "mean"  # of missing values: mean or median of the column; refuse: raise an error
+    flag_missing: bool = False  # add an indicator column for every column with missing values
+    min_count: int = 10  # rarer categories are merged into "other"
     standardize: bool = True
 
     def __post_init__(self) -> None:
@@ -45,52 +45,53 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Categories:
-    """Of one column: a column for each, but one for two; `other`, if there is one, comes first."""
+    """Categories of one column: one indicator each, a single one for two categories; `other` comes first."""
 
     names: list[str]
-    fill: list[float]  # their values where none is given
+    fill: list[float]  # values of the indicators where the category is missing
 
     @property
-    def shown(self) -> slice:
+    def encoded(self) -> slice:
+        """Categories that have an indicator column."""
         return slice(1 if len(self.names) == 2 else 0, None)
 
-    def places(self, names: list[str]) -> Array:
-        """Where these names stand; unknown ones are `other` or, where there is none, missing (-1)."""
-        known = {name: place for place, name in enumerate(self.names)}
-        rest = 0 if self.names[:1] == [OTHER] else -1
-        return np.array([known.get(name, rest) for name in names], dtype=np.int64)
+    def indices(self, names: list[str]) -> Array:
+        """Return the indices of names; unknown names are `other` or, if there is no such category, missing (-1)."""
+        known = {name: index for index, name in enumerate(self.names)}
+        default = 0 if self.names[:1] == [OTHER] else -1
+        return np.array([known.get(name, default) for name in names], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """The agreement."""
+    """Fitted preparation of a table: encoding, fill values and standardization."""
 
-    columns: list[str]  # of a table
-    fill: list[float]  # by column; of one with categories: 0
+    columns: list[str]  # of the table
+    fill: list[float]  # by column; 0 for categorical columns
     categories: dict[str, Categories]
-    flagged: list[str]  # columns with a second one that says what is missing
-    mean: list[float] = field(default_factory=list)  # by feature; none: not standardized
+    flagged: list[str]  # columns with a missing-value indicator
+    mean: list[float] = field(default_factory=list)  # by feature; empty: not standardized
     scale: list[float] = field(default_factory=list)
-    constant: list[str] = field(default_factory=list)  # features that are the same in all rows, and so tell nothing
-    table: Columns = field(default_factory=Columns)  # how a new table is to be read
+    constant: list[str] = field(default_factory=list)  # features with the same value in all rows
+    table: Columns = field(default_factory=Columns)  # roles of the columns in a new table
 
     @property
     def features(self) -> list[str]:
-        """The names of what a model sees."""
+        """Names of the prepared features."""
         names, flagged = [], set(self.flagged)
         for column in self.columns:
             own = self.categories.get(column)
-            names += [column] if own is None else [f"{column}={name}" for name in own.names[own.shown]]
+            names += [column] if own is None else [f"{column}={name}" for name in own.names[own.encoded]]
             names += [f"{column} is missing"] if column in flagged else []
         return names
 
     def encode(self, table: Features) -> Array:
-        """Numbers in the units of the table [N, D]: filled, categories as 0 and 1. Where nothing is to do: x itself."""
-        x = _in_order(table, self.columns)
+        """Return the features [N, D] in original units: filled and one-hot encoded; x itself if nothing changes."""
+        x = _reorder_columns(table, self.columns)
         levels = {table.names[k]: names for k, names in table.levels.items()}
-        if texts := sorted(levels.keys() - self.categories.keys()):
+        if text_columns := sorted(levels.keys() - self.categories.keys()):
             raise UserError(
-                f"{table.source}: column {shown(texts[0])!r} holds texts; the model has learnt from numbers"
+                f"{table.source}: column {shown(text_columns[0])!r} holds texts; the model was trained on numbers"
             )
         if not self.categories and not self.flagged:
             return _filled(x, np.array(self.fill))
@@ -106,7 +107,7 @@ class Preparation:
         return np.concatenate(parts, axis=1)
 
     def apply(self, table: Features) -> Array:
-        """What the model has learnt from: encoded and standardized."""
+        """Return the encoded and standardized features [N, D]."""
         x = self.encode(table)
         if not self.mean:
             return x
@@ -119,12 +120,12 @@ class Preparation:
 
     @classmethod
     def of_json(cls, text: str | bytes, source: str) -> Preparation:
-        """Return the preparation that `as_json` has written; raise UserError, which names the source, if it is none."""
+        """Return the preparation from the output of `as_json`; raise UserError if it is invalid."""
         try:
             plain = parse_json(text.encode() if isinstance(text, str) else text, "preparation.json")
             version = converted(plain, _Versioned, "preparation.json").version
             if version != VERSION:
-                raise BadRecord(f"preparation.json: version is {version}, must be {VERSION}: other software wrote it")
+                raise BadRecord(f"preparation.json: version is {version}, must be {VERSION}: from another release")
             made = converted(plain, cls, "preparation.json")
             if fault := made._inconsistency():
                 raise BadRecord(f"preparation.json: {fault}")
@@ -133,15 +134,15 @@ class Preparation:
             raise UserError(f"{source}: {problem}") from problem
 
     def _inconsistency(self) -> str | None:
-        """Return which lists do not fit each other, if any."""
+        """Return a description of inconsistent fields, or None."""
         columns, features = set(self.columns), self.features
         categories = self.categories.values()
         if not len(columns) == len(self.columns) == len(self.fill):
-            return "columns must be distinct, with a number of fill for each"
+            return "columns must be distinct, with one fill value for each"
         if not columns >= self.categories.keys() | set(self.flagged):
             return "categories and flagged must name columns"
         if any(not len(set(own.names)) == len(own.names) == len(own.fill) for own in categories):
-            return "names of categories must be distinct, with a number of fill for each"
+            return "category names must be distinct, with one fill value for each"
         if len(set(features)) < len(features):
             return "features must be distinct"
         if len(self.mean) != len(self.scale) or len(self.mean) not in (0, len(features)):
@@ -150,23 +151,24 @@ class Preparation:
 
 
 class _Versioned(msgspec.Struct):
-    """The key that tells which schema a preparation has."""
+    """Version of the schema of preparation.json."""
 
     version: int
 
 
-def _in_order(table: Features, columns: list[str]) -> Array:
-    """Its columns in the order that was agreed on."""
+def _reorder_columns(table: Features, columns: list[str]) -> Array:
+    """Return x with the columns in the given order; raise UserError if columns are missing or unknown."""
     if table.names == columns:
         return table.x
-    place, known = {name: k for k, name in enumerate(table.names)}, set(columns)
-    lacking = [name for name in columns if name not in place]
+    index, known = {name: k for k, name in enumerate(table.names)}, set(columns)
+    missing = [name for name in columns if name not in index]
     extra = [name for name in table.names if name not in known]
-    if lacking or extra:
-        near = did_you_mean(lacking[0], extra) if lacking else ""
-        odd = [f"{what} {listed(names)}" for what, names in (("it lacks", lacking), ("unknown are", extra)) if names]
-        raise UserError(f"{table.source}: its columns are not those of the model: {'; '.join(odd)}{near}")
-    return table.x[:, [place[name] for name in columns]]
+    if missing or extra:
+        hint = did_you_mean(missing[0], extra) if missing else ""
+        lists = (("missing columns", missing), ("unknown columns", extra))
+        differences = "; ".join(f"{what} {format_list(names)}" for what, names in lists if names)
+        raise UserError(f"{table.source}: its columns are not those of the model: {differences}{hint}")
+    return table.x[:, [index[name] for name in columns]]
 
 
 def _filled(x: Array, fill: Array) -> Array:
@@ -174,56 +176,58 @@ def _filled(x: Array, fill: Array) -> Array:
 
 
 def _indicators(codes: Array, levels: list[str] | None, own: Categories) -> Array:
-    """0 and 1 [N, shown], from places among `levels`; without them from categories that are numbers."""
+    """Return the indicators [N, shown] of codes: indices into `levels` or, without levels, numeric categories."""
     present = ~np.isnan(codes)
     if levels is None:
         values, which = np.unique(codes[present], return_inverse=True)
-        levels = [category(value) for value in values]
+        levels = [category_name(value) for value in values]
     else:
         which = codes[present].astype(np.int64)
-    places = np.full(len(codes), -1)
-    places[present] = own.places(levels)[which]
-    rows = np.append(np.eye(len(own.names)), [own.fill], axis=0)  # the last one, -1: missing
-    return rows[places][:, own.shown]
+    indices = np.full(len(codes), -1)
+    indices[present] = own.indices(levels)[which]
+    rows = np.append(np.eye(len(own.names)), [own.fill], axis=0)  # the last row, index -1, is for missing values
+    return rows[indices][:, own.encoded]
 
 
 def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Preparation:
-    """The server's side, from what all clients have sent; `medians` [d] where they fill."""
+    """Compute, on the server, the preparation from the merged summary; `medians` [d] are required for fill=median."""
     missing = total.rows - total.present
     if recipe.standardize or missing.any():
         _check_finite(total)
     if recipe.fill == "refuse" and missing.any():
         column = total.columns[int(np.argmax(missing > 0))]
-        raise UserError(f"column {shown(column)!r}: {int(missing.max())} values are missing, and task.fill is refuse")
+        raise UserError(
+            f"column {shown(column)!r}: {int(missing.max())} values are missing, which task.fill=refuse does not allow"
+        )
     fill = total.moments.mean if medians is None else medians
-    categories = {column: _agreed(counts, recipe) for column, counts in sorted(total.categories.items())}
+    categories = {column: _select_categories(counts, recipe) for column, counts in sorted(total.categories.items())}
     flagged = [c for c, lost in zip(total.columns, missing, strict=True) if lost] if recipe.flag_missing else []
     fill = np.where((total.moments.count > 0) & np.isfinite(fill), fill, 0.0)
-    made = Preparation(total.columns, fill.tolist(), categories, flagged)
-    check_different("the prepared table", "columns", made.features)
+    unscaled = Preparation(total.columns, fill.tolist(), categories, flagged)
+    check_unique("the prepared table", "columns", unscaled.features)
     with np.errstate(over="ignore", invalid="ignore"):
-        moments = _moments(total, made)
-    constant = [name for name, is_one in zip(made.features, moments.constant, strict=True) if is_one]
+        moments = _moments(total, unscaled)
+    constant = [name for name, is_constant in zip(unscaled.features, moments.constant, strict=True) if is_constant]
     if not recipe.standardize:
-        return Preparation(made.columns, made.fill, categories, flagged, constant=constant)
+        return replace(unscaled, constant=constant)
     mean, scale = moments.mean.tolist(), moments.scale.tolist()
-    return Preparation(made.columns, made.fill, categories, flagged, mean, scale, constant)
+    return replace(unscaled, mean=mean, scale=scale, constant=constant)
 
 
-def _agreed(counts: dict[str, int], recipe: Recipe) -> Categories:
+def _select_categories(counts: dict[str, int], recipe: Recipe) -> Categories:
     kept = sorted(name for name, count in counts.items() if count >= recipe.min_count and name != OTHER)
-    rest = sum(counts.values()) - sum(counts[name] for name in kept)
-    names, sizes = [OTHER] * (rest > 0) + kept, np.array([rest] * (rest > 0) + [counts[name] for name in kept])
+    rare = sum(counts.values()) - sum(counts[name] for name in kept)
+    names, sizes = [OTHER] * (rare > 0) + kept, np.array([rare] * (rare > 0) + [counts[name] for name in kept])
     if recipe.fill == "median":
         fill = sizes == sizes.max(initial=0)
-        fill = (fill & (np.cumsum(fill) == 1)).astype(float)  # the first of the most frequent
+        fill = (fill & (np.cumsum(fill) == 1)).astype(float)  # the first of the most frequent categories
     else:
         fill = sizes / max(sizes.sum(), 1)
     return Categories(names, fill.tolist())
 
 
 def _moments(total: Summary, made: Preparation) -> Moments:
-    """Of the features over all rows, as they will be once they are encoded: no client is asked again."""
+    """Compute the moments of the encoded features over all rows from the summary alone."""
     missing = total.rows - total.present
     numbers = total.moments.merge(Moments.of_equal(missing, np.array(made.fill)))
     if not made.categories and not made.flagged:
@@ -242,9 +246,9 @@ def _moments(total: Summary, made: Preparation) -> Moments:
 
 
 def _indicator_moments(counts: dict[str, int], own: Categories, missing: int) -> Array:
-    """The means and deviations of a column's 0s and 1s: [2, shown]."""
-    sizes = np.bincount(own.places(list(counts)), list(counts.values()), len(own.names))[own.shown]
-    share, fill = sizes / max(sum(counts.values()), 1), np.array(own.fill)[own.shown]
+    """Return the means and sums of squared deviations of the indicators of a column: [2, shown]."""
+    sizes = np.bincount(own.indices(list(counts)), list(counts.values()), len(own.names))[own.encoded]
+    share, fill = sizes / max(sum(counts.values()), 1), np.array(own.fill)[own.encoded]
     given = Moments(np.full(len(share), sum(counts.values())), share, sizes * (1 - share))
     filled = given.merge(Moments.of_equal(np.full(len(share), missing), fill))
     return np.array([filled.mean, filled.deviations])
@@ -256,20 +260,20 @@ def _check_finite(total: Summary) -> None:
     if not finite.all():
         column = total.columns[int(np.argmin(finite))]
         raise UserError(
-            f"column {shown(column)!r}: its values are too large to be standardized; give it another unit, or leave it "
-            "out (drop)"
+            f"column {shown(column)!r}: its values are too large to be standardized; change its unit, or drop it (drop)"
         )
 
 
 def median_search(total: Summary) -> MedianSearch:
-    """Where the search begins; columns without numbers are searched at 0."""
-    some = total.moments.count > 0
-    return MedianSearch(total.moments.count, np.where(some, total.low, 0.0), np.where(some, total.high, 0.0))
+    """Return the initial state of the median search; columns without numbers get the interval [0, 0]."""
+    has_numbers = total.moments.count > 0
+    low, high = np.where(has_numbers, total.low, 0.0), np.where(has_numbers, total.high, 0.0)
+    return MedianSearch(total.moments.count, low, high)
 
 
 def prepared(data: FederatedData, recipe: Recipe) -> Preparation:
-    """The whole exchange within one process, a client at a time."""
-    total = checked(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
+    """Compute the preparation in one process, one client at a time."""
+    total = check_summary(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
     if recipe.fill != "median":
         return agree(total, recipe)
     search = median_search(total)

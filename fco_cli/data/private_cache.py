@@ -1,4 +1,4 @@
-"""Data that were downloaded or prepared once: kept where nobody else can have put anything in their place."""
+"""Cache folders for downloaded and prepared data that no other user can write to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fco_cli.private_folder import why_unsafe
 
 
 def private_cache(name: str) -> Path:
-    """The cache folder of that name, made if need be; refused where another user can write, or could have written."""
+    """Return the cache folder of that name, created if necessary; raise UserError if another user can write to it."""
     home = cache_folder(name)
     try:
         for place in (home.parent, home):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         raise UserError(f"{home}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
-    return private(Path(os.path.realpath(home)))  # no link on the way can be changed under our hands
+    return require_private(Path(os.path.realpath(home)))  # resolve links, so that they cannot be changed later
 
 
-def private(folder: Path) -> Path:
-    """The folder, if it is ours alone; one that others could only read is closed to them."""
+def require_private(folder: Path) -> Path:
+    """Return the folder if no other user can write to it, with read access removed; otherwise raise UserError."""
     try:
         status = folder.lstat()
         ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
@@ -34,7 +34,7 @@ def private(folder: Path) -> Path:
         raise UserError(f"{folder}: cannot be used: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
     if reason:
         raise UserError(
-            f"{folder}: is not used, for another user may have written what is in it: {reason}; "
+            f"{folder}: is not used because another user may have written to it: {reason}; "
             "remove it, or move the cache with XDG_CACHE_HOME"
         )
     return folder

@@ -1,4 +1,4 @@
-"""Every column of a table at every client: its type, what is missing, its range and its categories, good or bad."""
+"""Column profiles of a table by client: type, missing values, range and categories, including invalid columns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.csv_writer import as_csv
-from fco_cli.data.cells import category
-from fco_cli.data.format import FederatedData, listed
+from fco_cli.data.cells import category_name
+from fco_cli.data.format import FederatedData, format_list
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.tables import RawTable
 from fco_cli.problem.layout import Array
 
-FEW_CLIENTS = 6  # each has a column of its own in the printed table
-MOST_COLUMNS = 200  # that are printed
+MAX_CLIENT_COLUMNS = 6  # at most this many have their own column in the printed table
+MAX_PRINTED_COLUMNS = 200  # printed at most
 
 
 @dataclass
 class Column:
-    """One column at one client, or at several."""
+    """Profile of one column at one or more clients."""
 
     name: str
     kinds: set[str] = field(default_factory=set)
@@ -33,13 +33,13 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What it is at all clients together; numbers here and texts there are mixed."""
+        """Type of the column; mixed if it differs between clients."""
         kinds = self.kinds - {"empty"} or {"empty"}
         return kinds.copy().pop() if len(kinds) == 1 else "mixed"
 
     @property
     def share(self) -> float:
-        """Of values that are missing."""
+        """Share of missing values."""
         return self.missing / max(self.rows, 1)
 
     @property
@@ -48,8 +48,8 @@ class Column:
 
     @property
     def texts(self) -> str:
-        """The categories, the most frequent first."""
-        return listed([f"{name} {count}" for name, count in self.categories.most_common()], 5)
+        """Categories with their counts, most frequent first."""
+        return format_list([f"{name} {count}" for name, count in self.categories.most_common()], 5)
 
     def add(self, other: Column) -> None:
         self.kinds |= other.kinds
@@ -61,8 +61,8 @@ class Column:
 Profile = dict[str, list[Column]]  # by client
 
 
-def of_tables(tables: Sequence[RawTable]) -> Profile:
-    """Of tables as they were read; the label comes last."""
+def profile_tables(tables: Sequence[RawTable]) -> Profile:
+    """Return the profile of unvalidated tables; the label is the last column."""
     profile: Profile = {}
     for table in tables:
         kinds = [table.kind(k) for k in range(len(table.features))]
@@ -72,8 +72,8 @@ def of_tables(tables: Sequence[RawTable]) -> Profile:
     return dict(sorted(profile.items()))
 
 
-def of_data(data: FederatedData) -> Profile:
-    """Of checked data; of sparse rows nothing, for they may have a million columns, which miss no value."""
+def profile_data(data: FederatedData) -> Profile:
+    """Return the profile of validated data; empty for sparse rows, which have many columns and no missing values."""
     profile: Profile = {}
     if is_sparse(data.x):
         return profile
@@ -87,8 +87,8 @@ def of_data(data: FederatedData) -> Profile:
     return profile
 
 
-def overall(profile: Profile) -> list[Column]:
-    """All clients together."""
+def merge_clients(profile: Profile) -> list[Column]:
+    """Return the columns over all clients."""
     first = next(iter(profile.values()), [])
     total = {column.name: Column(column.name) for column in first}
     for columns in profile.values():
@@ -98,7 +98,7 @@ def overall(profile: Profile) -> list[Column]:
 
 
 def profile_csv(profile: Profile) -> bytes:
-    """Return a table with a line for every client and column."""
+    """Return a CSV table with one line per client and column."""
     rows = []
     for client, columns in profile.items():
         for column in columns:
@@ -116,7 +116,7 @@ def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
         texts = Counter(words[here[own]].tolist())
         if kinds[k] == "category":
             numbers = table.numbers[rows, k]
-            texts += Counter(category(value) for value in numbers[~np.isnan(numbers)])
+            texts += Counter(category_name(value) for value in numbers[~np.isnan(numbers)])
             columns[k] = _categorical(table.features[k], texts, len(rows))
         else:
             columns[k].missing -= texts.total()
@@ -134,7 +134,7 @@ def _label(table: RawTable, rows: Array) -> list[Column]:
 
 
 def _numeric(names: list[str], x: Array, kinds: list[str]) -> list[Column]:
-    """What the numbers in all columns say; of other kinds that is a part."""
+    """Return the columns with counts, missing values and range of their numbers."""
     values = x.astype(float, copy=False)
     missing = np.isnan(values).sum(axis=0).tolist()
     low = np.fmin.reduce(values, initial=np.inf).tolist()

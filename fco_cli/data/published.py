@@ -1,4 +1,4 @@
-"""Tables with natural clients that others have published (docs/data.md: what they are, licences, citations)."""
+"""Public tables with natural clients; docs/data.md has descriptions, licenses and citations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from fco_cli.data.csv_files import Csv
 from fco_cli.data.download import RemoteFile, fetch_files
 from fco_cli.data.format import FederatedData, from_arrays
-from fco_cli.data.readers import content_of, everyone
-from fco_cli.data.source import Columns, Source, Wanted, check_file, read_arrays, understood
+from fco_cli.data.readers import all_clients, source_fingerprint
+from fco_cli.data.source import Columns, ReadOptions, Source, as_user_error, check_file, read_arrays
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder
 
@@ -21,58 +21,58 @@ UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 
 @dataclass(frozen=True)
 class Publication:
-    """The files of one, and what their columns mean."""
+    """Files of one public data set and the roles of their columns."""
 
-    name: str  # of its folder in the cache
-    tables: tuple[str, ...]  # several: one for every client
+    name: str  # of the cache folder
+    tables: tuple[str, ...]  # one table, or one per client
     columns: Columns
-    files: tuple[RemoteFile, ...] = ()  # what is downloaded; none: it must be given
-    named_in: str = ""  # the file that lists the columns' names
+    files: tuple[RemoteFile, ...] = ()  # to download; empty: the user must provide the folder
+    names_file: str = ""  # file with the column names
 
     @property
     def folder(self) -> Path:
         return cache_folder("data") / self.name
 
     @property
-    def here(self) -> bool:
-        """Whether it has been downloaded."""
+    def is_downloaded(self) -> bool:
+        """True if all files are in the cache."""
         return bool(self.files) and all((self.folder / file.name).exists() for file in self.files)
 
-    def place(self, data_dir: str | None) -> Path:
-        """The folder with the files: the one that was given, or the cache, downloaded when needed."""
+    def data_folder(self, data_dir: str | None) -> Path:
+        """Return the folder with the files: `data_dir`, or the cache after a download if necessary."""
         if data_dir is not None:
             return Path(data_dir)
         if not self.files:
-            raise UserError(f"task.data_dir: {self.name} needs the folder of {self.tables[0]} (docs/data.md)")
+            raise UserError(f"task.data_dir: {self.name} requires the folder with {self.tables[0]} (docs/data.md)")
         return fetch_files(self.folder.name, self.files)
 
     def read(self, data_dir: str | None, min_samples: int) -> FederatedData:
-        source = self._source(self.place(data_dir))
+        source = self._source(self.data_folder(data_dir))
         columns = self._columns(source.path)
-        arrays = read_arrays(source, Wanted(columns, everyone, source.in_folder))
+        arrays = read_arrays(source, ReadOptions(columns, all_clients, source.in_folder))
         data = from_arrays(str(source.path), arrays, min_samples)
         names = [name.rpartition(".")[2] for name in data.clients.tolist()]  # processed.cleveland is cleveland
         return replace(data, client=np.array(names)[np.searchsorted(data.clients, data.client)])
 
     def content(self, data_dir: str | None) -> str:
-        """What identifies it: the files' digests, as they are pinned or as they are given."""
+        """Return the identity of the content: the pinned checksums, or a fingerprint of the user's files."""
         if data_dir is None:
             return " ".join(file.sha256 for file in self.files)
         source = self._source(Path(data_dir))
-        return content_of(source, self._columns(source.path))
+        return source_fingerprint(source, self._columns(source.path))
 
     def _source(self, folder: Path) -> Source:
         files = tuple(folder / name for name in self.tables)
         for file in files:
-            with understood(file, "a table"):
+            with as_user_error(file, "a table"):
                 check_file(file)
         return Source(folder, Csv(), files, in_folder=len(files) > 1)
 
     def _columns(self, folder: Path) -> Columns:
-        if not self.named_in:
+        if not self.names_file:
             return self.columns
-        path = folder / self.named_in
-        with understood(path, "a list of names"):
+        path = folder / self.names_file
+        with as_user_error(path, "a list of names"):
             check_file(path)
             names = re.findall(r"^@attribute (\S+)", path.read_text(encoding="latin-1"), re.MULTILINE)
         return replace(self.columns, names=tuple(names))
@@ -102,7 +102,7 @@ PUBLICATIONS = {
         Columns(
             label="num>0",
             categorical=("cp", "restecg", "slope", "thal"),
-            missing=("chol:0", "trestbps:0"),  # Switzerland and a part of VA write 0 for what was not measured
+            missing=("chol:0", "trestbps:0"),  # Switzerland and parts of VA code missing values as 0
             names=tuple(
                 "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()  # noqa: SIM905
             ),
@@ -116,7 +116,7 @@ PUBLICATIONS = {
             label="ViolentCrimesPerPop", client="state", drop=("county", "community", "communityname", "fold"),
         ),
         CRIME_FILES,
-        named_in="communities.names",
+        names_file="communities.names",
     ),
     "eicu": Publication("eicu_demo", ("eicu_apache.csv",), Columns(label="died", client="hospital", missing=("-1",))),
 }  # fmt: skip

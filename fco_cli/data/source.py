@@ -1,9 +1,9 @@
-"""The gate for data files: no reader sees a file that has not been looked at here.
+"""Validation of data files before they are read.
 
-In this order: regular files of one known kind that lie where they seem to lie; what they declare fits into memory and
-is in proportion to their size; only then are they read, or hashed. What a parser is known to say of a damaged file
-becomes one line that names the file; any other exception is a bug of ours. A format says what is its own (`Format`),
-and cannot go round the rest.
+The checks, in this order: files are regular, of one known format, and not links out of their folder; their declared
+content fits into memory and is in proportion to their size. Only then are they read or hashed. Known parser errors for
+damaged files become a UserError with the file name; any other exception is a bug. Subclasses of `Format` implement
+what is specific to a file format.
 """
 
 from __future__ import annotations
@@ -20,94 +20,94 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.data.format import BY_ROW, Arrays, shown
+from fco_cli.data.format import ROW_ARRAYS, Arrays, shown
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import in_units, require_memory
 
-MAX_RATIO = 200  # of the memory that reading takes to the size on disk, for what takes more than...
+MAX_RATIO = 200  # of memory for reading to size on disk, if reading takes more than SMALL_BYTES
 SMALL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns and cells of a table mean; all columns that are not named here are features."""
+    """Roles of the columns of a table and missing-value markers; all other columns are features."""
 
     label: str = "y"  # a column, or a condition on one: num>0
-    client: str = "client"  # of a single table
-    split: str = "split"  # if there is one
-    weights: str | None = None  # how much a row counts
-    drop: tuple[str, ...] = ()  # no features
-    categorical: tuple[str, ...] = ()  # categories, although they are written as numbers
-    missing: tuple[str, ...] = ()  # what stands for a missing value beside the usual: a word, a number, age:0
-    names: tuple[str, ...] = ()  # of the columns of a table without a header
-    dealt: bool = False  # the rows will be dealt to clients: a client column is left out
-    event: str | None = None  # the label is a time; this column, or a condition on one, says what happened at it
+    client: str = "client"  # for a single table
+    split: str = "split"  # optional
+    weights: str | None = None  # sample weights
+    drop: tuple[str, ...] = ()  # columns to ignore
+    categorical: tuple[str, ...] = ()  # categories that are written as numbers
+    missing: tuple[str, ...] = ()  # additional missing-value markers: a text, a number, age:0
+    names: tuple[str, ...] = ()  # column names of a table without a header
+    dealt: bool = False  # rows will be partitioned into simulated clients; a client column is ignored
+    event: str | None = None  # a column or condition: 1 for an event, 0 for censoring; the label is then a time
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be read of the files."""
+class ReadOptions:
+    """Selection of what to read from the files."""
 
     columns: Columns
-    clients: Callable[[list[str]], list[str]]  # the chosen ones, from the sorted names of all
-    in_folder: bool  # the files of a folder, not one alone
-    labelled: bool = True  # False: the features alone, to be predicted from
+    clients: Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
+    in_folder: bool  # several files in a folder, not a single file
+    labeled: bool = True  # False: only features, for prediction
 
 
 class Format(ABC):
-    """A kind of file, as much of it as is its own."""
+    """Base class of file formats."""
 
     name: ClassVar[str]
-    ending: ClassVar[str]
-    whole: ClassVar[bool] = True  # a file is in memory as a whole while it is read
-    chooses: ClassVar[bool] = False  # the rows of clients who are not wanted are not read
-    not_alone: ClassVar[str] = ""  # why a single file is not enough, if so
-    not_in_folder: ClassVar[str] = ""  # why a folder will not do, if so
+    suffix: ClassVar[str]
+    reads_whole_file: ClassVar[bool] = True  # reading loads the whole file into memory
+    selects_clients: ClassVar[bool] = False  # reads only the rows of selected clients
+    single_file_error: ClassVar[str] = ""  # error for a single file, if not supported
+    folder_error: ClassVar[str] = ""  # error for a folder, if not supported
     parser_errors: ClassVar[
         tuple[type[Exception], ...]
-    ] = ()  # of a damaged file, beside OSError and UnicodeDecodeError
+    ] = ()  # for damaged files, in addition to OSError and UnicodeDecodeError
 
-    def understood(self, path: Path) -> AbstractContextManager[None]:
-        """Refuse a file of this kind in one line if its parser does; the parser's errors and no others."""
-        return understood(path, self.name, self.parser_errors)
+    def as_user_error(self, path: Path) -> AbstractContextManager[None]:
+        """Convert the errors of this format's parser for a damaged file into UserError."""
+        return as_user_error(path, self.name, self.parser_errors)
 
     def files(self, folder: Path) -> list[Path]:
-        """Those of a folder that are read."""
-        return in_order(folder, self.ending)
+        """Return the files of a folder that have this format."""
+        return sorted_files(folder, self.suffix)
 
     def split_of(self, path: Path) -> str:
-        """The part, train or test, for which a file among several stands; empty if it stands for none."""
+        """Return the split of a file among several, train or test; empty if it has none."""
         return ""
 
     @abstractmethod
-    def needs(self, path: Path, wanted: Wanted) -> int:
-        """The bytes of memory that its rows take, by what the file declares; reads no data."""
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
+        """Return the bytes of memory for the rows, from the declarations in the file; read no data."""
 
     @abstractmethod
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
-        """The arrays of one file."""
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
+        """Read the arrays of one file."""
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
-        """The rows of all files, one file after another."""
+        """Concatenate the rows of all files."""
         first_path, first = parts[0]
         if len(parts) == 1:
             return first
         for path, arrays in parts[1:]:
-            odd = first.keys() ^ arrays.keys()
-            if odd:
+            different = first.keys() ^ arrays.keys()
+            if different:
                 raise UserError(
-                    f"{path}: differs from {first_path.name}: only one of them has {', '.join(sorted(odd))}"
+                    f"{path}: differs from {first_path.name}: only one of them has {', '.join(sorted(different))}"
                 )
             if arrays["x"].shape[1] != first["x"].shape[1]:
                 counts = f"{arrays['x'].shape[1]} features, those of {first_path.name} have {first['x'].shape[1]}"
                 raise UserError(f"{path}: its samples have {counts}")
-        by_row = first.keys() & {"x", *BY_ROW}
+        by_row = first.keys() & {"x", *ROW_ARRAYS}
         return first | {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in by_row}
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a path turned out to be."""
+    """Files of a path and their format."""
 
     path: Path
     format: Format
@@ -116,36 +116,37 @@ class Source:
 
     @property
     def size(self) -> int:
+        """Total size of the files in bytes."""
         return sum(file.stat().st_size for file in self.files)
 
 
-def examine(path: Path, formats: Sequence[Format]) -> Source:
-    """Which files would be read, and by which format; opens none of them."""
-    with understood(path, "a file or folder"):
-        if not str(path).isprintable():  # half a character from another encoding, an escape sequence, a line's end
+def find_source(path: Path, formats: Sequence[Format]) -> Source:
+    """Return the files to read and their format, without opening them."""
+    with as_user_error(path, "a file or folder"):
+        if not str(path).isprintable():  # such as surrogates, escape sequences or newlines
             raise UserError(f"{shown(path)}: a path must be printable text")
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
         if path.is_dir():
             found = [(kind, files) for kind in formats if (files := kind.files(path))]
         else:
-            found = [(kind, [path]) for kind in formats if path.suffix == kind.ending]
+            found = [(kind, [path]) for kind in formats if path.suffix == kind.suffix]
         if len(found) != 1:
-            kinds = " and ".join(kind.ending for kind, _ in found) or "nothing that is known"
-            allowed = ", ".join(kind.ending for kind in formats)
-            raise UserError(f"{path}: holds {kinds}; it must hold files of one kind: {allowed}")
+            kinds = " and ".join(kind.suffix for kind, _ in found) or "no known format"
+            allowed = ", ".join(kind.suffix for kind in formats)
+            raise UserError(f"{path}: holds {kinds}; must hold files of one format: {allowed}")
         kind, files = found[0]
-        if reason := kind.not_in_folder if path.is_dir() else kind.not_alone:
+        if reason := kind.folder_error if path.is_dir() else kind.single_file_error:
             raise UserError(f"{path}: {reason}")
         for file in files:
             check_file(file)
             if file != path:
-                _check_place(file, path)
+                _check_location(file, path)
         return Source(path, kind, tuple(files), path.is_dir())
 
 
 def check_file(file: Path) -> None:
-    """A pipe or a device would never end."""
+    """Raise UserError if a file is empty or not a regular file (such as a pipe, which could be endless)."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{shown(file)}: is not a regular file")
@@ -153,49 +154,49 @@ def check_file(file: Path) -> None:
         raise UserError(f"{shown(file)}: is empty")
 
 
-def _check_place(file: Path, folder: Path) -> None:
-    """A link out of a folder would read what nobody meant to give."""
+def _check_location(file: Path, folder: Path) -> None:
+    """Raise UserError if a file in a folder is a link out of it or has an unprintable name."""
     if not file.name.isprintable():
         raise UserError(f"{folder}: holds {shown(file.name)!r}; a file's name must be printable text")
     if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):
-        raise UserError(f"{file}: is a link to a file outside of {folder}, which is not followed")
+        raise UserError(f"{file}: is a link to a file outside of {folder}; such links are not followed")
 
 
-def admit(source: Source, wanted: Wanted) -> None:
-    """Refuse what would take too much memory, by what the files declare of themselves."""
+def check_memory(source: Source, options: ReadOptions) -> None:
+    """Raise UserError if reading would take too much memory, according to the declarations in the files."""
     needed = 0
     for file in source.files:
-        with source.format.understood(file):
-            if source.format.whole:
+        with source.format.as_user_error(file):
+            if source.format.reads_whole_file:
                 require_memory(f"{file}: reading it", file.stat().st_size)
-            needed += source.format.needs(file, wanted)
+            needed += source.format.memory_needed(file, options)
     require_memory(f"{source.path}: reading it", needed)
     if needed > max(SMALL_BYTES, MAX_RATIO * source.size):
         raise UserError(
-            f"{source.path}: would take {in_units(needed)} of memory, more than {MAX_RATIO} times its size: looks like "
-            "a bomb; if it is not, save it with less compression"
+            f"{source.path}: would take {in_units(needed)} of memory, more than {MAX_RATIO} times its size: "
+            "possibly a decompression bomb; if not, save it with less compression"
         )
 
 
-def read_arrays(source: Source, wanted: Wanted) -> Arrays:
-    """Let files in, and read them."""
-    admit(source, wanted)
+def read_arrays(source: Source, options: ReadOptions) -> Arrays:
+    """Check the memory that the files need, and read them."""
+    check_memory(source, options)
     parts = []
     splits = [source.format.split_of(file) if len(source.files) > 1 else "" for file in source.files]
     if any(splits) and not all(splits):
-        raise UserError(f"{source.path}: some files stand for `train` or `test`, others do not")
+        raise UserError(f"{source.path}: all files or none must be named `train` or `test`")
     for file, split in zip(source.files, splits, strict=True):
-        with source.format.understood(file):
-            arrays = source.format.read(file, wanted)
+        with source.format.as_user_error(file):
+            arrays = source.format.read(file, options)
             parts.append((file, arrays | {"split": np.full(len(arrays["x"]), split)} if split else arrays))
     return source.format.join(parts)
 
 
 @contextmanager
-def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Raise UserError for what the system and a parser say of a damaged file; `expected` are the parser's errors.
+def as_user_error(path: Path, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Convert errors of the system and of a parser into UserError; `expected` are the exceptions of the parser.
 
-    Any other exception is a bug of ours and passes.
+    Other exceptions are bugs and propagate.
     """
     damaged: tuple[type[Exception], ...] = (OSError, UnicodeDecodeError, *expected)
     try:
@@ -204,19 +205,19 @@ def understood(path: Path, what: str, expected: tuple[type[Exception], ...] = ()
     except UserError:
         raise
     except MemoryError as problem:
-        raise UserError(f"{shown(path)}: there is not enough memory to read it") from problem
+        raise UserError(f"{shown(path)}: not enough memory to read it") from problem
     except damaged as problem:
-        if isinstance(problem, OSError) and problem.strerror:  # the system's word, not a parser's
+        if isinstance(problem, OSError) and problem.strerror:  # from the system, not from a parser
             raise UserError(f"{shown(path)}: cannot be read: {problem.strerror}") from problem
         if isinstance(problem, UnicodeDecodeError):
             byte = problem.object[problem.start]
             raise UserError(
-                f"{shown(path)}: is not UTF-8 text: byte {byte:#04x} is no character; save it as UTF-8"
+                f"{shown(path)}: is not UTF-8 text: invalid byte {byte:#04x}; save it as UTF-8"
             ) from problem
         reason = shown(problem) or type(problem).__name__
         raise UserError(f"{shown(path)}: is not {what} that can be read: {reason}") from problem
 
 
-def in_order(folder: Path, ending: str) -> list[Path]:
-    """The files of a folder with an ending, by name, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.suffix == ending and not path.name.startswith("."))
+def sorted_files(folder: Path, suffix: str) -> list[Path]:
+    """Return the non-hidden files of a folder with the given suffix, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""Which rows train, which validate (they choose), and which test (they are looked at once)."""
+"""Split of the rows into training, validation (model selection) and test (final evaluation)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAYS = ("auto", "split", "clients", "rows", "none")
 
 
 class Parts(NamedTuple):
-    """Masks over the rows; rows of a file's split that nobody asked for are in none."""
+    """Masks over the rows; rows of an unused split of the file are in none of them."""
 
     training: Array
     validation: Array
@@ -25,54 +25,58 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Holdout:
-    """The keys `task.<name>` and `task.<name>_fraction`: how rows are held out."""
+    """Settings of held-out rows: the keys `task.<name>` and `task.<name>_fraction`."""
 
     name: str  # holdout or test
-    part: str  # what the file's split calls them: val or test
+    part: str  # value in the split column: val or test
     way: str
     fraction: float
-    otherwise: str  # what auto is where the file's split has no such rows
+    auto_method: str  # meaning of auto if the split column has no such rows
 
     def __post_init__(self) -> None:
         require(self.way in WAYS, f"task.{self.name}", self.way, "one of " + ", ".join(WAYS))
         require(0 < self.fraction < 1, f"task.{self.name}_fraction", self.fraction, "above 0, below 1")
 
-    def drawn(self, data: FederatedData, free: Array, seed: int, first: int = 0) -> Array:
-        """A mask over the rows, of the free ones unless the file says which; whoever trains keeps at least one row.
+    def draw(self, data: FederatedData, free: Array, seed: int, first: int = 0) -> Array:
+        """Return the mask of held-out rows, drawn from the free rows or read from the split of the file.
 
-        `first` is the number of the first client, where they are not all here: each draws from its own stream.
+        Every training client keeps at least one row. Each client has its own random stream; `first` is the number of
+        the first client of `data`.
         """
         given = np.zeros(len(data.y), dtype=bool) if data.split is None else data.split == self.part
-        way = self.way if self.way != "auto" else "split" if given.any() else self.otherwise
-        if way == "split":
+        method = self.way if self.way != "auto" else "split" if given.any() else self.auto_method
+        if method == "split":
             require(
-                bool(given.any()), f"task.{self.name}", "split", f"another: {data.source} has no split with {self.part}"
+                bool(given.any()),
+                f"task.{self.name}",
+                "split",
+                f"another value: {data.source} has no rows with split {self.part}",
             )
             return given
         held_out = np.zeros(len(free), dtype=bool)
-        own = int(self.part == "test")  # test and validation do not draw alike
+        own = int(self.part == "test")  # separate streams for test and validation
         _, member = np.unique(data.client, return_inverse=True)
-        if way == "clients":
-            there = np.unique(member[free])
-            count = min(max(1, round(self.fraction * len(there))), len(there) - 1)
-            chosen = generator(seed, VALIDATION, own).choice(there, count, replace=False)
+        if method == "clients":
+            candidates = np.unique(member[free])
+            count = min(max(1, round(self.fraction * len(candidates))), len(candidates) - 1)
+            chosen = generator(seed, VALIDATION, own).choice(candidates, count, replace=False)
             held_out[free] = np.isin(member[free], chosen)
-        elif way == "rows":
+        elif method == "rows":
             rows = np.flatnonzero(free)
             rows = rows[np.argsort(member[rows], kind="stable")]
             clients, starts = np.unique(member[rows], return_index=True)
-            for client, places in zip(clients.tolist(), np.split(rows, starts[1:]), strict=True):
-                count = min(max(1, round(self.fraction * len(places))), len(places) - 1)
+            for client, client_rows in zip(clients.tolist(), np.split(rows, starts[1:]), strict=True):
+                count = min(max(1, round(self.fraction * len(client_rows))), len(client_rows) - 1)
                 random = generator(seed, VALIDATION, 2 + 2 * (first + client) + own)
-                held_out[random.permutation(places)[:count]] = True
+                held_out[random.permutation(client_rows)[:count]] = True
         return held_out
 
 
 def split(data: FederatedData, validation: Holdout, test: Holdout, seed: int, first: int = 0) -> Parts:
-    """The test rows first: they do not depend on how the others validate."""
+    """Return the masks of training, validation and test rows; test rows do not depend on the validation settings."""
     free = np.ones(len(data.y), dtype=bool) if data.split is None else data.split == "train"
     if not free.any():
-        raise UserError(f"{data.source}: its split leaves no rows to train on")
-    tests = test.drawn(data, free, seed, first)
-    validates = validation.drawn(data, free & ~tests, seed, first)
+        raise UserError(f"{data.source}: the split column has no rows with split train")
+    tests = test.draw(data, free, seed, first)
+    validates = validation.draw(data, free & ~tests, seed, first)
     return Parts(free & ~tests & ~validates, validates, tests)

@@ -1,4 +1,4 @@
-"""What a client tells the server of its table before anything is learnt: names, counts and moments, never a row."""
+"""Summary of a client's table for the server: column names, category counts and moments, no rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Features, listed, shown
+from fco_cli.data.format import Features, format_list, shown
 from fco_cli.data.moments import Moments
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -20,19 +20,19 @@ MAX_CATEGORIES = 1000  # of one column
 
 @dataclass(frozen=True)
 class Summary:
-    """Of some rows; `client` is who sent it, or the first of those that were merged."""
+    """Summary of the rows of one client or, after merging, of several; `client` is the first of them."""
 
     client: str
     rows: int
     columns: list[str]
-    categories: dict[str, dict[str, int]]  # by column: how many rows each category has
-    moments: Moments  # of the numbers in every column; of one with categories: of none
-    low: Array  # [d], the smallest; infinity if there is none
-    high: Array  # [d]
+    categories: dict[str, dict[str, int]]  # by column: number of rows of each category
+    moments: Moments  # of the numbers in every column; count 0 for categorical columns
+    low: Array  # [d], smallest value; infinity if there is none
+    high: Array  # [d], largest value
 
     @classmethod
     def of(cls, client: str, table: Features) -> Summary:
-        """The client's side."""
+        """Compute the summary of one client."""
         x = table.x
         categories = {}
         for feature, levels in table.levels.items():
@@ -42,18 +42,18 @@ class Summary:
         if categories:
             x = np.array(x, dtype=float)
             x[:, list(table.levels)] = np.nan
-        with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest numbers: seen by who merges
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is checked after merging
             moments = Moments.of(x)
         values = x.astype(float, copy=False)
         low, high = np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
         return cls(client, len(x), table.names, categories, moments, low, high)
 
     def merge(self, other: Summary) -> Summary:
-        """Of both together; columns that do not fit are refused."""
+        """Return the summary of both; raise UserError if the columns differ."""
         if self.columns != other.columns:
-            odd = sorted(set(self.columns) ^ set(other.columns)) or other.columns
-            who = f"client {shown(other.client)!r}: its columns differ from those of {shown(self.client)!r}"
-            raise UserError(f"{who}: {listed(odd)}")
+            different = sorted(set(self.columns) ^ set(other.columns)) or other.columns
+            problem = f"client {shown(other.client)!r}: its columns differ from those of {shown(self.client)!r}"
+            raise UserError(f"{problem}: {format_list(different)}")
         categories = {
             column: dict(Counter(self.categories.get(column, {})) + Counter(other.categories.get(column, {})))
             for column in {**self.categories, **other.categories}
@@ -65,12 +65,12 @@ class Summary:
 
     @property
     def present(self) -> Array:
-        """How many rows have a value [d], a number or a category."""
+        """Number of rows with a number or a category in each column [d]."""
         counts = [sum(self.categories.get(column, {}).values()) for column in self.columns]
         return self.moments.count + np.array(counts)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON; infinity, which JSON does not know, is null."""
+        """Return plain values for JSON, with null for infinity."""
         arrays = {"count": self.moments.count, "mean": self.moments.mean, "deviations": self.moments.deviations}
         arrays |= {"low": self.low.astype(object), "high": self.high.astype(object)}
         for name in ("low", "high"):
@@ -80,6 +80,7 @@ class Summary:
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Summary:
+        """Return the summary from the output of `plain`."""
         count = np.array(plain["count"], dtype=np.int64)
         moments = Moments(count, np.array(plain["mean"], float), np.array(plain["deviations"], float))
         low, high = (np.array(plain[name], float) for name in ("low", "high"))
@@ -88,22 +89,22 @@ class Summary:
 
 
 def merged(messages: Iterable[Summary]) -> Summary:
-    """The server's side: in the order of the clients' names, so that the bits do not depend on who was first."""
-    return checked(reduce(Summary.merge, sorted(messages, key=lambda message: message.client)))
+    """Merge the summaries of all clients, in the order of their names for bitwise reproducibility."""
+    return check_summary(reduce(Summary.merge, sorted(messages, key=lambda message: message.client)))
 
 
-def checked(total: Summary) -> Summary:
-    """Refuse a column of numbers here and of texts there, or with more categories than a model could use."""
+def check_summary(total: Summary) -> Summary:
+    """Return the summary; raise UserError for a column with both numbers and texts or with too many categories."""
     for column, counts in total.categories.items():
         if total.moments.count[total.columns.index(column)]:
             raise UserError(
-                f"column {shown(column)!r}: holds numbers at some clients and texts at others: name it as categorical, "
-                "or write it alike"
+                f"column {shown(column)!r}: holds numbers at some clients and texts at others: declare it as "
+                "categorical, or use one type at all clients"
             )
         if len(counts) > MAX_CATEGORIES:
-            some = listed(sorted(counts), 3)
+            some = format_list(sorted(counts), 3)
             raise UserError(
-                f"column {shown(column)!r}: has {len(counts)} categories ({some}), at most {MAX_CATEGORIES} will do: "
-                "leave it out (drop)"
+                f"column {shown(column)!r}: has {len(counts)} categories ({some}), at most {MAX_CATEGORIES} are "
+                "allowed: drop it (drop)"
             )
     return total

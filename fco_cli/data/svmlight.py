@@ -1,4 +1,4 @@
-"""Text files of SVMlight and LIBSVM: a row is `label qid:client column:value column:value ... # comment`."""
+"""Reader of SVMlight and LIBSVM text files; a row is `label qid:client column:value column:value ... # comment`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.data.format import NOBODY, Arrays, as_names, shown
+from fco_cli.data.format import UNASSIGNED, Arrays, name_array, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Format, Wanted
+from fco_cli.data.source import Format, ReadOptions
 from fco_cli.errors import UserError
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 
 MAX_LINE = 1 << 25  # characters
-BYTES = 32  # of memory for an entry or a row while a file is read: scikit-learn's lists grow by doubling
+BYTES = 32  # memory per entry or row while reading; the lists of scikit-learn grow by doubling
 
 
 class Svmlight(Format):
-    """One file whose lines say by `qid` whose they are, or a folder with a file for every client.
+    """One file with the client as `qid` of each line, or a folder with one file per client.
 
-    Column k of a file is the feature x<k>, whether its numbers begin at 0 or at 1: column 0 may then have no entry.
-    Where all labels are -1 and 1, as this format's custom is, they become 0 and 1.
+    Column k of a file is the feature x<k>. In a file with columns counted from 1, x0 has no entries.
+    Labels -1 and 1 become 0 and 1.
     """
 
-    name, ending, whole = "an svmlight file", ".svm", False
-    parser_errors = (ValueError, OverflowError)  # scikit-learn's
+    name, suffix, reads_whole_file = "an svmlight file", ".svm", False
+    parser_errors = (ValueError, OverflowError)  # raised by scikit-learn
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
         count = 0
         with path.open("rb") as file:
             while line := file.readline(MAX_LINE):
@@ -36,28 +36,28 @@ class Svmlight(Format):
                 count += 1 + line.count(b":")
         return BYTES * count
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         from scipy.sparse import csr_array
         from sklearn.datasets import load_svmlight_file
 
-        # scikit-learn refuses columns below 0, twice in a row or out of order
+        # raises ValueError for negative, repeated or unsorted columns
         x, y, query = load_svmlight_file(str(path), zero_based=True, query_id=True)
         if not len(y):
             raise UserError(f"{path}: has no rows")
         require_memory(f"{path}: a model of its {x.shape[1]} features", 8 * x.shape[1])
-        arrays = {"x": csr_array(x), "client": _owners(path, query, x.shape[0], wanted)}
-        if not wanted.labelled:
+        arrays = {"x": csr_array(x), "client": _owners(path, query, x.shape[0], options)}
+        if not options.labeled:
             return arrays
-        meaning = Label.of(wanted.columns.label, ["y"])
+        meaning = Label.of(options.columns.label, ["y"])
         if meaning.column != "y":
             raise UserError(
-                f"{path}: has no column {shown(meaning.column)!r}; the label of an svmlight file is called y"
+                f"{path}: column {shown(meaning.column)!r} not found; the label of an svmlight file is called y"
             )
         classes = {} if meaning.classes is None else {"classes": meaning.classes}
         return arrays | {"y": meaning.apply(y)} | classes
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
-        """Files whose last columns are empty seem narrower than they are."""
+        """Concatenate the rows, padded to a common width: a file may lack entries in its last columns."""
         width = max(arrays["x"].shape[1] for _, arrays in parts)
         for _, arrays in parts:
             arrays["x"].resize(arrays["x"].shape[0], width)
@@ -75,21 +75,23 @@ class Svmlight(Format):
 
 
 class Libsvm(Svmlight):
-    name, ending = "a LIBSVM file", ".libsvm"
+    name, suffix = "a LIBSVM file", ".libsvm"
 
 
-def _owners(path: Path, query: Array, rows: int, wanted: Wanted) -> Array:
-    if wanted.columns.dealt or not wanted.labelled:
-        return np.full(rows, NOBODY)
+def _owners(path: Path, query: Array, rows: int, options: ReadOptions) -> Array:
+    if options.columns.dealt or not options.labeled:
+        return np.full(rows, UNASSIGNED)
     if len(query) not in (0, rows):
-        raise UserError(f"{path}: {len(query)} of its {rows} lines have a qid; all or none must say whose they are")
-    if wanted.in_folder:
+        raise UserError(f"{path}: {len(query)} of its {rows} lines have a qid; all lines or none must have one")
+    if options.in_folder:
         if len(query):
-            raise UserError(f"{path}: has a qid in its lines, but is one client's file, named after it")
-        return as_names(path, "client", [path.stem] * rows)
+            raise UserError(
+                f"{path}: has a qid in its lines, but a file in a folder holds one client, named after the file"
+            )
+        return name_array(path, "client", [path.stem] * rows)
     if not len(query):
         raise UserError(
-            f"{path}: no qid in its lines says whose they are; give a folder with a file for every client, or deal the "
-            "rows to clients (task.partition)"
+            f"{path}: its lines have no qid with the client; give a folder with one file per client, or assign "
+            "the rows to clients (task.partition)"
         )
     return query.astype(np.str_)

@@ -1,4 +1,4 @@
-"""Tables: a folder with one file per client, or one file with a client column; what CSV and Parquet have in common."""
+"""Base of the CSV and Parquet readers: one file with a client column, or a folder with one file per client."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import NoReturn
 
 import numpy as np
 
-from fco_cli.data.cells import DATE, DECIMAL_COMMA, NO_COMMAS, NO_DATES, NO_WORDS, Cells, category
-from fco_cli.data.format import NOBODY, Arrays, as_names, listed, shown
+from fco_cli.data.cells import COMMA_ADVICE, DATE, DATE_ADVICE, DECIMAL_COMMA, TEXT_ADVICE, CellParser, category_name
+from fco_cli.data.format import UNASSIGNED, Arrays, format_list, name_array, shown
 from fco_cli.data.label import Label
-from fco_cli.data.source import Columns, Format, Wanted
+from fco_cli.data.source import Columns, Format, ReadOptions
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 
 @dataclass
 class RawTable:
-    """A file as it was read, with nothing refused that a description could show."""
+    """Content of one file before validation, so that `fco-data describe` can show invalid columns."""
 
     path: Path
     columns: Columns
     features: list[str]
-    numbers: Array  # [N, d]; NaN: missing, or a text
-    texts: dict[int, tuple[Array, Array]]  # by feature: the rows whose cells are texts, and these
-    lines: Array  # [N], where a row stands in the file
+    numbers: Array  # [N, d]; NaN: missing or text
+    texts: dict[int, tuple[Array, Array]]  # by feature: the rows with text cells, and the texts
+    lines: Array  # [N], line number of each row in the file
     client: Array
     meaning: Label
-    label: Array | None  # numbers (NaN: missing) or words (empty: missing)
+    label: Array | None  # numbers (NaN: missing) or texts (empty: missing)
     split: Array | None = None
     weights: Array | None = None
     unit: str = "line"  # what `lines` counts
     event_meaning: Label | None = None
-    event: Array | None = None  # as the label
+    event: Array | None = None  # same format as the label
 
     def kind(self, feature: int) -> str:
-        """number, category, date, mixed, or empty."""
+        """Return the type of a feature: number, category, date, mixed or empty."""
         numbers = ~np.isnan(self.numbers[:, feature]).all()
         if self.features[feature] in self.columns.categorical:
             return "category" if numbers or feature in self.texts else "empty"
@@ -49,17 +49,17 @@ class RawTable:
         return "mixed" if numbers else "category"
 
     def arrays(self) -> Arrays:
-        """In the neutral format; refuses what no model could be made of."""
+        """Return the arrays of the neutral format; raise UserError if a column cannot be used."""
         categorical = self._categorical()
-        x, names, owner = self.numbers, [], []
+        x, names, category_of = self.numbers, [], []
         for feature in categorical:
             levels, codes = self.categories(feature)
             x[:, feature] = codes
             names.append(levels)
-            owner.append(np.full(len(levels), feature))
-        arrays = {"x": x, "client": self.client, "features": as_names(self.path, "feature", self.features)}
+            category_of.append(np.full(len(levels), feature))
+        arrays = {"x": x, "client": self.client, "features": name_array(self.path, "feature", self.features)}
         if names:
-            arrays |= {"categories": np.concatenate(names), "category_of": np.concatenate(owner)}
+            arrays |= {"categories": np.concatenate(names), "category_of": np.concatenate(category_of)}
         if self.label is not None:
             arrays |= self._labels(self.label)
         if self.split is not None:
@@ -67,38 +67,37 @@ class RawTable:
         if self.weights is not None:
             if (wrong := ~((self.weights >= 0) & (self.weights < np.inf))).any():
                 row = int(np.argmax(wrong))
-                self.fail(row, self.columns.weights, self.weights[row], "a row's weight is a number >= 0")
+                self.fail(row, self.columns.weights, self.weights[row], "a weight must be a number >= 0")
             arrays["weights"] = self.weights
         return arrays
 
     def _categorical(self) -> list[int]:
-        """The features that are; a text among numbers is refused, and so are dates."""
-        declared = [place for place, name in enumerate(self.features) if name in self.columns.categorical]
+        """Return the categorical features; raise UserError for dates and for texts among numbers."""
+        declared = [k for k, name in enumerate(self.features) if name in self.columns.categorical]
         for feature in sorted({*self.texts}.difference(declared)):
             kind, name = self.kind(feature), self.features[feature]
             rows, texts = self.texts[feature]
             if kind == "date":
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
-                self.fail(int(rows[first]), name, texts[first], NO_DATES)
+                self.fail(int(rows[first]), name, texts[first], DATE_ADVICE)
             if (comma := _first_decimal_comma(texts)) is not None:
-                advice = f"{NO_COMMAS}, or name the column as categorical if its texts are names"
+                advice = f"{COMMA_ADVICE}, or declare the column as categorical if its texts are names"
                 self.fail(int(rows[comma]), name, texts[comma], advice)
             if kind == "mixed":
                 share = f"{np.count_nonzero(~np.isnan(self.numbers[:, feature]))} of {len(self.lines)} rows"
-                wanted = f"{share} have a number there; {NO_WORDS}"
-                self.fail(int(rows[0]), name, texts[0], wanted)
+                self.fail(int(rows[0]), name, texts[0], f"{share} have a number there; {TEXT_ADVICE}")
         return sorted({*self.texts, *declared})
 
     def categories(self, feature: int) -> tuple[Array, Array]:
-        """The names in a column, sorted, and which of them every row has [N]; NaN: none."""
+        """Return the sorted category names of a column and the index of each row's category [N], NaN if missing."""
         numbers = self.numbers[:, feature]
         rows = np.flatnonzero(~np.isnan(numbers))
         values, which = np.unique(numbers[rows], return_inverse=True)
-        names = as_names(self.path, "category", [category(value) for value in values] or [""])
-        words = names[which] if len(values) else np.array([], dtype=np.str_)
+        names = name_array(self.path, "category", [category_name(value) for value in values] or [""])
+        texts = names[which] if len(values) else np.array([], dtype=np.str_)
         if feature in self.texts:
-            rows, words = np.append(rows, self.texts[feature][0]), np.append(words, self.texts[feature][1])
-        levels, member = np.unique(words, return_inverse=True)
+            rows, texts = np.append(rows, self.texts[feature][0]), np.append(texts, self.texts[feature][1])
+        levels, member = np.unique(texts, return_inverse=True)
         codes = np.full(len(numbers), np.nan)
         codes[rows.astype(np.int64)] = member
         return levels, codes
@@ -106,60 +105,62 @@ class RawTable:
     def _labels(self, label: Array) -> Arrays:
         missing = label == "" if label.dtype.kind == "U" else np.isnan(label)
         if missing.any():
-            self.fail(int(np.argmax(missing)), self.meaning.column, "", "it must be given in every row")
+            self.fail(int(np.argmax(missing)), self.meaning.column, "", "every row must have a label")
         if label.dtype.kind == "U" and (first := _first_decimal_comma(label)) is not None:
-            self.fail(first, self.meaning.column, label[first], NO_COMMAS)
-        made = {
+            self.fail(first, self.meaning.column, label[first], COMMA_ADVICE)
+        arrays = {
             "y": self.meaning.apply(label) if self.event_meaning is None else self._times(label, self.event_meaning)
         }
-        return made if self.meaning.classes is None else made | {"classes": self.meaning.classes}
+        return arrays if self.meaning.classes is None else arrays | {"classes": self.meaning.classes}
 
     def _times(self, times: Array, meaning: Label) -> Array:
-        """The label of the Cox model: negative where nothing has happened until then."""
+        """Return the labels of the Cox model: the times, negated where censored."""
         assert self.event is not None
         if self.meaning.comparison or times.dtype.kind == "U":
             self.fail(
-                0, self.meaning.text, times[0], f"a time is a number > 0, beside the event {shown(meaning.text)!r}"
+                0, self.meaning.text, times[0], f"with event {shown(meaning.text)!r}, the label must be a time > 0"
             )
         if (wrong := ~(times > 0)).any():
             row = int(np.argmax(wrong))
-            self.fail(row, self.meaning.column, times[row], "a time is a number > 0")
+            self.fail(row, self.meaning.column, times[row], "a time must be a number > 0")
         known = self.event != "" if self.event.dtype.kind == "U" else ~np.isnan(self.event)
         happened = meaning.apply(self.event)
         if not meaning.comparison:
             known &= np.isin(happened, (0, 1)) if happened.dtype.kind != "U" else False
         if not known.all():
             row = int(np.argmin(known))
-            wanted = "0 (not until then) or 1 in every row, or a condition such as status==2"
-            self.fail(row, meaning.column, self.event[row], f"the event is {wanted}")
+            expected = "0 (censored) or 1 in every row, or a condition such as status==2"
+            self.fail(row, meaning.column, self.event[row], f"the event must be {expected}")
         return np.where(happened > 0, times, -times)
 
-    def fail(self, row: int, column: object, cell: object, wanted: str) -> NoReturn:
-        """The one wording for a bad cell."""
+    def fail(self, row: int, column: object, cell: object, advice: str) -> NoReturn:
+        """Raise UserError for an invalid cell."""
         text = shown(cell, 40)
-        is_what = f"column {shown(column)!r} is {repr(text) if text else 'empty'}"
+        found = f"column {shown(column)!r} is {repr(text) if text else 'empty'}"
         line = f"client {shown(self.client[row])!r}, {self.unit} {self.lines[row]}"
-        raise UserError(f"{self.path}: {line}: {is_what}; {wanted}")
+        raise UserError(f"{self.path}: {line}: {found}; {advice}")
 
 
 class Table(Format):
-    """Labels that are words become 0, 1, 2, ... in alphabetical order, once all files are read."""
+    """Base of table formats; text labels become 0, 1, 2, ... in alphabetical order over all files."""
 
     @abstractmethod
-    def raw(self, path: Path, wanted: Wanted) -> RawTable:
-        """One file, cell by cell."""
+    def raw(self, path: Path, options: ReadOptions) -> RawTable:
+        """Read one file without validating its columns."""
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
-        return self.raw(path, wanted).arrays()
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
+        return self.raw(path, options).arrays()
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
         first_path, first = parts[0]
         for path, part in parts[1:]:
             if "y" in part and (part["y"].dtype.kind == "U") != (first["y"].dtype.kind == "U"):
-                raise UserError(f"{path}: only one of it and {first_path.name} has numbers for labels")
+                raise UserError(
+                    f"{path}: labels must be all numbers or all texts; {first_path.name} has the other type"
+                )
         categories: Arrays = {}
         if len(parts) > 1:
-            parts = [(path, _in_order(path, part, first_path, first)) for path, part in parts]
+            parts = [(path, _reorder_columns(path, part, first_path, first)) for path, part in parts]
             parts, categories = _same_categories(parts)
         arrays = super().join(parts) | categories
         if "y" in arrays and arrays["y"].dtype.kind == "U":
@@ -167,17 +168,21 @@ class Table(Format):
         return arrays
 
 
-def _in_order(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arrays:
-    """With its features as the first file has them."""
+def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arrays:
+    """Return the arrays of a file with its features in the order of the first file."""
     ours, theirs = part["features"].tolist(), first["features"].tolist()
     if ours == theirs:
         return part
     lacking, extra = (sorted(set(one) - set(other)) for one, other in ((theirs, ours), (ours, theirs)))
     if lacking or extra:
-        odd = [f"{what} {listed(names)}" for what, names in (("it lacks", lacking), ("only it has", extra)) if names]
-        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(odd)}")
-    place = {name: k for k, name in enumerate(ours)}
-    order = np.array([place[name] for name in theirs])
+        differences = [
+            f"{what} {format_list(names)}"
+            for what, names in (("missing columns", lacking), ("additional columns", extra))
+            if names
+        ]
+        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}")
+    index = {name: k for k, name in enumerate(ours)}
+    order = np.array([index[name] for name in theirs])
     moved = {"x": part["x"][:, order], "features": first["features"]}
     if "category_of" in part:
         moved["category_of"] = np.argsort(order)[part["category_of"]]
@@ -185,7 +190,7 @@ def _in_order(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arra
 
 
 def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path, Arrays]], Arrays]:
-    """Every file has numbered the categories it knows; now all of them are numbered alike."""
+    """Renumber the categories of all files by their joint category names."""
     levels: dict[int, Array] = {}
     source: dict[int, Path] = {}
     for path, part in parts:
@@ -203,7 +208,7 @@ def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path,
             if own is None and present.any():
                 raise UserError(
                     f"{path}: column {shown(part['features'][feature])!r} holds numbers, that of "
-                    f"{source[feature].name} texts: name it as categorical, or write it alike"
+                    f"{source[feature].name} texts: declare it as categorical, or use one type in all files"
                 )
             if own is not None:
                 codes[present] = np.searchsorted(names, own)[codes[present].astype(np.int64)]
@@ -215,24 +220,24 @@ def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path,
 
 
 def _first_decimal_comma(texts: Array) -> int | None:
-    """Return the place of the first text such as 1,6; a table of them would make categories of measurements."""
+    """Return the index of the first number with a decimal comma, such as 1,6, or None."""
     return next((i for i, text in enumerate(texts.tolist()) if DECIMAL_COMMA.fullmatch(text)), None)
 
 
-def label_column(path: Path, cells: Cells, texts: Sequence[str]) -> Array:
-    """Numbers if all of them are, else words."""
-    known = {text: "" if text.strip() in cells.words else text.strip() for text in set(texts)}
+def label_column(path: Path, cells: CellParser, texts: Sequence[str]) -> Array:
+    """Return the labels as numbers if all cells are numeric, otherwise as texts."""
+    known = {text: "" if text.strip() in cells.missing_texts else text.strip() for text in set(texts)}
     try:
         if not any("_" in text for text in known):
-            values = {text: np.nan if not word else float(word) for text, word in known.items()}
+            values = {text: np.nan if not stripped else float(stripped) for text, stripped in known.items()}
             return np.array([values[text] for text in texts])
     except ValueError:
         pass
-    return as_names(path, "label", [known[text] for text in texts])
+    return name_array(path, "label", [known[text] for text in texts])
 
 
-def owners(path: Path, names: Sequence[str] | None, rows: int, wanted: Wanted) -> Array:
-    """Whose rows they are: as a column says, the file's, or nobody's."""
+def row_clients(path: Path, names: Sequence[str] | None, rows: int, options: ReadOptions) -> Array:
+    """Return the client of each row: from the client column, the file name, or none."""
     if names is not None:
-        return as_names(path, "client", names)
-    return as_names(path, "client", [path.stem if wanted.in_folder else NOBODY] * rows)
+        return name_array(path, "client", names)
+    return name_array(path, "client", [path.stem if options.in_folder else UNASSIGNED] * rows)

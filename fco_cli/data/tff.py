@@ -1,4 +1,4 @@
-"""TensorFlow Federated's HDF5 files: examples/<client>/pixels and examples/<client>/label."""
+"""HDF5 files of TensorFlow Federated: examples/<client>/pixels and examples/<client>/label."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.data.format import Arrays, as_names, shown
-from fco_cli.data.source import Format, Wanted, in_order
+from fco_cli.data.format import Arrays, name_array, shown
+from fco_cli.data.source import Format, ReadOptions, sorted_files
 from fco_cli.errors import UserError, install_extra
 
 
 class Tff(Format):
-    """A file, or a folder with ..._train.h5 and ..._test.h5; only the clients that are wanted are read."""
+    """One file, or a folder with ..._train.h5 and ..._test.h5; only the selected clients are read."""
 
-    name, ending, whole, chooses = "one of TensorFlow Federated's files", ".h5", False, True
-    parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # HDF5's, as h5py translates them
+    name, suffix, reads_whole_file, selects_clients = "one of TensorFlow Federated's files", ".h5", False, True
+    parser_errors = (KeyError, RuntimeError, ValueError, TypeError)  # as raised by h5py
 
     def files(self, folder: Path) -> list[Path]:
-        """The training files first: they decide which clients are chosen."""
-        return sorted(in_order(folder, self.ending), key=lambda path: self.split_of(path) == "test")
+        """Return the files, training files first: they determine the selected clients."""
+        return sorted(sorted_files(folder, self.suffix), key=lambda path: self.split_of(path) == "test")
 
     def split_of(self, path: Path) -> str:
         return "test" if "test" in path.stem else "train"
 
-    def needs(self, path: Path, wanted: Wanted) -> int:
-        with _clients(path, wanted) as clients:
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
+        with _clients(path, options) as clients:
             sizes = [math.prod(part.shape) * part.dtype.itemsize for _, *parts in clients for part in parts]
-            return 2 * sum(sizes)  # every client's array, and then all of them in one
+            return 2 * sum(sizes)  # per client, and concatenated
 
-    def read(self, path: Path, wanted: Wanted) -> Arrays:
+    def read(self, path: Path, options: ReadOptions) -> Arrays:
         x, y, names = [], [], []
-        with _clients(path, wanted) as clients:
+        with _clients(path, options) as clients:
             for name, pixels, labels in clients:
                 if not pixels.shape or labels.shape != pixels.shape[:1]:
                     shapes = f"pixels have shape {pixels.shape}, label {labels.shape}"
-                    raise UserError(f"{path}: client {shown(name)!r}: {shapes}; both need a row per sample")
+                    raise UserError(f"{path}: client {shown(name)!r}: {shapes}; both must have one row per sample")
                 x.append(pixels[()].reshape(len(labels), math.prod(pixels.shape[1:])))
                 y.append(labels[()])
                 names.append(name)
         if not x:
-            raise UserError(f"{path}: holds no clients")
+            raise UserError(f"{path}: has no clients")
         return {
             "x": np.concatenate(x),
             "y": np.concatenate(y),
-            "client": np.repeat(as_names(path, "client", names), [len(labels) for labels in y]),
+            "client": np.repeat(name_array(path, "client", names), [len(labels) for labels in y]),
         }
 
 
 @contextmanager
-def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, Any]]]:
-    """Name, pixels and labels of the wanted clients, the latter two not yet read."""
+def _clients(path: Path, options: ReadOptions) -> Iterator[Iterator[tuple[str, Any, Any]]]:
+    """Open the file and return an iterator over name, pixels and labels of the selected clients, not yet read."""
     try:
         import h5py
     except ImportError:
@@ -63,7 +63,7 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
         examples = _inside(path, file, "examples", h5py.Group)
         if odd := [name for name in examples if isinstance(name, bytes)]:
             raise UserError(f"{path}: client {odd[0]!r}: its name is not text")
-        chosen = wanted.clients(sorted(examples))
+        chosen = options.clients(sorted(examples))
 
         def each() -> Iterator[tuple[str, Any, Any]]:
             for name in chosen:
@@ -75,15 +75,15 @@ def _clients(path: Path, wanted: Wanted) -> Iterator[Iterator[tuple[str, Any, An
 
 
 def _inside(path: Path, group: Any, name: str, kind: type) -> Any:
-    """A member of a group that lies in this very file: a link could lead to any other, or round in a circle."""
+    """Return a member of a group; raise UserError if it is a link, which could lead to another file or form a cycle."""
     import h5py
 
     where = f"{path}: {shown(group.name)}/{shown(name)}"
     link = group.get(name, getlink=True)
     if link is None:
-        raise UserError(f"{where}: is not there")
+        raise UserError(f"{where}: not found")
     if not isinstance(link, h5py.HardLink):
-        raise UserError(f"{where}: is a link, which is not followed")
+        raise UserError(f"{where}: is a link; links are not followed")
     found = group[name]
     if not isinstance(found, kind):
         raise UserError(f"{where}: is not a {kind.__name__.lower()}")
@@ -96,7 +96,7 @@ def _dataset(path: Path, client: Any, name: str) -> Any:
     found = _inside(path, client, name, h5py.Dataset)
     where = f"{path}: {shown(found.name)}"
     if found.external or found.is_virtual:
-        raise UserError(f"{where}: its values lie in another file, which is not read")
+        raise UserError(f"{where}: its values are in another file; external files are not read")
     if found.shape is None or found.dtype.kind not in "biuf":
         raise UserError(f"{where}: must hold numbers, not {shown(found.dtype)}")
     return found

@@ -1,4 +1,4 @@
-"""Tasks: each builds a problem and owns its metrics."""
+"""Tasks: data, model and loss of a problem, with task-specific metrics."""
 
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.custom import Custom

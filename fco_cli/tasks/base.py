@@ -1,4 +1,4 @@
-"""What a task is: it makes data, a model and a loss from a seed, and owns the metrics of its models."""
+"""Base class of tasks, which define data, model, loss and metrics."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STARTS = ("zeros", "glorot")
 
 @dataclass(kw_only=True)
 class Task(ABC):
-    """The `task` group: its fields are the task's configuration."""
+    """Base class of tasks; the fields are the keys of the `task` configuration group."""
 
     name: str
-    strength: float  # the penalty strength that suits the data: what `regularizer.strength` defaults to
-    radius: float  # likewise for a constraint's `regularizer.radius`
+    strength: float  # default of `regularizer.strength`
+    radius: float  # default of `regularizer.radius`
     start: str | None = None  # w_0: zeros or glorot; null: zeros for a linear model, glorot for a network
 
     main_metric: ClassVar[str] = "objective"
@@ -35,58 +35,58 @@ class Task(ABC):
 
     @property
     def clients_available(self) -> int | None:
-        """How many training clients there are, where that is known before the data are read."""
+        """Number of training clients, or None if it is unknown before the data are read."""
         return None
 
     def missing_data(self) -> str | None:
-        """What is not on this machine yet and would have to be downloaded; None: the task can start at once."""
+        """Return a description of data that are not on this machine yet, or None."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """What the data depend on: the configuration, with the content of files in the place of their paths.
+        """Return the configuration that determines the data, with digests of files in place of their paths.
 
-        `strength` and `radius` are defaults of the regularizer and no part of it.
+        `strength` and `radius` are excluded: they are defaults of the regularizer.
         """
         own = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius")}
         return own | self.contents()
 
     def contents(self) -> dict[str, str]:
-        """Digests of the files that the configuration names, by their keys."""
+        """Return the digests of the files in the configuration, by key."""
         return {}
 
     def bytes_needed(self, dtype: str) -> int:
-        """At least so much memory the data take, where the configuration tells."""
+        """Return a lower bound on the memory of the data in bytes, or 0 if it is unknown."""
         return 0
 
     def data(self, seed: int, dtype: str) -> TaskData:
-        """What it builds, with the start that was asked for."""
-        made = self.build(seed, dtype)
-        if self.start != "glorot" or not isinstance(made.model, Linear):
-            return made
-        return replace(made, model=replace(made.model, seed=seed))
+        """Return data, model and loss, with the configured initial weights."""
+        data = self.build(seed, dtype)
+        if self.start != "glorot" or not isinstance(data.model, Linear):
+            return data
+        return replace(data, model=replace(data.model, seed=seed))
 
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:
-        """The data, the model and the loss, from the seed alone."""
+        """Build data, model and loss; the result is determined by configuration and seed."""
 
     def cross_validated(self) -> Self:
-        """This task for a cross-validation, which needs no rows that only validate."""
+        """Return this task for cross-validation, without separate validation rows."""
         return self
 
     def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
-        """For cross-validation: `data`, with some of its training rows held out, then others.
+        """Yield, for every cross-validation fold, `data` with the rows of the fold held out.
 
-        What a task learns from rows, such as how to standardize them, it learns anew from those that are left.
+        Statistics of the rows, such as means for standardization, are computed anew from the remaining rows.
         """
-        return (data.divided(apart.rows(data.training)) for apart in held_out)
+        return (data.divided(fold.rows(data.training)) for fold in held_out)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
-        """The task's own metrics of models [J, P]."""
+        """Return task-specific metrics of models [J, P]."""
         return {}
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
-        """What else to know of models [J, P] on rows that they have not learnt from."""
+        """Return additional metrics of models [J, P] on held-out rows."""
         return {}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:  # noqa: B027 - most tasks have nothing to add
-        """Write what else this task leaves in a record, from the final model [P]."""
+        """Write task-specific files of the final model [P] to a record."""

@@ -1,4 +1,4 @@
-"""What the tasks on brain scans share: sparse logistic regression on voxels, and images of its weights."""
+"""Base class of the fMRI tasks: sparse logistic regression on voxels, and images of the weights."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ THRESHOLD = 1e-4  # smaller weights count as zero (appendix B.4)
 
 @dataclass(kw_only=True)
 class BrainTask(Task):
-    """Face (1) against house (0) from a scan's voxels; a client is a session of one subject."""
+    """Classification of scans into face (1) and house (0); a client is a session of one subject."""
 
     main_metric = "validation_accuracy"
 
     @abstractmethod
     def mask(self) -> Nifti1Image:
-        """The image whose voxels are the features, in the order in which nilearn's maskers list them."""
+        """Return the brain mask; its voxels are the features, in the order of the maskers of nilearn."""
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         return {"density": density(support(w))}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
-        """weights.nii.gz: the weights in their voxels; 4-D, with a volume per client, for the local baseline.
+        """Write weights.nii.gz and mask.nii.gz.
 
-        mask.nii.gz: which voxels there are, in whose order nilearn and this record list them.
+        The weights image is 4-D, with one volume per client, for the local baseline. The mask defines the order of the
+        voxels in the record, which is that of nilearn.
         """
         mask = self.mask()
         save_image(to_image(model[..., :-1], mask), folder / "weights.nii.gz")
@@ -49,17 +50,17 @@ class BrainTask(Task):
 
 
 def support(w: Array) -> Array:
-    """Where the weights of models [J, P] is not zero: [J, voxels]."""
+    """Return the mask [J, voxels] of non-zero weights of models [J, P]."""
     return np.abs(w[:, :-1]) > THRESHOLD
 
 
 def classification(training: ClientData, held_out: ClientData, truth: Array | None = None) -> TaskData:
-    """Logistic regression, validated on subjects that it has not seen."""
+    """Return the data of a logistic regression; `held_out` are the rows of other subjects."""
     return TaskData(training, Linear(training.x.shape[1]), Logistic(), held_out, truth)
 
 
 def to_image(voxels: Array, mask: Nifti1Image) -> Nifti1Image:
-    """Values [voxels] as a 3-D image, [volumes, voxels] as a 4-D one; 0 outside the mask, no digit lost."""
+    """Return values [voxels] as a 3-D image, or [volumes, voxels] as a 4-D image; 0 outside the mask."""
     from nilearn.masking import unmask
 
     image = unmask(voxels, mask)
@@ -68,5 +69,5 @@ def to_image(voxels: Array, mask: Nifti1Image) -> Nifti1Image:
 
 
 def save_image(image: Nifti1Image, path: Path) -> None:
-    """Write .nii.gz, the same bytes for the same image."""
+    """Write a .nii.gz file; equal images give equal bytes."""
     write_atomically(path, gzip.compress(image.to_bytes(), mtime=0))

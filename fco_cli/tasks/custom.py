@@ -1,4 +1,4 @@
-"""Your own clients' data."""
+"""Task on a user's own data."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from fco_cli.tasks.tabular import Tabular
 
 @dataclass(kw_only=True)
 class Custom(Tabular):
-    """`path` is a table, a folder with one for every client, or any other file that `fco-data` reads."""
+    """Task on a table, a folder with one table per client, or any other file that `fco-data` reads."""
 
     path: str
     label: str  # a column, or a condition on one: num>0
-    event: (
-        str | None
-    )  # the label is a time, and this column, or a condition on one, says whether it is that of an event
-    client: str  # the column that says whose row it is
-    split: str  # the column with train, val and test, if there is one
-    weights: str | None  # the column with the rows' weights
-    drop: list[str]  # columns that are no features
-    categorical: list[str]  # columns of categories that are written as numbers
-    missing: list[str]  # what stands for a missing value beside the usual
-    names: list[str]  # of the columns, where the table has no header
-    min_samples: int  # clients with fewer are left out
-    partition: str | None  # how rows that are nobody's are dealt to clients
+    event: str | None  # a column or condition: 1 for an event, 0 for censoring; the label is then a time
+    client: str  # the column with the client of each row
+    split: str  # the column with train, val and test; optional
+    weights: str | None  # the column with sample weights
+    drop: list[str]  # columns to ignore
+    categorical: list[str]  # columns with categories that are written as numbers
+    missing: list[str]  # additional missing-value markers
+    names: list[str]  # column names, for a table without header
+    min_samples: int  # clients with fewer samples are dropped
+    partition: str | None  # assignment of rows to simulated clients
     partition_clients: int
     partition_concentration: float
 
@@ -57,7 +55,7 @@ class Custom(Tabular):
         return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event)
 
     def missing_data(self) -> str | None:
-        return None if Path(self.path).exists() else f"task.path: there is no {self.path}"
+        return None if Path(self.path).exists() else f"task.path: {self.path} not found"
 
     def contents(self) -> dict[str, str]:
         return {"path": fingerprint(Path(self.path), self.columns)}
@@ -67,4 +65,4 @@ class Custom(Tabular):
             return read(Path(self.path), self.columns, self.min_samples)
         data = read(Path(self.path), self.columns, min_clients=1)
         x = data.x if is_sparse(data.x) else prepared(data, self.recipe).apply(data.raw)
-        return self._partition.deal(data, x, seed)
+        return self._partition.assign(data, x, seed)

@@ -1,4 +1,4 @@
-"""Scikit-learn's small handwritten digits, dealt to clients with label skew: a constrained task with no download."""
+"""Handwritten digits of scikit-learn, partitioned into clients with label skew; no download."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CLASSES = 10
 
 @dataclass(kw_only=True)
 class Digits(ImageClassification):
-    """8 x 8 images; every class is dealt by its own Dirichlet draw over the clients (Hsu, Qi and Brown, 2019)."""
+    """Classification of 8 x 8 images, assigned to clients by a Dirichlet draw per class (Hsu, Qi and Brown, 2019)."""
 
     clients: int
-    concentration: float  # of the Dirichlet distribution: small is skewed, large is alike
+    concentration: float  # of the Dirichlet distribution; small values give skewed clients
     test_fraction: float
 
     def __post_init__(self) -> None:

@@ -22,12 +22,12 @@ PIXELS = 28 * 28
 
 @dataclass(kw_only=True)
 class Femnist(ImageClassification):
-    """Handwritten characters by writer: 10 digits, or 62 digits and letters."""
+    """Classification of handwritten characters, 10 digits or 62 digits and letters; a client is a writer."""
 
     classes: int
-    client_fraction: float  # of the writers; the paper takes a tenth for the digits
-    writers: str = "drawn"  # that fraction of them by the seed, or the first of them by name
-    data_dir: str | None = None  # TFF's or LEAF's folder, or an .npz file; none: download
+    client_fraction: float  # share of the writers; 0.1 in the paper for the digits
+    writers: str = "drawn"  # drawn: at random, by the seed; first: the first by name
+    data_dir: str | None = None  # a TFF or LEAF folder, or an .npz file; null: download
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,38 +44,38 @@ class Femnist(ImageClassification):
     def contents(self) -> dict[str, str]:
         if self.data_dir is None:
             return {"data_dir": ARCHIVES[self.classes].sha256}
-        some = self._chosen(seed=0)  # as many as with any seed, and so as much memory
+        some = self._select_writers(seed=0)  # the seed does not affect the memory check
         return {"data_dir": fingerprint(Path(self.data_dir), choose=some)}
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self._read(seed)
         if data.split is None or not {"train", "test"} <= set(np.unique(data.split)):
-            raise UserError(f"{data.source}: needs rows of both splits, train and test")
+            raise UserError(f"{data.source}: must have rows of both splits, train and test")
         if data.x.shape[1] != PIXELS:
             raise UserError(f"{data.source}: x has {data.x.shape[1]} columns, must be {PIXELS}: images of 28 x 28")
-        check_complete(data, "every pixel must be given")
+        check_complete(data, "every pixel must have a value")
         check_labels(data, Softmax())
         if data.y.max() >= self.classes:
             row = int(np.argmax(data.y >= self.classes))
-            data.fail(row, f"label {data.y[row]:g}; task.classes={self.classes} needs labels below it")
+            data.fail(row, f"label {data.y[row]:g}; labels must be below task.classes={self.classes}")
         splits = [data.split == part for part in ("train", "test")]
         training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, replace(test, trained_as=data.owners(*splits)), self.classes, seed)
+        return self.with_model(training, replace(test, trained_as=data.training_index(*splits)), self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
-        """The chosen writers' rows; from HDF5 no others are read."""
+        """Read the rows of the selected writers."""
         source = fetch(ARCHIVES[self.classes]) if self.data_dir is None else Path(self.data_dir)
-        return read(source, choose=self._chosen(seed))
+        return read(source, choose=self._select_writers(seed))
 
-    def _chosen(self, seed: int) -> Writers:
+    def _select_writers(self, seed: int) -> Writers:
         return Writers(self.client_fraction, seed if self.writers == "drawn" else None)
 
 
 @dataclass(frozen=True)
 class Writers:
-    """A choice of the writers: random by a seed, or without one those that come first."""
+    """Selection of writers: at random by a seed or, without a seed, the first by name."""
 
     fraction: float
     seed: int | None
@@ -89,7 +89,7 @@ class Writers:
 
 
 def ink(pixels: Array, data: FederatedData) -> None:
-    """Turn background 1 (or 255 of whole numbers) and ink 0 into background 0 and ink 1, in place."""
+    """Invert the images in place: from background 1 (255 for integers) and ink 0 to background 0 and ink 1."""
     if data.x.dtype.kind in "iu":
         pixels /= 255
     if pixels.min() < 0 or pixels.max() > 1:

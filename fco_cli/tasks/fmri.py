@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fco_cli.errors import require
 from fco_cli.problem.problem import TaskData
 from fco_cli.tasks.brain import BrainTask, classification
-from fco_cli.tasks.haxby import Prepared, missing, prepare
+from fco_cli.tasks.haxby import Prepared, missing_file, prepare
 
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
@@ -18,9 +18,9 @@ SUBJECTS = range(1, 7)
 
 @dataclass(kw_only=True)
 class Fmri(BrainTask):
-    """The scans of Haxby et al. (2001): every run of a subject with face or house scans is a client."""
+    """Task on the scans of Haxby et al. (2001); a client is a run of a subject with face or house scans."""
 
-    data_dir: str | None  # where nilearn keeps or finds its data; null: nilearn's own choice
+    data_dir: str | None  # data folder of nilearn; null: the default of nilearn
     train_subjects: list[int]
     validation_subjects: list[int]
 
@@ -32,16 +32,16 @@ class Fmri(BrainTask):
             require(bool(sound), f"task.{key}", given, "a list of different numbers from 1 to 6")
         common = sorted(set(self.train_subjects) & set(self.validation_subjects))
         require(not common, "task.validation_subjects", self.validation_subjects,
-                f"subjects that do not train; {common} do")  # fmt: skip
+                f"different from the training subjects; {common} are training subjects")  # fmt: skip
 
     def missing_data(self) -> str | None:
-        return missing(self.data_dir, [*self.train_subjects, *self.validation_subjects])
+        return missing_file(self.data_dir, [*self.train_subjects, *self.validation_subjects])
 
     def mask(self) -> Nifti1Image:
         return self._prepared().mask
 
     def build(self, seed: int, dtype: str) -> TaskData:
-        """The data are what they are: the seed only samples clients and orders their scans."""
+        """Build the task; the data do not depend on the seed."""
         prepared = self._prepared()
         training, held_out = (prepared.of(s, dtype) for s in (self.train_subjects, self.validation_subjects))
         return classification(training, held_out)

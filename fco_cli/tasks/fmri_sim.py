@@ -1,4 +1,4 @@
-"""Simulated fMRI sessions: a real brain's shape, known active regions, no download."""
+"""Simulated fMRI sessions in a real brain mask with known active regions; no download."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from fco_cli.tasks.metrics import support_recovery
 if TYPE_CHECKING:
     from nibabel import Nifti1Image
 
-# Centres (mm, MNI space) and sign of the active regions, about where faces (+) and houses (-) are seen in people:
-# fusiform and occipital face areas, parahippocampal place area and transverse occipital sulcus, on both sides.
+# Centers (mm, MNI space) and signs of the active regions, near the areas that respond to faces (+) and houses (-):
+# fusiform and occipital face areas, parahippocampal place area and transverse occipital sulcus, in both hemispheres.
 REGIONS = tuple(
     (side * x, y, z, sign)
     for side in (-1, 1)
     for x, y, z, sign in ((42, -50, -20, 1), (40, -80, -8, 1), (22, -36, -12, -1), (30, -84, 24, -1))
 )
-VOXELS_OF_1_MM = 1_870_000  # in the brain mask, about
+VOXELS_OF_1_MM = 1_870_000  # approximate number in the brain mask
 FWHM_TO_SIGMA = 1 / np.sqrt(8 * np.log(2))
 
 
 @dataclass(kw_only=True)
 class FmriSim(BrainTask):
-    """scan = (label's sign) * effect / 2 * pattern + subject's shift + session's shift + smooth noise.
+    """Task on simulated scans: scan = (label sign) * effect / 2 * pattern + subject shift + session shift + noise.
 
-    The pattern is a bump in each active region, 1 at its centre. Shifts and noise are Gaussian fields of the given
-    smoothness, the noise of variance 1. Validation is on further subjects.
+    The pattern is a bump in each active region, with value 1 at the center. Shifts and noise are Gaussian fields of
+    the given smoothness; the noise has variance 1. Validation uses other subjects.
     """
 
     train_subjects: int
     validation_subjects: int
-    sessions: int  # of every subject
-    scans: int  # of every session, half of them faces
+    sessions: int  # per subject
+    scans: int  # per session, half of them faces
     resolution: int  # mm; 8 gives 3,666 voxels
-    region_size: float  # mm; the diameter of an active region, where its bump falls to a half
-    effect: float  # difference between faces and houses at a region's centre, in standard deviations of the noise
-    shift: float  # standard deviation of the subjects' and of the sessions' shifts
+    region_size: float  # mm; diameter of an active region (full width at half maximum of its bump)
+    effect: float  # difference between faces and houses at the center of a region, in standard deviations of the noise
+    shift: float  # standard deviation of the subject shifts and of the session shifts
     smoothness: float  # mm; full width at half maximum of the smoothing kernel
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class FmriSim(BrainTask):
 
     def build(self, seed: int, dtype: str) -> TaskData:
         pattern = active_pattern(self.mask(), self.region_size)
-        require(bool(pattern.any()), "task.region_size", self.region_size, "large enough to hold a voxel")
+        require(bool(pattern.any()), "task.region_size", self.region_size, "large enough to contain a voxel")
         training = self._draw(seed, TRAINING, range(self.train_subjects), pattern, dtype)
         unseen = range(self.train_subjects, self.train_subjects + self.validation_subjects)
         held_out = self._draw(seed, VALIDATION, unseen, pattern, dtype)
@@ -84,7 +84,7 @@ class FmriSim(BrainTask):
         return super().metrics(problem, w) | support_recovery(support(w), problem.truth[:-1] != 0)
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
-        """Also truth.nii.gz: the pattern that was put into the scans."""
+        """Write also truth.nii.gz: the pattern of the active regions."""
         super().export(problem, model, folder)
         assert problem.truth is not None
         save_image(to_image(problem.truth[:-1], self.mask()), folder / "truth.nii.gz")
@@ -108,39 +108,39 @@ class FmriSim(BrainTask):
 
 @functools.lru_cache(maxsize=4)
 def brain_mask(resolution: int) -> Nifti1Image:
-    """The brain of the MNI152 template that nilearn ships."""
+    """Return the MNI152 brain mask of nilearn."""
     from nilearn.datasets import load_mni152_brain_mask
 
     return load_mni152_brain_mask(resolution=resolution)
 
 
 def active_pattern(mask: Nifti1Image, diameter: float) -> Array:
-    """A Gaussian bump in each region, cut where it falls below a half: [voxels]."""
+    """Return a Gaussian bump in each region, truncated at half maximum: [voxels]."""
     inside = np.asarray(mask.dataobj) > 0
-    places = np.argwhere(inside) @ mask.affine[:3, :3].T + mask.affine[:3, 3]  # mm
-    pattern = np.zeros(len(places))
-    for *centre, sign in REGIONS:
-        distance = np.linalg.norm(places - centre, axis=1)
-        bump = np.exp2(-((2 * distance / diameter) ** 2)) if diameter > 0 else np.zeros(len(places))
+    positions = np.argwhere(inside) @ mask.affine[:3, :3].T + mask.affine[:3, 3]  # mm
+    pattern = np.zeros(len(positions))
+    for *center, sign in REGIONS:
+        distance = np.linalg.norm(positions - center, axis=1)
+        bump = np.exp2(-((2 * distance / diameter) ** 2)) if diameter > 0 else np.zeros(len(positions))
         pattern += sign * np.where(bump >= 0.5, bump, 0)
     return pattern
 
 
 class SmoothField:
-    """Gaussian noise of variance 1 in the brain, smoothed by a kernel of the given full width at half maximum (mm)."""
+    """Gaussian field of variance 1 in the brain mask; `width` is the full width at half maximum of the kernel (mm)."""
 
     def __init__(self, mask: Nifti1Image, width: float) -> None:
         from scipy.ndimage import gaussian_filter
 
         self.inside = np.asarray(mask.dataobj) > 0
         self.sigma = width * FWHM_TO_SIGMA / np.abs(mask.affine[0, 0])  # in voxels
-        # Smoothing is a weighted sum along each of three axes; the squares of its weights add up to the variance left.
+        # The kernel is separable over three axes; the variance after smoothing is the sum of its squared weights.
         impulse = np.zeros(2 * int(4 * self.sigma + 1) + 1)
         impulse[len(impulse) // 2] = 1
         self.deviation = (gaussian_filter(impulse, self.sigma) ** 2).sum() ** 1.5
 
     def draw(self, random: np.random.Generator, count: int) -> Array:
-        """[count, voxels]."""
+        """Draw `count` samples of the field: [count, voxels]."""
         from scipy.ndimage import gaussian_filter
 
         noise = random.standard_normal((count, *self.inside.shape))

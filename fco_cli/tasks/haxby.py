@@ -1,7 +1,7 @@
-"""The data of Haxby et al. (2001): face and house scans by subject and run, prepared once and then memory-mapped.
+"""Face and house scans of Haxby et al. (2001), prepared once and then memory-mapped.
 
-nilearn finds or downloads the files and turns the volumes into z-scored voxels. The prepared scans stay in a cache
-folder whose name is a digest of everything they depend on; it appears complete or not at all.
+nilearn finds or downloads the files and computes z-scores of the voxels. The prepared scans are stored in a cache
+folder whose name is a digest of all inputs; the folder is created atomically.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from fco_cli.data.private_cache import private, private_cache
-from fco_cli.data.source import check_file, understood
+from fco_cli.data.private_cache import private_cache, require_private
+from fco_cli.data.source import as_user_error, check_file
 from fco_cli.errors import UserError, one_line
 from fco_cli.files import one_at_a_time
 from fco_cli.memory_limit import require_memory
@@ -40,26 +40,26 @@ PREPROCESSING = {"standardize": "zscore_sample", "by": "run", "stimuli": sorted(
 
 @dataclass(frozen=True)
 class Subject:
-    """One subject's files."""
+    """Files of one subject."""
 
     number: int
     scans: Path
     labels: Path
-    mask: Path  # of the whole brain, one for all subjects
+    mask: Path  # whole brain, shared by all subjects
 
 
 @dataclass(frozen=True)
 class Session:
-    """A run of a subject that has face or house scans: a client."""
+    """Run of a subject with face or house scans; a client."""
 
     subject: int
     run: int
-    volumes: list[int]  # of the face and house scans
+    volumes: list[int]  # indices of the face and house scans
     y: list[float]
 
 
 class Description(msgspec.Struct):
-    """Schema of prepared.json: what x.npy holds."""
+    """Schema of prepared.json, the description of x.npy."""
 
     shape: list[int]
     sessions: list[Session]
@@ -67,29 +67,29 @@ class Description(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Prepared:
-    """All sessions, one after another in the order of the subjects asked for."""
+    """Prepared scans of all sessions, in the order of the requested subjects."""
 
     x: Array  # [scans, voxels], a memory map
     sessions: list[Session]
     mask: Nifti1Image
 
     def of(self, subjects: list[int], dtype: str) -> ClientData:
-        """The sessions of subjects that stand next to each other, as clients; float32 is read in place."""
-        chosen = [i for i, session in enumerate(self.sessions) if session.subject in subjects]
-        start = np.cumsum([0] + [len(session.y) for session in self.sessions])[chosen[0] : chosen[-1] + 2]
-        y = np.concatenate([self.sessions[i].y for i in chosen]).astype(dtype)
-        x = np.asarray(self.x[start[0] : start[-1]])  # a plain array, which the kernels know
+        """Return the sessions of consecutive subjects as clients; float32 data are not copied."""
+        selected = [i for i, session in enumerate(self.sessions) if session.subject in subjects]
+        start = np.cumsum([0] + [len(session.y) for session in self.sessions])[selected[0] : selected[-1] + 2]
+        y = np.concatenate([self.sessions[i].y for i in selected]).astype(dtype)
+        x = np.asarray(self.x[start[0] : start[-1]])  # a plain array, as the kernels require
         return ClientData(x.astype(dtype, copy=False), y, start - start[0])
 
 
 def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
-    """The sessions of the subjects, from the cache if they have been prepared before."""
+    """Return the prepared sessions of the subjects, from the cache if possible."""
     files = [fetch(data_dir, number) for number in subjects]
-    with understood(files[0].mask.parent, "a folder of scans"):
-        folder = cache_home() / _digest(files)
+    with as_user_error(files[0].mask.parent, "a folder of scans"):
+        folder = fmri_cache() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
-        with one_at_a_time(folder.parent):  # another process may be at it: then wait, and find its work done
+        with one_at_a_time(folder.parent):  # wait for another process that prepares the same data
             prepared = _load(folder)
             if prepared is None:
                 _prepare(files, folder)
@@ -109,35 +109,35 @@ def fetch(data_dir: str | None, number: int) -> Subject:
     try:
         found = fetch_haxby(data_dir=data_dir, subjects=[number], verbose=0)
     except (OSError, ValueError) as problem:
-        place = Path(get_data_dirs(data_dir)[0]) / "haxby2001"
+        folder = Path(get_data_dirs(data_dir)[0]) / "haxby2001"
         raise UserError(
-            f"task.data_dir: the Haxby 2001 data of subject {number} are not in {place} and cannot be downloaded "
+            f"task.data_dir: the Haxby 2001 data of subject {number} are not in {folder} and cannot be downloaded "
             f"({one_line(problem).split(' (Caused by')[0]}). "
-            "What is needed there: mask.nii.gz from https://www.nitrc.org/frs/download.php/7868/mask.nii.gz, and "
+            "Required files: mask.nii.gz from https://www.nitrc.org/frs/download.php/7868/mask.nii.gz, and "
             f"MD5SUMS and subj{number}-2010.01.14.tar.gz, unpacked, from http://data.pymvpa.org/datasets/haxby2001/ "
-            "(about 300 MB a subject, 1.8 GB for all six). task=fmri_sim needs no download"
+            "(about 300 MB per subject, 1.8 GB for all six). task=fmri_sim needs no download"
         ) from problem
     return Subject(number, Path(found.func[0]), Path(found.session_target[0]), Path(found.mask))
 
 
-def missing(data_dir: str | None, subjects: list[int]) -> str | None:
-    """The first file, of those that we read, which is in none of nilearn's folders."""
+def missing_file(data_dir: str | None, subjects: list[int]) -> str | None:
+    """Return a message with the first required file that is in none of the data folders of nilearn, or None."""
     from nilearn.datasets.utils import get_data_dirs
 
-    places = [Path(place) / "haxby2001" for place in get_data_dirs(data_dir)]
+    folders = [Path(folder) / "haxby2001" for folder in get_data_dirs(data_dir)]
     names = ["mask.nii.gz", *(f"subj{n}/{name}" for n in subjects for name in ("bold.nii.gz", "labels.txt"))]
     for name in names:
-        if not any((place / name).exists() for place in places):
-            return f"the Haxby 2001 data have not been downloaded: no {name} in {places[0]}"
+        if not any((folder / name).exists() for folder in folders):
+            return f"the Haxby 2001 data have not been downloaded: no {name} in {folders[0]}"
     return None
 
 
 def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
-    """The subject's sessions in the order of time, and the run of every volume."""
+    """Return the sessions of the subject in chronological order, and the run of every volume."""
     import pandas as pd
 
     what = "a table with the columns 'labels' and 'chunks', separated by a blank,"
-    with understood(subject.labels, what, (ValueError, KeyError)):
+    with as_user_error(subject.labels, what, (ValueError, KeyError)):
         check_file(subject.labels)
         table = pd.read_csv(subject.labels, sep=" ")
         names, runs = table["labels"], table["chunks"].to_numpy(dtype=np.int64)
@@ -148,34 +148,36 @@ def read_sessions(subject: Subject) -> tuple[list[Session], Array]:
         if len(volumes):
             sessions.append(Session(subject.number, run, volumes.tolist(), y[volumes].tolist()))
         else:
-            log.info("subject %d: run %d has no face or house scan, left out", subject.number, run)
+            log.info("subject %d: run %d has no face or house scan; skipped", subject.number, run)
     if not sessions:
         raise UserError(f"{subject.labels}: subject {subject.number} has no face or house scan")
     return sessions, runs
 
 
 def read_image(path: Path) -> Nifti1Image:
-    """The whole image, read into memory so that damage shows here."""
+    """Read an image into memory; raise UserError if it is damaged."""
     import nibabel
 
-    with understood(path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)):
+    with as_user_error(
+        path, "a NIfTI image", (nibabel.filebasedimages.ImageFileError, EOFError, ValueError, zlib.error)
+    ):
         check_file(path)
         image = nibabel.load(path)
         if not isinstance(image, nibabel.Nifti1Image):
             raise UserError(f"{path}: is not a NIfTI image")
-        require_memory(f"{path}: reading it", 8 * math.prod(image.shape))  # whole numbers with a scale become floats
+        require_memory(f"{path}: reading it", 8 * math.prod(image.shape))  # scaled integers become floats
         return nibabel.Nifti1Image(np.asanyarray(image.dataobj), image.affine, image.header)
 
 
 def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti1Image) -> Array:
-    """The face and house scans of a subject, [scans, voxels], z-scored over all volumes of their run."""
+    """Return the face and house scans of a subject [scans, voxels], z-scored over all volumes of their run."""
     from nilearn.maskers import NiftiMasker
 
     scans = read_image(subject.scans)
     if scans.ndim != 4 or scans.shape[3] != len(runs):
         raise UserError(f"{subject.labels}: has {len(runs)} rows, but {subject.scans} has shape {scans.shape}")
     if scans.shape[:3] != mask.shape:
-        raise UserError(f"{subject.mask}: its shape {mask.shape} is not that of the scans, {subject.scans.name}: "
+        raise UserError(f"{subject.mask}: shape {mask.shape} differs from that of the scans, {subject.scans.name}: "
                         f"{scans.shape[:3]}")  # fmt: skip
     if not np.isfinite(np.asarray(scans.dataobj)[np.asarray(mask.dataobj) != 0]).all():
         raise UserError(f"{subject.scans}: some voxels are not finite")
@@ -184,22 +186,22 @@ def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti
 
 
 def _prepare(files: list[Subject], folder: Path) -> None:
-    """Prepare all subjects in a folder beside the final one, which then takes its name."""
+    """Prepare all subjects in a temporary folder, then rename it to `folder`."""
     from fco_cli.progress import track
 
-    labelled = [read_sessions(subject) for subject in files]  # first: cheap, and most mistakes show here
-    sessions = [session for found, _ in labelled for session in found]
+    labeled = [read_sessions(subject) for subject in files]  # first, since it is fast and detects most errors
+    sessions = [session for found, _ in labeled for session in found]
     mask = read_image(files[0].mask)
     voxels = int((np.asarray(mask.dataobj) != 0).sum())
     if voxels == 0:
-        raise UserError(f"{files[0].mask}: has no voxel")
+        raise UserError(f"{files[0].mask}: has no voxels")
     work = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         work.mkdir(mode=0o700)
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
-        for subject, (found, runs) in track(list(zip(files, labelled, strict=True)), "preparing subjects"):
+        for subject, (found, runs) in track(list(zip(files, labeled, strict=True)), "preparing subjects"):
             scans = z_scores(subject, found, runs, mask)
             x[low : low + len(scans)] = scans
             low += len(scans)
@@ -207,7 +209,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         shutil.copyfile(files[0].mask, work / "mask.nii.gz")
         description = _contents(files) | {"shape": shape, "sessions": [asdict(session) for session in sessions]}
         (work / "prepared.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
-        if folder.exists():  # damaged
+        if folder.exists():  # but damaged
             folder.rename(work / "replaced")
         work.rename(folder)
         shutil.rmtree(folder / "replaced", ignore_errors=True)
@@ -218,12 +220,12 @@ def _prepare(files: list[Subject], folder: Path) -> None:
 
 
 def _load(folder: Path) -> Prepared | None:
-    """What is in the cache; None if nothing is, or if it is damaged."""
+    """Return the prepared scans in the cache folder; None if it does not exist or is damaged."""
     if folder.exists():
-        private(folder)
+        require_private(folder)
     try:
         description = read_json(folder / "prepared.json", Description)
-        # copy-on-write: the file never changes, and the kernels see the same kind of array as everywhere
+        # copy-on-write: a writable array, as elsewhere, whose file never changes
         x = np.load(folder / "x.npy", mmap_mode="c", allow_pickle=False)
         if list(x.shape) != description.shape:
             raise ValueError(f"x.npy has shape {x.shape}")
@@ -231,12 +233,12 @@ def _load(folder: Path) -> Prepared | None:
     except (FileNotFoundError, Missing):
         return None
     except (OSError, ValueError, UserError) as problem:
-        log.warning("%s cannot be read (%s): prepared again", folder, one_line(problem))
+        log.warning("%s cannot be read (%s); preparing it again", folder, one_line(problem))
         return None
 
 
 def _contents(files: list[Subject]) -> dict[str, Any]:
-    """All that prepared scans depend on."""
+    """Return all inputs that determine the prepared scans."""
     import nilearn
 
     def version(path: Path) -> list[Any]:
@@ -251,5 +253,5 @@ def _digest(files: list[Subject]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def cache_home() -> Path:
+def fmri_cache() -> Path:
     return private_cache("fmri")

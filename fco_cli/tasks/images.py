@@ -1,4 +1,4 @@
-"""What the tasks that classify images share: softmax regression or a network, held-out accuracy, density."""
+"""Base class of image classification tasks: softmax regression or a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fco_cli.tasks.metrics import density
 
 @dataclass(kw_only=True)
 class ImageClassification(Task):
-    """Softmax cross-entropy; `hidden` are the widths of a ReLU network's hidden layers, none for a linear model."""
+    """Softmax cross-entropy with a ReLU network; `hidden` are the hidden layer widths, empty for a linear model."""
 
     hidden: list[int] = field(default_factory=list)
 
@@ -25,11 +25,14 @@ class ImageClassification(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        network = "null or glorot: with hidden layers zeros would stay zeros"
+        network = "null or glorot: hidden layers cannot be trained from zeros"
         require(not self.hidden or self.start != "zeros", "task.start", self.start, network)
-        require(all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or none")
+        require(
+            all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or an empty list"
+        )
 
     def with_model(self, training: ClientData, held_out: ClientData, classes: int, seed: int) -> TaskData:
+        """Return the task data with the configured model."""
         features = training.x.shape[1]
         model: Model = Linear(features, classes)
         if self.hidden:

@@ -17,7 +17,7 @@ THRESHOLD = 1e-2  # smaller weights count as zero
 
 @dataclass(kw_only=True)
 class Lasso(SyntheticRegression):
-    """w_real is `ones` ones, then zeros."""
+    """Lasso whose true weights are `ones` ones followed by zeros."""
 
     dimension: int
     ones: int

@@ -11,7 +11,7 @@ from fco_cli.problem.support import compared
 
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
-    """Precision, recall and F1 of supports [J, n] against the true one [n]; 0, not NaN, where nothing is found."""
+    """Return precision, recall and F1 of supports [J, n] for the true support [n]; 0 for an empty support."""
     hits, found = (np.count_nonzero(support, axis=1) for support in (estimate & truth, estimate))
     return _scores(hits, found, int(np.count_nonzero(truth)))
 
@@ -25,9 +25,9 @@ def _scores(hits: Array, found: Array, existing: int) -> dict[str, Array]:
 
 
 def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array]:
-    """The same of the first weights of models [J, P] against the true ones [n], their density and their distance.
+    """Return support recovery, density and distance to the true weights [n] of models [J, P].
 
-    Those up to the threshold count as zero.
+    Weights up to the threshold count as zero.
     """
     found = compared(w, truth, threshold)
     scores = _scores(found.hits, found.found, int(np.count_nonzero(truth)))
@@ -35,12 +35,12 @@ def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array
 
 
 def density(estimate: Array) -> Array:
-    """The share of non-zero entries of supports [J, n]."""
+    """Return the share of non-zero entries of supports [J, n]."""
     return np.count_nonzero(estimate, axis=1) / estimate.shape[1]
 
 
 def rank(matrices: Array, threshold: float) -> Array:
-    """How many singular values of each matrix [J, r, c] exceed the threshold; all of one that has blown up."""
+    """Return the number of singular values above the threshold for matrices [J, r, c]; NaN values count as above."""
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
         block = OneBlock(0, shape[0], shape[1], np.ones(0))

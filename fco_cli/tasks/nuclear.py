@@ -17,7 +17,7 @@ THRESHOLD = 1e-2  # smaller singular values count as zero
 
 @dataclass(kw_only=True)
 class Nuclear(SyntheticRegression):
-    """W_real is the identity of size `rank`, then zeros."""
+    """Matrix estimation whose true matrix is diagonal, with `rank` ones followed by zeros."""
 
     dimension: int  # of the square matrix
     rank: int

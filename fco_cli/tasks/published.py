@@ -1,4 +1,4 @@
-"""Tables that others have published: four hospitals' heart patients, intensive care in 185, crime in 46 states."""
+"""Task on public tables: heart disease (4 hospitals), intensive care (185 hospitals), crime (46 states)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fco_cli.tasks.tabular import Tabular
 
 @dataclass(kw_only=True)
 class Published(Tabular):
-    """One of PUBLICATIONS."""
+    """Task on one of PUBLICATIONS."""
 
     publication: str
-    data_dir: str | None  # the folder with its files; none: download
-    min_samples: int  # clients with fewer are left out
+    data_dir: str | None  # folder with the files; null: download
+    min_samples: int  # clients with fewer samples are dropped
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,7 +34,7 @@ class Published(Tabular):
         return self._published.columns
 
     def missing_data(self) -> str | None:
-        if self.data_dir is not None or self._published.here:
+        if self.data_dir is not None or self._published.is_downloaded:
             return None
         return f"{self._published.name} is not on this machine (task.data_dir, docs/data.md)"
 

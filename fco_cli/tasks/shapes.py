@@ -1,6 +1,6 @@
-"""Small synthetic regressions whose true weights have a shape that a regularizer knows: they show the geometry.
+"""Synthetic regressions whose true weights have the structure that a regularizer promotes.
 
-The data are those of the paper's appendix B (synthetic.py); only the true weights and the metrics are new.
+The features are those of appendix B of the paper (synthetic.py); true weights and metrics differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THRESHOLD = 1e-2  # smaller weights, jumps and groups count as zero
 
 @dataclass(kw_only=True)
 class ShapedRegression(SyntheticRegression):
-    """A vector of `dimension` weights, judged by its distance to the truth."""
+    """Base class of regressions with structured true weights of length `dimension`."""
 
     dimension: int
 
@@ -40,7 +40,7 @@ class ShapedRegression(SyntheticRegression):
         return {"recovery_error": np.linalg.norm(estimate - truth, axis=1)} | self.shape_metrics(estimate, truth)
 
     def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
-        """What the regularizer is there for, of weights [J, d]."""
+        """Return metrics of the structure of weights [J, d]."""
         raise NotImplementedError
 
     def _within_dimension(self, key: str, count: int) -> None:
@@ -49,7 +49,7 @@ class ShapedRegression(SyntheticRegression):
 
 @dataclass(kw_only=True)
 class Mixture(ShapedRegression):
-    """Mixture weights on the simplex: `active` of them, in the proportions active : active - 1 : ... : 1."""
+    """Regression with weights on the simplex: `active` non-zeros in the proportions active : active - 1 : ... : 1."""
 
     active: int
 
@@ -71,7 +71,7 @@ class Mixture(ShapedRegression):
 
 @dataclass(kw_only=True)
 class Piecewise(ShapedRegression):
-    """A signal that is constant on `pieces` stretches of equal length, at heights that go up and down."""
+    """Regression with piecewise constant weights: `pieces` segments of equal length."""
 
     pieces: int
 
@@ -92,7 +92,7 @@ class Piecewise(ShapedRegression):
 
 @dataclass(kw_only=True)
 class MonotoneRegression(ShapedRegression):
-    """Weights that never fall: a flat start, a rise, a flat end."""
+    """Regression with nondecreasing weights: constant, increasing, constant."""
 
     def true_weights(self) -> Array:
         return np.clip(np.linspace(-2, 2, self.dimension), -1, 1)
@@ -104,7 +104,7 @@ class MonotoneRegression(ShapedRegression):
 
 @dataclass(kw_only=True)
 class GroupSparse(ShapedRegression):
-    """The first `active` of the groups of `group_size` weights are ones, the others zeros."""
+    """Regression with group-sparse weights: the first `active` groups of `group_size` weights are 1, the others 0."""
 
     group_size: int
     active: int

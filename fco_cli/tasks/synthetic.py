@@ -1,4 +1,4 @@
-"""The synthetic linear data of the paper's appendix B: clients with their own mean features and one true model."""
+"""Synthetic linear regression of appendix B of the paper: clients differ in the means of their features."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fco_cli.tasks.base import Task
 
 @dataclass(kw_only=True)
 class SyntheticRegression(Task):
-    """x = heterogeneity * mu_m + N(0, I), y = <w_real, x> + b_real + N(0, 1), squared loss."""
+    """Linear regression: x = heterogeneity * mu_m + N(0, I), y = <w_real, x> + b_real + N(0, 1), squared loss."""
 
     clients: int  # M
-    samples: int  # n of every client
-    heterogeneity: float = 1.0  # scales the clients' means; 1 is the paper's text, see docs/method.md, "Findings"
+    samples: int  # n, per client
+    heterogeneity: float = 1.0  # scales the client means; 1 is the text of the paper, see docs/method.md, "Findings"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,15 +39,15 @@ class SyntheticRegression(Task):
     @property
     @abstractmethod
     def features(self) -> int:
-        """d, the number of weights."""
+        """Number of weights d."""
 
     def bytes_needed(self, dtype: str) -> int:
-        """Training and validation rows, drawn in float64 and then kept in their precision."""
+        """Return the bytes of training and validation rows, which are drawn in float64."""
         return 2 * self.clients * self.samples * (self.features + 1) * 8
 
     @abstractmethod
     def true_weights(self) -> Array:
-        """w_real, in the shape that the regularizer sees."""
+        """Return w_real in the shape of the regularizer's variable."""
 
     def build(self, seed: int, dtype: str) -> TaskData:
         weights = self.true_weights()
@@ -58,7 +58,7 @@ class SyntheticRegression(Task):
         return TaskData(training, model, Squared(), replace(held_out, trained_as=np.arange(self.clients)), truth)
 
     def _draw(self, seed: int, stream: int, truth: Array, dtype: str) -> ClientData:
-        """Both streams share the clients' means: validation is new data of the same clients."""
+        """Draw the rows of all clients; training and validation streams share the client means."""
         features = len(truth) - 1
         x = np.empty((self.clients, self.samples, features))
         y = np.empty((self.clients, self.samples))
@@ -67,9 +67,9 @@ class SyntheticRegression(Task):
             random = generator(seed, stream, m)
             random.standard_normal(out=x[m])
             x[m] += self.heterogeneity * generator(seed, MEANS, m).standard_normal(features)
-            # a plain sum, not BLAS: the same bits whatever the number of threads
+            # einsum, not BLAS: bitwise independent of the number of threads
             y[m] = np.einsum("nd,d->n", x[m], truth[:-1]) + truth[-1] + random.standard_normal(self.samples)
 
-        with ThreadPoolExecutor() as pool:  # each client has its own generator; drawing releases the interpreter
+        with ThreadPoolExecutor() as pool:  # each client has its own generator; drawing releases the GIL
             list(pool.map(draw_client, range(self.clients)))
         return ClientData.of_equal_clients(x.astype(dtype, copy=False), y.astype(dtype, copy=False))

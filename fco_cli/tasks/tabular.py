@@ -1,4 +1,4 @@
-"""Tables: a linear model with any loss and any regularizer, exported with what prepares a new table for it."""
+"""Base class of tasks on tables: a linear model with any loss, exported with its data preparation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fco_cli.data.export import LinearModel
-from fco_cli.data.format import FederatedData, check_labels, listed
+from fco_cli.data.format import FederatedData, check_labels, format_list
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.source import Columns
 from fco_cli.data.sparse import is_sparse
@@ -34,53 +34,53 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Tabular(Task):
-    """What every task on a table has to be told; where its rows come from is its own."""
+    """Base class of tasks on tables; subclasses define the source of the rows."""
 
-    loss: str  # auto: by the labels
-    huber_delta: float  # of the Huber loss; every number of a loss has its key, <loss>_<number>
-    standardize: bool  # features to mean 0 and deviation 1, by moments that the clients send
-    fill: str  # of missing values: mean, median, refuse
-    flag_missing: bool  # a column of 0 and 1 beside every one that misses values
-    min_count: int  # categories of fewer rows in all become "other"
-    holdout: str  # what validates: the file's split, whole clients, rows of every client, nothing; auto: split or rows
+    loss: str  # auto: inferred from the labels
+    huber_delta: float  # of the Huber loss; parameters of losses have keys <loss>_<parameter>
+    standardize: bool  # features to mean 0 and standard deviation 1, from the merged moments of the clients
+    fill: str  # of missing values: mean, median or refuse
+    flag_missing: bool  # add an indicator column for every column with missing values
+    min_count: int  # rarer categories are merged into "other"
+    holdout: str  # validation rows: split (column), clients, rows (of every client) or none; auto: split or rows
     holdout_fraction: float
-    test: str  # what is looked at once, at the end: likewise; auto: split or nothing
+    test: str  # test rows, evaluated once at the end: same values; auto: split or none
     test_fraction: float
-    class_weight: str | None  # balanced: every class counts alike
-    site_intercept: bool  # a bias for every client, which it keeps, in the place of one for all
+    class_weight: str | None  # balanced: all classes have equal total weight
+    site_intercept: bool  # a private bias per client instead of a common one
 
     main_metric = "objective"
-    validates: ClassVar[str] = "rows"  # what task.holdout=auto is where the file's split has no such rows
+    validates: ClassVar[str] = "rows"  # meaning of task.holdout=auto if the split column has no validation rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = ["auto", *all_losses()]
         require(self.loss in known, "task.loss", self.loss, "one of " + ", ".join(known))
         if self.loss != "auto":
-            self.chosen_loss()  # refuses a number out of range
+            self.chosen_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
         allowed = "null or balanced"
         require(self.class_weight in (None, "balanced"), "task.class_weight", self.class_weight, allowed)
 
     def identity(self) -> dict[str, Any]:
-        """Without the numbers of losses that are not the chosen one."""
+        """Return the configuration without the parameters of other losses."""
         other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
-        idle = {f"{kind.name}_{number.name}" for kind in other_losses for number in fields(kind)}
-        return {key: value for key, value in super().identity().items() if key not in idle}
+        unused = {f"{kind.name}_{parameter.name}" for kind in other_losses for parameter in fields(kind)}
+        return {key: value for key, value in super().identity().items() if key not in unused}
 
     def bound_classes(self) -> Iterable[type]:
-        """Return the classes that the configuration names: the loss, or all losses where the labels decide."""
+        """Return the classes in the configuration: the loss, or all losses for loss=auto."""
         losses = all_losses()
         return losses.values() if self.loss == "auto" else (losses[self.loss],)
 
     @property
     @abstractmethod
     def columns(self) -> Columns:
-        """What the columns of the table mean."""
+        """Roles of the columns of the table."""
 
     @abstractmethod
     def read(self, seed: int) -> FederatedData:
-        """The table."""
+        """Read the table."""
 
     @property
     def recipe(self) -> Recipe:
@@ -89,64 +89,65 @@ class Tabular(Task):
     @property
     def holdouts(self) -> tuple[Holdout, Holdout]:
         return (
-            Holdout("holdout", "val", self.holdout, self.holdout_fraction, otherwise=self.validates),
-            Holdout("test", "test", self.test, self.test_fraction, otherwise="none"),
+            Holdout("holdout", "val", self.holdout, self.holdout_fraction, auto_method=self.validates),
+            Holdout("test", "test", self.test, self.test_fraction, auto_method="none"),
         )
 
     def chosen_loss(self) -> Loss:
-        """The one that was asked for by name."""
-        return self._loss_called(self.loss)
+        """Return the configured loss; it must not be auto."""
+        return self._make_loss(self.loss)
 
-    def _loss_called(self, name: str) -> Loss:
+    def _make_loss(self, name: str) -> Loss:
         kind = all_losses()[name]
-        return kind(**{number.name: getattr(self, f"{name}_{number.name}") for number in fields(kind)})
+        return kind(**{parameter.name: getattr(self, f"{name}_{parameter.name}") for parameter in fields(kind)})
 
     def _loss_for(self, data: FederatedData) -> Loss:
-        """The one that was asked for; auto: classes are classified, other numbers predicted."""
+        """Return the configured loss; auto: logistic or softmax for classes, squared for other labels."""
         name = self.loss
         if name == "auto":
-            two = np.isin(data.y, (0, 1)).all() if data.classes is None else len(data.classes) == 2
-            name = "logistic" if two else "squared" if data.classes is None else "softmax"
-        return self._loss_called(name)
+            is_binary = np.isin(data.y, (0, 1)).all() if data.classes is None else len(data.classes) == 2
+            name = "logistic" if is_binary else "squared" if data.classes is None else "softmax"
+        return self._make_loss(name)
 
     def build(self, seed: int, dtype: str) -> TaskData:
         data = self.read(seed)
-        made = self._built(data, split(data, *self.holdouts, seed), dtype)
-        preparation = made.description.preparation
+        task_data = self._build_parts(data, split(data, *self.holdouts, seed), dtype)
+        preparation = task_data.description.preparation
         if preparation is not None and (constant := preparation.constant):
-            log.warning("%s: the same in all rows, so without a weight: %s", data.source, listed(constant))
-        return made
+            log.warning("%s: constant features, which get no weight: %s", data.source, format_list(constant))
+        return task_data
 
     def cross_validated(self) -> Self:
-        """With all rows but those that the file, or the configuration, holds out."""
+        """Return this task with holdout=auto meaning no validation rows, unless the file has a split."""
         other = copy.copy(self)
         other.__dict__["validates"] = "none"
         return other
 
     def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
-        """Prepared anew from the rows that are left, as if the others had never been there."""
+        """Yield the task data of every fold, with a preparation computed from its training rows only."""
         table = self.read(seed)
         training = np.flatnonzero(split(table, *self.holdouts, seed).training)
         _, member = np.unique(table.client[training], return_inverse=True)
         training = training[np.argsort(member, kind="stable")]  # in the order of ClientData
-        for apart in held_out:
-            rows = apart.rows(data.training)
+        for fold in held_out:
+            rows = fold.rows(data.training)
             masks = np.zeros((3, len(table.y)), dtype=bool)
             masks[0, training[~rows]], masks[1, training[rows]] = True, True
-            yield self._built(table, Parts(*masks), dtype)
+            yield self._build_parts(table, Parts(*masks), dtype)
 
-    def _built(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
+    def _build_parts(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
-        data = self._weighted(data, parts.training, loss)
-        preparation = self._prepared(data, parts.training)
+        data = self._with_weights(data, parts.training, loss)
+        preparation = self._fit_preparation(data, parts.training)
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
         classes = None if data.classes is None else data.classes.tolist()
         clients = np.unique(data.client[parts.training]).tolist()
-        one_bias = not self.site_intercept or loss.optimal_score is not None
-        require(one_bias, "task.site_intercept", True, f"false for the {loss.name} loss, which has no one intercept")
+        is_supported = not self.site_intercept or loss.optimal_score is not None
+        allowed = f"false for the {loss.name} loss, which has no single intercept"
+        require(is_supported, "task.site_intercept", True, allowed)
         names = data.features if preparation is None else preparation.features
         features = None if names is None else tuple(names)
         kind = SparseLinear if preparation is None else Linear
@@ -158,36 +159,36 @@ class Tabular(Task):
             clients=clients,
         )  # fmt: skip
 
-    def _prepared(self, data: FederatedData, training: Array) -> Preparation | None:
-        """What the clients agree on; of sparse rows nothing, they stay as they are."""
+    def _fit_preparation(self, data: FederatedData, training: Array) -> Preparation | None:
+        """Return the preparation, or None for sparse rows, which are not prepared."""
         if is_sparse(data.x):
-            dense = f"false: centered, the sparse rows of {data.source} would be dense"
-            require(not self.standardize, "task.standardize", self.standardize, dense)
+            allowed = f"false: centering would make the sparse rows of {data.source} dense"
+            require(not self.standardize, "task.standardize", self.standardize, allowed)
             return None
         return replace(prepared(data.take(training), self.recipe), table=self.columns)
 
-    def _weighted(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
-        """With the rows' weights as given, times those of their classes, 1 on average of the rows that train."""
+    def _with_weights(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
+        """Return the data with sample weights times class weights, normalized to mean 1 over the training rows."""
         weights = data.weights
         if self.class_weight == "balanced":
             require(loss.classification, "task.class_weight", "balanced", f"null for the {loss.name} loss")
             classes, member = np.unique(data.y, return_inverse=True)
-            counts = np.bincount(member[training], minlength=len(classes))  # each client sends its own
+            counts = np.bincount(member[training], minlength=len(classes))  # a sum over the clients
             weights = (1.0 if weights is None else weights) * (1 / np.maximum(counts, 1))[member]
         if weights is None:
             return data
         mean = weights[training].mean()
-        require(mean > 0, "weights", "0 for every row that trains", "above 0 for some")
+        require(mean > 0, "weights", "0 for every training row", "above 0 for some training rows")
         return replace(data, weights=weights / mean)
 
     def _check_memory(self, data: FederatedData, preparation: Preparation | None, dtype: str) -> None:
-        """Of the rows in the run's precision, and in double precision while they are prepared."""
+        """Raise UserError if the rows, in the precision of the run and during preparation, exceed the memory."""
         if preparation is None:
-            return  # what is stored has been read, and is copied as often as any other
-        mapped, nothing = isinstance(data.x, np.memmap), (self.holdout, self.test) == ("none", "none")
-        if mapped and not self.standardize and nothing:
-            return  # left on disk
-        per_value = np.dtype(dtype).itemsize + (0 if mapped else data.x.itemsize) + (8 if self.standardize else 0)
+            return  # sparse rows are already in memory
+        is_mapped, is_whole = isinstance(data.x, np.memmap), (self.holdout, self.test) == ("none", "none")
+        if is_mapped and not self.standardize and is_whole:
+            return  # stays on disk
+        per_value = np.dtype(dtype).itemsize + (0 if is_mapped else data.x.itemsize) + (8 if self.standardize else 0)
         require_memory(f"{data.source}: its rows in {dtype}", len(data.y) * len(preparation.features) * per_value)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
@@ -202,7 +203,7 @@ class Tabular(Task):
         return {name: np.array([job[name] for job in jobs]) for name in jobs[0]}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
-        """Files for people and other software; the local baseline has no single model to export."""
+        """Write the linear model; the local baseline has no single model to export."""
         if model.ndim == 1:
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
             bias = model[problem.layout.slices["bias"]].astype(float)
@@ -213,10 +214,10 @@ class Tabular(Task):
 def _rows(
     data: FederatedData, rows: Array, training: Array, preparation: Preparation | None, dtype: str
 ) -> ClientData | None:
-    """Some of the rows, prepared; nothing if there are none."""
+    """Return the prepared rows of a mask, or None if there are none."""
     if not rows.any():
         return None
     part = data.take(rows)
     x = part.x if preparation is None else preparation.apply(part.raw)
-    made = replace(part, x=x).model_clients(dtype)
-    return made if rows is training else replace(made, trained_as=data.owners(training, rows))
+    clients = replace(part, x=x).model_clients(dtype)
+    return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))

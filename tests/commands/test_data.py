@@ -10,7 +10,7 @@ from fco_cli.data import FederatedData, read, save
 from fco_cli.data.describe import Description
 from fco_cli.data.source import Columns
 
-ADVICE = "a column holds numbers or categories: name the word as missing, or the column as categorical"
+ADVICE = "a column must hold numbers or categories: declare the text as missing, or the column as categorical"
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
 
 
@@ -26,7 +26,7 @@ def test_convert_check_describe(table, tmp_path, capsys):
     main(["convert", str(table), str(target), "--min-samples", "2"])
     assert read(target).clients.tolist() == ["a", "b"]
     main(["check", str(target), "--loss", "logistic"])
-    assert "good: 4 samples of 2 clients" in capsys.readouterr().out
+    assert "OK: 4 samples of 2 clients" in capsys.readouterr().out
     main(["describe", str(target), "--picture", str(tmp_path / "t.png")])
     out = capsys.readouterr().out
     assert "samples per client" in out
@@ -85,14 +85,14 @@ def test_what_is_converted_is_the_same_table(tmp_path):
     ("arguments", "says"),
     [
         (["check", "{table}"], "client 'c', row 4: the client's only sample"),
-        (["check", "{table}", "--min-samples", "2", "--label", "sick"], "has no column 'sick'"),
+        (["check", "{table}", "--min-samples", "2", "--label", "sick"], "column 'sick' not found"),
         (
             ["check", "{table}", "--min-samples", "2", "--positive", "y>9"],
-            "every label is 0: there is nothing to learn",
+            "every label is 0; at least two different labels are required",
         ),
         (["check", "nowhere.npz"], "nowhere.npz: no such file or folder"),
-        (["convert", "{table}", "t.zip"], "t.zip: the file to write must have a printable name that ends in .npz"),
-        (["convert", "{table}", "t\udcff.npz"], "t\\udcff.npz: the file to write must have a printable name"),
+        (["convert", "{table}", "t.zip"], "t.zip: the output file must have a printable name that ends in .npz"),
+        (["convert", "{table}", "t\udcff.npz"], "t\\udcff.npz: the output file must have a printable name"),
         (["describe", "{table}", "--picture", "t.gif"], "must end in .png, .pdf or .svg"),
         (["list", "nowhere"], "nowhere: no such folder"),
     ],

@@ -51,8 +51,8 @@ def test_predictions_are_those_of_the_prepared_rows(record, tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("age\n1\n", "it lacks color"),
-        ("age,color,size\n1,red,2\n", "unknown are size"),
+        ("age\n1\n", "missing columns color"),
+        ("age,color,size\n1,red,2\n", "unknown columns size"),
         ("agee,color\n1,red\n", "did you mean"),
     ],
 )
@@ -86,5 +86,5 @@ def test_of_a_path_one_of_its_two_models_must_be_named(record, tmp_path):
     folder = tmp_path / "path"
     folder.mkdir()
     record[0].rename(folder / "min")
-    with pytest.raises(UserError, match=f"{folder}: is a path, .* take {folder}/min"):
+    with pytest.raises(UserError, match=f"{folder}: is a regularization path .* give {folder}/min"):
         FittedModel.read(folder)

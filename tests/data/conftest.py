@@ -1,4 +1,4 @@
-"""What the gate says to a bad file, and a good table to damage."""
+"""Fixtures: error messages of the readers, and a valid table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
 
 @pytest.fixture(scope="session")
 def refusal() -> Callable[..., str]:
-    """What reading says, in little time."""
+    """Return the message of the UserError that reading raises, and check that it is raised quickly."""
 
     def says(path: Path, **options: object) -> str:
         start = time.process_time()

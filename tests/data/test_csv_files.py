@@ -1,4 +1,4 @@
-"""CSV files that are not tables: one line each."""
+"""Error messages for invalid CSV files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fco_cli.data.readers import read, read_raw
+from fco_cli.data.readers import read, read_raw_tables
 from fco_cli.data.source import Columns
 
 CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
@@ -19,27 +19,30 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace("weight", "height"), "columns: given more than once: height"),
         (CSV.replace("weight", "y"), "columns: given more than once: y"),
         (CSV.replace("weight", ""), "column 3 has no name"),
-        (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are no numbers"),
-        (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are no numbers"),
-        (CSV.replace(",4,", ",1_000,"), "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column holds"),
+        (CSV.replace(",4,", ",2024-01-31,"), "line 3: column 'weight' is '2024-01-31'; dates are not numbers"),
+        (CSV.replace(",4,", ",31.1.2024 12:00,"), "dates are not numbers"),
+        (
+            CSV.replace(",4,", ",1_000,"),
+            "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column must hold",
+        ),
         (
             CSV.replace(",4,", ',"4,5",'),
-            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a point",
+            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a decimal point",
         ),
-        (CSV.replace("client,height,weight,y\n", ""), "has no column 'y'; its columns are a, 1, 2, 0"),
-        ("1,2,3\n4,5,6\n", "its first line holds numbers: name the columns of a table without header (names)"),
+        (CSV.replace("client,height,weight,y\n", ""), "column 'y' not found; columns are a, 1, 2, 0"),
+        ("1,2,3\n4,5,6\n", "its first line holds numbers: give the column names of a table without header (names)"),
         (CSV.replace(",4,", f",{'9' * 400},"), "feature 'weight' is inf; every value must be finite"),
         (CSV.replace(",4,", ",4,4,"), "line 3 has 5 cells, the header has 4"),
         (CSV.replace(",4,", ","), "line 3 has 3 cells, the header has 4"),
         (CSV.replace("a,1", ",1"), "line 2: column 'client' is empty"),
         (CSV.replace("a,1", '"a,1'), "is not a CSV file that can be read: unexpected end of data"),
-        (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 will do"),
-        (CSV.replace("a,1", "a\0,1"), "a name holds the character NUL"),
+        (CSV.replace("a,1", "a" * 2000 + ",1"), "has 2000 characters; at most 1000 are allowed"),
+        (CSV.replace("a,1", "a\0,1"), "a name contains the character NUL"),
         (CSV.replace("client,", "client" + "x" * (1 << 17)), "field larger than field limit"),
         ("\n" + CSV, "its first line is empty"),
         ("client,height,y\n", "array 'x' has shape (0, 1)"),
-        ("client,y\na,1\n", "no column is left for the features"),
-        (CSV.replace("client", "\x1b[31mclient"), "has no column 'client'; its columns are \\x1b[31mclient, height"),
+        ("client,y\na,1\n", "no feature columns are left"),
+        (CSV.replace("client", "\x1b[31mclient"), "column 'client' not found; columns are \\x1b[31mclient, height"),
     ],
 )
 def test_csv(tmp_path, text, says, refusal, csv):
@@ -48,7 +51,7 @@ def test_csv(tmp_path, text, says, refusal, csv):
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path, refusal):
     (tmp_path / "t.csv").write_bytes(CSV.replace("b,5", "é,5").encode("latin-1"))
-    assert "is not UTF-8 text: byte 0x" in refusal(tmp_path / "t.csv")
+    assert "is not UTF-8 text: invalid byte 0x" in refusal(tmp_path / "t.csv")
 
 
 def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
@@ -64,7 +67,7 @@ def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
     path = csv(tmp_path)
     twice = refusal(path, columns=Columns(label="client"))
     assert "label, client, split, weights and event: given more than once: client" in twice
-    assert "'y' cannot be left out and used" in refusal(path, columns=Columns(drop=("y",)))
+    assert "column 'y' is both dropped and used" in refusal(path, columns=Columns(drop=("y",)))
     for absent in (
         Columns(drop=("note",)),
         Columns(categorical=("note",)),
@@ -72,8 +75,8 @@ def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
         Columns(event="note"),
         Columns(split="note"),
     ):
-        assert "has no column 'note'" in refusal(path, columns=absent)
-    assert "has no column 'site'; its columns are client, height, weight, y (rows that are nobody's" in refusal(
+        assert "column 'note' not found" in refusal(path, columns=absent)
+    assert "column 'site' not found; columns are client, height, weight, y (task.partition assigns" in refusal(
         path, columns=Columns(client="site")
     )
 
@@ -84,7 +87,7 @@ def test_a_header_of_very_many_columns_is_answered_soon(tmp_path, refusal, csv):
     rows = "".join(f"{client},{cells},1\n" for client in "aabb")
     assert read(csv(tmp_path, f"client,{names},y\n{rows}")).x.shape == (4, 100_000)
     message = refusal(csv(tmp_path, f"klient,{names},y\n{rows}"))
-    assert "its columns are klient, x0" in message
+    assert "columns are klient, x0" in message
     assert "and 99992 more" in message
 
 
@@ -100,14 +103,14 @@ WRITTEN = st.sampled_from(
 @settings(max_examples=100)
 @given(st.lists(st.tuples(*[WRITTEN] * 3), min_size=4, max_size=9))
 def test_pandas_reads_what_is_read_cell_by_cell(tmp_path_factory, rows):
-    """Quotes around one cell of the last row are all that tells the files apart."""
+    """The files differ only in quotes around one cell of the last row."""
     folder = tmp_path_factory.mktemp("csv")
     raw = []
     for quote in ("", '"'):
         lines = [f"{'ab'[k % 2]};{';'.join(row)};{k}" for k, row in enumerate(rows)]
         text = "client;u;v;w;y\n" + "\n".join([*lines[:1], f"{quote}b{quote};1;1;1;1", "", *lines[1:]])
         (folder / "t.csv").write_text(text)
-        (table,) = read_raw(folder / "t.csv")
+        (table,) = read_raw_tables(folder / "t.csv")
         raw.append(table)
     fast, slow = raw
     np.testing.assert_array_equal(fast.numbers, slow.numbers)

@@ -1,4 +1,4 @@
-"""Downloads, from a server of our own on this machine."""
+"""Downloads from a local server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTENT = packed()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT, knows ranges, and may hang up after `stop_after` bytes."""
+    """Handler that serves CONTENT, supports ranges and can disconnect after `stop_after` bytes."""
 
     stop_after: int | None = None
     ranges: list[str | None] = []  # noqa: RUF012 - reset by the fixture
@@ -50,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """The site's address is ours; the cache is a fresh folder."""
+    """Local server in place of the site, with an empty cache."""
     Handler.stop_after, Handler.ranges = None, []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""The neutral format: what is written is read back, and everything that is wrong is said in one line."""
+"""The neutral format: round trips and error messages."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
 
 
 def test_rows_held_out_know_whose_they_are():
-    """b and c train; a, b and c have rows held out."""
+    """Clients b and c have training rows; a, b and c have held-out rows."""
     data = from_arrays("here", good())
     training, held_out = (np.isin(np.arange(6), rows) for rows in ([0, 4], [1, 2, 5]))
-    assert data.owners(training, held_out).tolist() == [-1, 0, 1]
-    assert data.owners(training, np.zeros(6, dtype=bool)).tolist() == []
+    assert data.training_index(training, held_out).tolist() == [-1, 0, 1]
+    assert data.training_index(training, np.zeros(6, dtype=bool)).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_rows_held_out_know_whose_they_are():
         ({"split": np.array(["train"] * 5 + ["tset"])}, "client 'c', row 5: split is 'tset'"),
         ({"features": np.array(["height"])}, "1 names for 2 columns"),
         ({"x": np.where(np.arange(12).reshape(6, 2) == 7, np.inf, 1.0)}, "client 'a', row 3: feature 'weight' is inf"),
-        ({"weights": np.array([1, 1, 1, 1, 1, -0.5])}, "client 'c', row 5: its weight is -0.5; a row's weight is"),
+        ({"weights": np.array([1, 1, 1, 1, 1, -0.5])}, "client 'c', row 5: its weight is -0.5; a weight must be"),
         ({"weights": np.ones(5)}, "array 'weights' has shape (5,)"),
-        ({"categories": np.array(["a"])}, "arrays 'categories' and 'category_of' must be names and a feature's place"),
-        ({"categories": np.array(["a"]), "category_of": np.array([2])}, "'category_of' must hold places from 0 to 1"),
+        ({"categories": np.array(["a"])}, "arrays 'categories' and 'category_of' must have the same length"),
+        ({"categories": np.array(["a"]), "category_of": np.array([2])}, "'category_of' must hold indices from 0 to 1"),
         (
             {"categories": np.array(["a"]), "category_of": np.array([1])},
             "client 'b', row 0: feature 'weight' is 1; it must",
@@ -82,7 +82,7 @@ def test_rows_held_out_know_whose_they_are():
             "categories of 'weight': given more than",
         ),
         ({"y": np.array([0, 1, 0, 1, np.inf, 0])}, "client 'c', row 4: the label is inf"),
-        ({"client": np.array(["a"] * 6)}, "has 1 client; at least 2 are needed"),
+        ({"client": np.array(["a"] * 6)}, "has 1 client; at least 2 are required"),
         ({"client": np.array(["a", "a", "b", "c", "c", "c"])}, "client 'b', row 2: the client's only sample"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_zip_bomb_is_refused_before_reading(tmp_path):
         file.write(header((100 << 17, 1)))
         for _ in range(100):
             file.write(bytes(1 << 20))
-    assert "looks like a bomb" in refusal(tmp_path / "d.npz")
+    assert "possibly a decompression bomb" in refusal(tmp_path / "d.npz")
 
 
 def test_more_than_the_memory_is_refused_before_reading(tmp_path, monkeypatch):
@@ -200,7 +200,9 @@ def test_extended_precision_is_read_as_double(tmp_path):
 def test_values_whose_squares_overflow_are_refused(dtype, size):
     x = np.array([[1.0, size], [2.0, 0], [3.0, 1], [1.0, 2]])
     data = FederatedData("here", x, np.array([0, 1, 0, 1]), np.array(list("aabb")))
-    with pytest.raises(UserError, match=r"^here: a feature's value of size .* is too large: at most .*; standardize"):
+    with pytest.raises(
+        UserError, match=r"^here: a feature value of magnitude .* is too large; the limit is .*: standardize"
+    ):
         data.model_clients(dtype)
     data.x[0, 1] = 1e18
     assert data.model_clients(dtype).clients == 2

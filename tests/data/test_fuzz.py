@@ -1,4 +1,4 @@
-"""Damaged and malicious files of every format: read, or refused in one line; nothing else, and soon."""
+"""Damaged and malicious files of every format are either read or rejected with a UserError, quickly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hypothesis.extra import numpy as arrays_of
 from scipy.sparse import csr_array, issparse
 
 from fco_cli.data.describe import Description
-from fco_cli.data.format import NEEDED, OPTIONAL
+from fco_cli.data.format import OPTIONAL, REQUIRED
 from fco_cli.data.numpy_files import Npz
 from fco_cli.data.preparation import Preparation, Recipe, prepared
-from fco_cli.data.profile import of_tables, profile_csv
-from fco_cli.data.readers import FORMATS, fingerprint, read, read_raw
+from fco_cli.data.profile import profile_csv, profile_tables
+from fco_cli.data.readers import FORMATS, fingerprint, read, read_raw_tables
 from fco_cli.errors import UserError
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file
@@ -98,13 +98,13 @@ SAMPLES: dict[str, Callable[[], bytes]] = {
     ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet,
     ".svm": _svmlight, ".libsvm": _svmlight,
 }  # fmt: skip
-KINDS = [pytest.param(kind, SAMPLES[kind.ending], id=kind.ending) for kind in FORMATS]
+KINDS = [pytest.param(kind, SAMPLES[kind.suffix], id=kind.suffix) for kind in FORMATS]
 TOKENS = [
     b"[", b"]", b"{", b"}", b'"', b",", b"\n", b"_", b"(", b"'", b"1e999", b"-", b"NaN", b"null", b"true", b"9" * 400,
     b"\xff", bytes(8), b"\xff" * 8, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\xed\xa0\x80", b"\\ud800", b"[" * 5000,
     b"2024-01-31", b"|O", b"<U0", b"<M8[s]", b"\x1b[31m", b"PK\1\2",
 ]  # fmt: skip
-PLACE = st.floats(0, 1, exclude_max=True)  # of the length, whatever that is
+PLACE = st.floats(0, 1, exclude_max=True)  # position relative to the length
 CHANGES = st.lists(
     st.tuples(PLACE, st.sampled_from(["replace", "insert", "cut"]), st.sampled_from(TOKENS) | st.binary(max_size=4)),
     min_size=1,
@@ -121,13 +121,13 @@ def mutated(content: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 
 
 def read_or_refuse(path: Path) -> None:
-    """All that `fco-data describe` and a run's identity do with a file."""
+    """Read a file as `fco-data describe` does, and compute its fingerprint."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     said = ""
     try:
         fingerprint(path)
-        if tables := read_raw(path):
-            profile_csv(of_tables(tables))
+        if tables := read_raw_tables(path):
+            profile_csv(profile_tables(tables))
         data = read(path)
         Description(data).rows()
         if issparse(data.x):
@@ -145,7 +145,7 @@ def read_or_refuse(path: Path) -> None:
 
 
 def budgets(test: Callable) -> Callable:
-    """A few cases in every run, thousands in `make test-all`."""
+    """Set the number of cases: a few in every run, thousands in `make test-all`."""
     cases = [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
     return pytest.mark.parametrize("cases", cases)(test)
 
@@ -156,20 +156,20 @@ def fuzz(cases: int, test: Callable) -> None:
 
 
 def test_every_format_has_a_sample():
-    assert {kind.ending for kind in FORMATS} == set(SAMPLES)
+    assert {kind.suffix for kind in FORMATS} == set(SAMPLES)
 
 
 @budgets
 @pytest.mark.parametrize(("kind", "make"), [*KINDS, pytest.param(Npz(), _sparse_npz, id="sparse")])
 def test_bytes(kind, make, cases, tmp_path):
     sample = make()
-    path = tmp_path / f"x{kind.ending}"
-    if kind.not_alone:
+    path = tmp_path / f"x{kind.suffix}"
+    if kind.single_file_error:
         np.save(tmp_path / "y.npy", Y)
         np.save(tmp_path / "client.npy", CLIENT)
-    source = tmp_path if kind.not_alone else path
+    source = tmp_path if kind.single_file_error else path
     path.write_bytes(sample)
-    read(source)  # the sample itself is good
+    read(source)  # the undamaged sample is valid
 
     @given(CHANGES)
     def test(changes):
@@ -193,7 +193,7 @@ ROWS = arrays_of.arrays(np.float64, (4, 2), elements=st.floats(width=64))
 def test_arrays_of_any_type_and_shape(cases, tmp_path):
     good = {"x": X, "y": Y, "client": CLIENT, "split": SPLIT}
 
-    @given(st.dictionaries(st.sampled_from([*NEEDED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
+    @given(st.dictionaries(st.sampled_from([*REQUIRED, *OPTIONAL, "z"]), ANY_ARRAY | ROWS))
     def test(changes):
         np.savez(tmp_path / "d.npz", **(good | changes))
         read_or_refuse(tmp_path / "d.npz")

@@ -1,4 +1,4 @@
-"""LEAF's JSON, damaged: one line each."""
+"""Error messages for damaged LEAF shards."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def shard(**changes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"[" * 100_000, "does not begin with a brace"),
-        (b'{"users":' + b"[" * 100_000, "lists in lists, hundreds deep"),
-        (b"{}", "needs users and user_data"),
+        (b"[" * 100_000, "does not start with a brace"),
+        (b'{"users":' + b"[" * 100_000, "its lists are nested too deeply"),
+        (b"{}", "must have users and user_data"),
         (shard(users="ab"), "users must be a list of names"),
         (shard(users=5), "users must be a list of names"),
         (shard(users=[["a"], "b"]), "users must be a list of names"),
         (shard(users=["a", "a"]), "users: given more than once: a"),
-        (shard(users=["a"]), "user_data must hold every user, and no other"),
-        (shard(user_data=[1, 2]), "user_data must hold every user, and no other"),
-        (shard(user_data={"a": 1, "b": 2}), "client 'a': needs x and y"),
+        (shard(users=["a"]), "the keys of user_data must be the users"),
+        (shard(user_data=[1, 2]), "the keys of user_data must be the users"),
+        (shard(user_data={"a": 1, "b": 2}), "client 'a': must have x and y"),
         (shard(user_data={"a": {"x": 1, "y": 2}, "b": 2}), "client 'a': x has shape (), y ()"),
         (shard(user_data={"a": {"x": [["1"]], "y": [1]}, "b": 2}), "client 'a': x must be lists of numbers"),
         (shard(user_data={"a": {"x": [[10**400]], "y": [1]}, "b": 2}), "client 'a': x must be lists of numbers"),
         (shard(user_data={"a": {"x": [[1e300]], "y": [1]}, "b": 2}), "client 'a'"),
         (shard(user_data={"a": {"x": [[None]], "y": [1]}, "b": 2}), "client 'a': x must be lists of numbers"),
-        (shard(num_samples={"a": 2, "b": 2}), "2 users but num_samples that are no list"),
-        (shard(num_samples=[2, "2"]), "num_samples says 2"),
+        (shard(num_samples={"a": 2, "b": 2}), "2 users but num_samples that is not a list"),
+        (shard(num_samples=[2, "2"]), "num_samples is 2"),
         (shard().replace(b'"b": {', b'"a": {'), "keys: given more than once: a"),
-        (shard().replace(b'"b"', b'"\\ud800"'), "holds codes that are no characters"),
-        (b'{"users": ' + b"9" * 5000 + b"}", "is not complete JSON"),
-        (b"\xff\xfe{", "does not begin with a brace"),
+        (shard().replace(b'"b"', b'"\\ud800"'), "holds invalid Unicode code points"),
+        (b'{"users": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b"\xff\xfe{", "does not start with a brace"),
     ],
 )
 def test_leaf(tmp_path, content, says, refusal):

@@ -1,4 +1,4 @@
-"""Moments that clients send give what pooled rows would give."""
+"""Merged moments of the clients equal the moments of the pooled rows."""
 
 from __future__ import annotations
 

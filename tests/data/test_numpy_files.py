@@ -1,4 +1,4 @@
-"""NumPy files that lie, or ask for too much: one line each."""
+"""Error messages for NumPy files with wrong declarations or excessive sizes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def arrays(**changes) -> dict[str, np.ndarray]:
         ({"features": np.array(["h", "h"])}, "features: given more than once: h"),
         ({"classes": np.array(["no", "no"])}, "classes: given more than once: no"),
         ({"x": np.zeros((4, 2), "M8[s]")}, "'x' must hold numbers, not datetime64[s]"),
-        ({"client": np.array([b"\xff", b"a", b"b", b"b"])}, "'client' holds bytes that are not text"),
-        ({"client": np.array(["a", "\ud800", "b", "b"])}, "'client' holds codes that are no characters"),
+        ({"client": np.array([b"\xff", b"a", b"b", b"b"])}, "'client' holds bytes that are not valid text"),
+        ({"client": np.array(["a", "\ud800", "b", "b"])}, "'client' holds invalid Unicode code points"),
         (
             {"client": np.full(4, 0x110000, np.uint32).view("U1")},
-            "'client' holds codes that are no characters",
+            "'client' holds invalid Unicode code points",
         ),
         ({"x": np.zeros((4, 2), [("a", "f8")])}, "'x' must hold numbers"),
     ],
@@ -63,7 +63,7 @@ def test_what_numpy_never_writes_is_refused(tmp_path, refusal):
     unknown = bytearray(content)
     unknown[local + 8] = unknown[central + 10] = 97
     path.write_bytes(unknown)
-    assert "'x.npy' is compressed in a way that NumPy does not know" in refusal(path)
+    assert "'x.npy' uses a compression method that NumPy does not support" in refusal(path)
     path.write_bytes(content)
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("x.npy", b"another")

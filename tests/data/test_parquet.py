@@ -1,4 +1,4 @@
-"""Parquet files that lie, or ask for too much: one line each."""
+"""Error messages for Parquet files with unsupported types or excessive sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fco_cli.data.readers import read
 
 
 class TestParquet:
-    """Of tables whose types are known."""
+    """Parquet files."""
 
     @pytest.fixture
     def write(self, tmp_path) -> Callable[..., Path]:
@@ -31,7 +31,9 @@ class TestParquet:
         zeros = np.zeros(3_000_000, np.int8)
         path = write(["client", "x", "y"], [zeros, zeros, zeros])
         assert path.stat().st_size < 100_000
-        assert "would take 120 MB of memory, more than 200 times its size: looks like a bomb" in refusal(path)
+        assert "would take 120 MB of memory, more than 200 times its size: possibly a decompression bomb" in refusal(
+            path
+        )
 
     def test_more_than_the_memory_is_refused(self, write, monkeypatch, refusal):
         monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 10_000_000)
@@ -46,10 +48,10 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("column", "says"),
         [
-            (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are no numbers"),
-            (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are no numbers"),
+            (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are not numbers"),
+            (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are not numbers"),
             (["1", "2", "tall", "4"], "client 'b', row 2: column 'x' is 'tall'; 3 of 4 rows have a number there"),
-            (["a", "b", "2024-01-31", "c"], "client 'b', row 2: column 'x' is '2024-01-31'; dates are no numbers"),
+            (["a", "b", "2024-01-31", "c"], "client 'b', row 2: column 'x' is '2024-01-31'; dates are not numbers"),
             ([[1], [2], [3], [4]], "column 'x' holds list<element: int64>; must be numbers or text"),
             ([b"1", b"2", b"3", b"4"], "column 'x' holds binary; must be numbers or text"),
         ],

@@ -1,4 +1,4 @@
-"""Rows that are nobody's, dealt to clients: every row once, nobody without rows, and skewed as asked."""
+"""Partitions: every row is assigned once, every client has rows, and the skew is as configured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.data.format import FederatedData
-from fco_cli.data.partition import WAYS, Partition
+from fco_cli.data.partition import METHODS, Partition
 from fco_cli.errors import UserError
 
 
@@ -18,10 +18,10 @@ def table(rows: int = 300) -> FederatedData:
 
 def dealt(way: str, clients: int = 4, concentration: float = 0.5, seed: int = 0) -> FederatedData:
     data = table()
-    return Partition(way, clients, concentration).deal(data, data.x, seed)
+    return Partition(way, clients, concentration).assign(data, data.x, seed)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", METHODS)
 def test_every_client_has_rows_and_the_rows_stay_as_they_are(way):
     data = dealt(way)
     names, sizes = np.unique(data.client, return_counts=True)
@@ -56,7 +56,7 @@ def test_quantity_is_skewed_and_labels_are_not():
 def test_clusters_are_of_rows_that_are_alike():
     data = dealt("features")
     spread = [np.ptp(data.x[data.client == name, 0]) for name in data.clients]
-    assert max(spread) < 15  # the groups lie 20 apart
+    assert max(spread) < 15  # the groups are 20 apart
 
 
 def test_quantiles_are_in_order_and_of_one_size():
@@ -68,12 +68,12 @@ def test_quantiles_are_in_order_and_of_one_size():
 
 def test_too_many_clients_are_refused():
     with pytest.raises(
-        UserError, match=r"task.partition_clients: got 200; here has 300 rows, and every client needs 2"
+        UserError, match=r"task.partition_clients: got 200; here has 300 rows, and every client needs at least 2"
     ):
         dealt("quantity", clients=200)
     data = table()
     numbers = FederatedData("here", data.x, data.x[:, 0], data.client)
     with pytest.raises(UserError, match=r"task.partition: got 'labels', must be quantiles: 300 different labels"):
-        Partition("labels", 4, 1).deal(numbers, data.x, 0)
-    with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of 100 clients"):
+        Partition("labels", 4, 1).assign(numbers, data.x, 0)
+    with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of the 100 clients"):
         dealt("labels", clients=100, concentration=1e-4)

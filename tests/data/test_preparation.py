@@ -1,4 +1,4 @@
-"""What clients agree on without showing rows is what pooled rows would give, whoever reports first."""
+"""The federated preparation equals that of the pooled rows, in any order of the clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARDS = ["blue", "green", "red", "violet"]
 
 
 def table(seed: int = 0, rows: int = 200) -> FederatedData:
-    """Two columns of numbers, wards of which violet is rare, and a sex; everywhere something is missing."""
+    """Return data with two numeric and two categorical columns; all have missing values, one category is rare."""
     random = np.random.default_rng(seed)
     x = np.column_stack(
         [
@@ -110,10 +110,10 @@ def test_counts_are_the_same_by_rows_and_by_columns(shape):
 def test_the_same_bits_whoever_reports_first():
     data = table()
     messages = [Summary.of(name, own) for name, own in data.by_client()]
-    everyone = {agree(merged(order), Recipe()).as_json() for order in permutations(messages)}
-    assert everyone == {prepared(data, Recipe()).as_json()}
+    all_clients = {agree(merged(order), Recipe()).as_json() for order in permutations(messages)}
+    assert all_clients == {prepared(data, Recipe()).as_json()}
     shuffled = data.take(np.argsort(data.client, kind="stable"))  # each client's rows keep their order
-    assert prepared(shuffled, Recipe()).as_json() in everyone
+    assert prepared(shuffled, Recipe()).as_json() in all_clients
 
 
 def test_messages_are_plain_json():
@@ -159,12 +159,15 @@ def test_what_is_stored_is_what_was_agreed():
         ("[" * 10**6, "here: preparation.json is not JSON: nested too deeply"),
         ("[1]", "here: preparation.json: expected `object`, got `array`"),
         ('{"version": 1}', "here: preparation.json: object missing required field `columns`"),
-        (Preparation(["a"], [], {}, []).as_json(), "here: preparation.json: columns must be distinct, with a number"),
+        (
+            Preparation(["a"], [], {}, []).as_json(),
+            "here: preparation.json: columns must be distinct, with one fill value",
+        ),
         (Preparation(["a"], [1], {}, ["b"]).as_json(), "here: preparation.json: categories and flagged must name col"),
-        (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "names of categories must be distinct"),
+        (Preparation(["a"], [1], {"a": Categories(["p"], [])}, []).as_json(), "category names must be distinct"),
         (Preparation(["a"], [1], {}, [], [1], []).as_json(), "here: preparation.json: mean and scale must have 1 numb"),
         (Preparation(["a"], [1], {}, [], [1], [0]).as_json(), "here: preparation.json: scale must be positive"),
-        ('{"version": 2}', "here: preparation.json: version is 2, must be 1: other software wrote it"),
+        ('{"version": 2}', "here: preparation.json: version is 2, must be 1: from another release"),
     ],
 )
 def test_other_files_are_refused(text, says):
@@ -184,10 +187,10 @@ def test_a_new_table_is_taken_by_the_names_of_its_columns():
 @pytest.mark.parametrize(
     ("names", "levels", "says"),
     [
-        (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: it lacks sex"),
-        (["age", "doze", "ward", "sex"], {}, "it lacks dose; unknown are doze; did you mean doze?"),
-        (["age", "dose", "ward", "sex", "note"], {}, "unknown are note"),
-        (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model has learnt from numbers"),
+        (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: missing columns sex"),
+        (["age", "doze", "ward", "sex"], {}, "missing columns dose; unknown columns doze; did you mean doze?"),
+        (["age", "dose", "ward", "sex", "note"], {}, "unknown columns note"),
+        (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model was trained on numbers"),
     ],
 )
 def test_a_table_of_other_columns_is_refused(names, levels, says):
@@ -264,5 +267,5 @@ def test_sites_that_do_not_fit_are_refused(other, says):
 
 
 def test_missing_values_can_be_refused():
-    with pytest.raises(UserError, match=r"column 'age': \d+ values are missing, and task.fill is refuse"):
+    with pytest.raises(UserError, match=r"column 'age': \d+ values are missing, which task.fill=refuse does not allow"):
         prepared(table(), Recipe(fill="refuse"))

@@ -1,4 +1,4 @@
-"""Caches that another user could have filled are not used."""
+"""Caches that another user could have written to are not used."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from fco_cli.data.download import ARCHIVES, fetch
-from fco_cli.data.private_cache import private, private_cache
+from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.errors import UserError
-from fco_cli.tasks.haxby import cache_home
+from fco_cli.tasks.haxby import fmri_cache
 
-CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": cache_home}
+CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": fmri_cache}
 
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A folder like /tmp for XDG_CACHE_HOME: all can write, and nobody can rename what is not his."""
+    """Return a world-writable folder with the sticky bit, like /tmp, as XDG_CACHE_HOME."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
@@ -37,7 +37,7 @@ def test_what_another_user_has_made_first_is_not_used(shared, name):
     place = shared / "fco" / name / ARCHIVES[10].folder.name
     as_another_user("mkdir", "-p", "-m", "0700", str(place))
     as_another_user("touch", str(place / "fed_emnist_train.h5"))
-    with pytest.raises(UserError, match="is not used, for another user may have written") as problem:
+    with pytest.raises(UserError, match="is not used because another user may have written") as problem:
         CACHES[name]()
     assert "\n" not in str(problem.value)
 
@@ -49,7 +49,7 @@ def test_a_folder_into_which_another_user_has_put_an_archive_is_not_used(shared)
     as_another_user("mkdir", str(home / ARCHIVES[10].folder.name))
     with pytest.raises(UserError, match="it is not ours alone"):
         fetch(ARCHIVES[10])
-    home.chmod(0o700)  # too late: the content is another's
+    home.chmod(0o700)  # too late: another user may have written to it
     with pytest.raises(UserError, match="it is not ours alone"):
         fetch(ARCHIVES[10])
 
@@ -57,7 +57,7 @@ def test_a_folder_into_which_another_user_has_put_an_archive_is_not_used(shared)
 def test_a_cache_is_made_for_us_alone_and_closed_if_others_could_read(shared):
     home = private_cache("data")
     assert home.stat().st_mode & 0o777 == 0o700
-    home.chmod(0o755)  # as former versions made it
+    home.chmod(0o755)  # as created by former versions
     assert private_cache("data") == home
     assert home.stat().st_mode & 0o777 == 0o700
 
@@ -67,9 +67,9 @@ def test_a_link_and_a_file_are_no_private_folders(tmp_path):
     (tmp_path / "file").touch()
     for name in ("link", "file"):
         with pytest.raises(UserError, match="it is not a folder"):
-            private(tmp_path / name)
+            require_private(tmp_path / name)
     with pytest.raises(UserError, match="cannot be used: No such file"):
-        private(tmp_path / "none")
+        require_private(tmp_path / "none")
 
 
 def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Readers, on small files in every format, written here."""
+"""Readers on small files in every format."""
 
 from __future__ import annotations
 
@@ -85,17 +85,15 @@ def test_a_bad_cell_is_named(tmp_path, column, row, value, says):
 
 def test_tables_that_do_not_fit_are_named(tmp_path):
     frame().to_csv(tmp_path / "t.csv", index=False)
-    assert "has no column 'sick'; its columns are client, height" in refusal(
-        tmp_path / "t.csv", columns=Columns("sick")
-    )
+    assert "column 'sick' not found; columns are client, height" in refusal(tmp_path / "t.csv", columns=Columns("sick"))
     frame().drop(columns="weight").to_csv(tmp_path / "u.csv", index=False)
-    assert "t.csv: has a column 'client', but is one client's file" in refusal(tmp_path)
+    assert "t.csv: has a column 'client', but a file in a folder holds one client" in refusal(tmp_path)
     other_columns = refusal(tmp_path, columns=Columns(drop=("client",)))
-    assert "u.csv: its columns differ from those of t.csv: it lacks weight" in other_columns
+    assert "u.csv: its columns differ from those of t.csv: missing columns weight" in other_columns
     numbers = frame().assign(y=range(6))
     numbers.to_csv(tmp_path / "u.csv", index=False)
     labels = refusal(tmp_path, columns=Columns(drop=("client",)))
-    assert "u.csv: only one of it and t.csv has numbers for labels" in labels
+    assert "u.csv: labels must be all numbers or all texts; t.csv has the other type" in labels
 
 
 def leaf(users: dict[str, list[list[float]]]) -> dict:
@@ -131,19 +129,19 @@ def test_leaf_shards_give_the_split_by_their_folders(tmp_path):
 def test_bad_leaf_shards_are_named(tmp_path):
     write_leaf(tmp_path)
     shard = tmp_path / "train" / "b.json"
-    whole = shard.read_text()
-    shard.write_text(whole[: len(whole) // 2])
-    assert f"{shard}: is not complete JSON" in refusal(tmp_path)
+    content = shard.read_text()
+    shard.write_text(content[: len(content) // 2])
+    assert f"{shard}: is not valid JSON" in refusal(tmp_path)
     shard.write_text(json.dumps({"users": []}))
     assert f"{shard}: is not a LEAF shard" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, float("nan")], [0.0, 0.0]]})))
-    assert f"{shard}: client 'w', row 0: not every feature is a finite number" in refusal(tmp_path)
+    assert f"{shard}: client 'w', row 0: every feature must be finite" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0, 0.0]]})))
     assert f"{shard}: client 'w'" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0]]})))
     assert "b.json: its samples have 1 features, those of a.json have 2" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [3]}))
-    assert "num_samples says 3" in refusal(tmp_path)
+    assert "num_samples is 3" in refusal(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [2, 2]}))
     assert "has 1 users but 2 num_samples" in refusal(tmp_path)
     (tmp_path / "alone.json").write_text(json.dumps(leaf({})))
@@ -183,14 +181,14 @@ def test_a_damaged_tff_file_is_named(tmp_path):
 
 
 def test_a_folder_must_hold_one_kind(tmp_path):
-    assert "holds nothing that is known" in refusal(tmp_path)
+    assert "holds no known format" in refusal(tmp_path)
     frame().to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "a.json").write_text("{}")
-    assert "holds .json and .csv; it must hold files of one kind" in refusal(tmp_path)
+    assert "holds .json and .csv; must hold files of one format" in refusal(tmp_path)
     assert "no such file or folder" in refusal(tmp_path / "nowhere")
     (tmp_path / "sub").mkdir()
     np.savez(tmp_path / "sub" / "d.npz", x=np.zeros(2))
-    assert "is a folder; name the .npz file in it" in refusal(tmp_path / "sub")
+    assert "is a folder; give the .npz file in it" in refusal(tmp_path / "sub")
 
 
 def test_a_fingerprint_is_of_the_content_and_not_of_the_path(tmp_path):
@@ -245,7 +243,7 @@ def test_bad_folders_of_arrays(tmp_path):
     objects = arrays_in(tmp_path / "objects", client=np.array(["a", "a", "b", None], dtype=object))
     assert "client.npy holds Python objects (a pickle)" in refusal(objects)
     assert "'x' has shape (4,)" in refusal(arrays_in(tmp_path / "flat", x=np.zeros(4)))
-    assert "name the folder with x.npy" in refusal(objects / "x.npy")
+    assert "give the folder with x.npy" in refusal(objects / "x.npy")
     (objects / "y.npy").unlink()
     (objects / "client.npy").write_bytes(b"\x93NUMPY")
     assert "client.npy: is not an .npy file that can be read" in refusal(objects)

@@ -1,4 +1,4 @@
-"""What is no data file, wherever it lies: one line, before memory or time is spent on it."""
+"""Paths that are not data files are rejected before they are read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fco_cli.data.source import Format
 from fco_cli.errors import UserError
 
 
-@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.suffix)
 class TestPlaces:
-    """What is no data file, for every format that there is."""
+    """Paths that are not data files, for every format."""
 
     def source(self, kind: Format, folder: Path, name: str = "d") -> tuple[Path, Path]:
-        """What is read, and the file in question."""
-        path = folder / f"{name}{kind.ending}"
-        return (folder if kind.not_alone else path), path
+        """Return the path to read and the file in question."""
+        path = folder / f"{name}{kind.suffix}"
+        return (folder if kind.single_file_error else path), path
 
     def test_a_pipe_is_not_waited_for(self, kind, tmp_path, refusal):
         source, path = self.source(kind, tmp_path)
@@ -40,10 +40,10 @@ class TestPlaces:
             server.bind(str(path))
             assert "is not a regular file" in refusal(source)
 
-    def test_a_folder_with_a_file_s_ending_is_none(self, kind, tmp_path, refusal):
-        (tmp_path / f"d{kind.ending}").mkdir()
-        message = refusal(tmp_path if kind.not_alone else tmp_path / f"d{kind.ending}")
-        assert "is not a regular file" in message or "holds nothing that is known" in message
+    def test_a_folder_with_a_file_s_suffix_is_none(self, kind, tmp_path, refusal):
+        (tmp_path / f"d{kind.suffix}").mkdir()
+        message = refusal(tmp_path if kind.single_file_error else tmp_path / f"d{kind.suffix}")
+        assert "is not a regular file" in message or "holds no known format" in message
 
     def test_an_empty_file_is_said_to_be_empty(self, kind, tmp_path, refusal):
         source, path = self.source(kind, tmp_path)
@@ -76,11 +76,11 @@ def _denied(*_: object, **__: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORMATS if not kind.not_in_folder], ids=lambda kind: kind.ending)
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if not kind.folder_error], ids=lambda kind: kind.suffix)
 def test_a_link_out_of_a_folder_is_not_followed(kind, tmp_path, refusal):
     (tmp_path / "secret").write_bytes(b"anything")
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / f"d{kind.ending}").symlink_to(tmp_path / "secret")
+    (tmp_path / "data" / f"d{kind.suffix}").symlink_to(tmp_path / "secret")
     assert "is a link to a file outside of" in refusal(tmp_path / "data")
 
 
@@ -94,13 +94,13 @@ def test_a_path_that_cannot_exist_is_refused(tmp_path, refusal):
 def test_what_lies_deep_in_a_folder_is_not_searched_for(tmp_path, refusal, csv):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     csv(tmp_path / "deep" / "deeper")
-    assert "holds nothing that is known" in refusal(tmp_path)
+    assert "holds no known format" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.ending)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.suffix)
 def test_a_bug_of_ours_is_no_fault_of_the_file(kind, tmp_path):
-    """Only what a format's parser is known to raise becomes a line about the file."""
-    with pytest.raises(AttributeError), kind.understood(tmp_path / "t"):
+    """Only the declared exceptions of the parser of a format become a UserError."""
+    with pytest.raises(AttributeError), kind.as_user_error(tmp_path / "t"):
         None.rows  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(UserError, match="cannot be read: No such file"), kind.understood(tmp_path / "t"):
+    with pytest.raises(UserError, match="cannot be read: No such file"), kind.as_user_error(tmp_path / "t"):
         (tmp_path / "t").read_bytes()

@@ -1,4 +1,4 @@
-"""Sparse rows from .npz and svmlight files: what they mean, and one line for each way to be wrong."""
+"""Sparse rows from .npz and svmlight files: content and error messages."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ def test_entries_of_a_row_may_stand_in_any_order(npz):
         ({"indices": [1, 3, 3, 1, 3]}, "row 1: column 3 is stored twice"),
         ({"indices": [1, 0, 3]}, "array 'indices' holds int64 (3,), must be 5 whole numbers"),
         ({"indices": [1.0, 0, 3, 1, 3]}, "array 'indices' holds float64 (5,), must be 5 whole numbers"),
-        ({"indptr": [0, 1, 3, 2, 5]}, "array 'indptr' must be 5 whole numbers, where rows begin, from 0 up to 5"),
-        ({"indptr": [0, 1, 3, 3, 9]}, "array 'indptr' must be 5 whole numbers"),
-        ({"indptr": [0, 1, 3, 5]}, "array 'indptr' must be 5 whole numbers"),
+        ({"indptr": [0, 1, 3, 2, 5]}, "array 'indptr' must be 5 row starts: nondecreasing whole numbers from 0 to 5"),
+        ({"indptr": [0, 1, 3, 3, 9]}, "array 'indptr' must be 5 row starts"),
+        ({"indptr": [0, 1, 3, 5]}, "array 'indptr' must be 5 row starts"),
         ({"data": [1.5, 2, np.nan, 4, 5]}, "client 'a', row 1: feature 'x3' is nan; every stored value must be finite"),
         ({"data": [1.5, 2, np.inf, 4, 5]}, "feature 'x3' is inf"),
         ({"data": list("abcde")}, "array 'data' holds str32 (5,), must be 5 numbers"),
         ({"shape": [4, 10**15]}, "array 'shape' is 4 x 1000000000000000, must be at least 1 x 1"),
         ({"shape": [4, -1]}, "array 'shape' is 4 x -1"),
         ({"shape": [4, 4, 4]}, "array 'shape' holds int64 (3,), must be 2 whole numbers"),
-        ({"shape": None}, "array 'shape' is missing; sparse rows are data, indices, indptr, shape"),
-        ({"format": b"csc"}, "holds a sparse matrix in another format than csr; save x.tocsr()"),
+        ({"shape": None}, "array 'shape' is missing; sparse rows need data, indices, indptr, shape"),
+        ({"format": b"csc"}, "holds a sparse matrix that is not in CSR format; save x.tocsr()"),
         ({"x": DENSE}, "array 'data' is unknown"),
-        ({"y": Y[:3]}, "array 'y' has shape (3,), must be a value for each of the 4 rows of x"),
+        ({"y": Y[:3]}, "array 'y' has shape (3,), must be one value for each of the 4 rows of x"),
         ({"client": None}, "array 'client' is missing"),
-        ({"categories": ["a"], "category_of": [0]}, "sparse rows have no categories"),
+        ({"categories": ["a"], "category_of": [0]}, "sparse rows cannot have categories"),
         ({"features": ["p", "q"]}, "array 'features' has 2 names for 4 columns of x"),
     ],
 )
@@ -147,7 +147,7 @@ def test_svmlight_rows_that_are_nobody_s_are_dealt(svm):
         ("nan qid:1 2:1\n1 qid:2 1:1\n", "the label is nan; every label must be finite"),
         ("one qid:1 2:1\n", "could not convert string to float"),
         ("1 qid:1 2:\n", "is not an svmlight file that can be read"),
-        ("1 2:1\n1 2:3\n", "no qid in its lines says whose they are"),
+        ("1 2:1\n1 2:3\n", "its lines have no qid with the client"),
         ("1 qid:1 2:1\n1 2:3\n", "1 of its 2 lines have a qid"),
         ("# nothing\n", "d.svm: has no rows"),
         ("\x80\x04pickle", "is not an svmlight file that can be read"),
@@ -161,7 +161,9 @@ def test_wrong_svmlight(svm, refusal, text, says):
 
 def test_other_columns_are_refused(svm, refusal):
     path = svm("1 qid:1 2:1\n0 qid:2 2:1\n")
-    assert "has no column 'died'; the label of an svmlight file is called y" in refusal(path, columns=Columns("died"))
+    assert "column 'died' not found; the label of an svmlight file is called y" in refusal(
+        path, columns=Columns("died")
+    )
 
 
 def test_one_endless_line_is_refused(svm, refusal, monkeypatch):
@@ -170,5 +172,5 @@ def test_one_endless_line_is_refused(svm, refusal, monkeypatch):
 
 
 def test_a_site_s_rows_are_a_table(npz):
-    with pytest.raises(Exception, match="only a simulation takes"):
+    with pytest.raises(Exception, match="supported only in simulations"):
         read_alone(npz(), "north")

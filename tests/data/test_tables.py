@@ -1,4 +1,4 @@
-"""Tables as they are: delimiters, missing values, categories, labels, weights, files that do not fit together."""
+"""Tables: delimiters, missing values, categories, labels, weights, inconsistent files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.data.readers import read, read_features, read_raw
+from fco_cli.data.readers import read, read_features, read_raw_tables
 from fco_cli.data.source import Columns
 from fco_cli.errors import UserError
 
@@ -31,7 +31,7 @@ def columns(**changes) -> Columns:
 
 
 def cells(text: str) -> str:
-    """The table with another delimiter, a BOM and Windows' ends of lines."""
+    """Return the table with another delimiter, a BOM and Windows line endings."""
     return "\ufeff" + text.replace('"blood, pressure"', "blood pressure").replace("\n", "\r\n")
 
 
@@ -69,7 +69,7 @@ def test_a_table_without_a_header_takes_names(tmp_path):
     path = write(tmp_path, TABLE.split("\n", 1)[1])
     names = ("hospital", "age", "ward", "pressure", "num")
     assert read(path, columns(names=names)).feature_names == ["age", "ward", "pressure"]
-    with pytest.raises(Exception, match=r"line 1 has 5 cells, but 4 names are given \(names\)"):
+    with pytest.raises(Exception, match=r"line 1 has 5 cells, but 4 column names are given \(names\)"):
         read(path, columns(names=names[:-1]))
 
 
@@ -77,7 +77,7 @@ def test_a_number_may_mean_missing_in_one_column_only(tmp_path, refusal):
     text = "client,chol,age,y\na,0,0,0\na,200,30,1\nb,210.5,0,0\nb,0.0,3,1\n"
     data = read(write(tmp_path, text), Columns(missing=("chol:0",)))
     np.testing.assert_array_equal(data.x, [[np.nan, 0], [200, 30], [210.5, 0], [np.nan, 3]])
-    assert "missing: got 'cholesterol:0', must be a word, a number, or a column" in refusal(
+    assert "missing: got 'cholesterol:0', must be a text, a number, or a column" in refusal(
         tmp_path / "t.csv", columns=Columns(missing=("cholesterol:0",))
     )
 
@@ -112,13 +112,23 @@ def test_labels(tmp_path, changes, label, y, classes):
 @pytest.mark.parametrize(
     ("old", "new", "label", "says"),
     [
-        (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; it must be given in every row"),
-        (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds words"),
+        (",2\n", ",NA\n", "num>0", "client 'north', line 3: column 'num' is empty; every row must have a label"),
+        (",2\n", ",many\n", "num>0", "label: got 'num>0', but the column holds texts"),
         ("", "", "num==many", "label: got 'num==many', but the column holds numbers"),
         ("", "", "num>many", "label: got 'num>many'; > must be followed by a number"),
-        ("", "", "nmu>0", "has no column 'nmu'"),
-        (",41,", ",2024-01-31,", "num>0", "client 'south', line 4: column 'age' is '2024-01-31'; dates are no numbers"),
-        (",41,", ",old,", "num>0", "column 'age' is 'old'; 1 of 4 rows have a number there; a column holds numbers or"),
+        ("", "", "nmu>0", "column 'nmu' not found"),
+        (
+            ",41,",
+            ",2024-01-31,",
+            "num>0",
+            "client 'south', line 4: column 'age' is '2024-01-31'; dates are not numbers",
+        ),
+        (
+            ",41,",
+            ",old,",
+            "num>0",
+            "column 'age' is 'old'; 1 of 4 rows have a number there; a column must hold numbers or",
+        ),
     ],
 )
 def test_bad_cells_and_labels(tmp_path, refusal, old, new, label, says):
@@ -131,7 +141,7 @@ def test_weights_are_numbers_from_0_on(tmp_path, refusal, weight):
     assert read(write(tmp_path, text.format(0)), Columns(weights="w")).weights.tolist() == [0.5, 2, 0, 1]
     message = refusal(write(tmp_path, text.format(weight)), columns=Columns(weights="w"))
     assert "line 4: column 'w' is" in message
-    assert message.endswith("a row's weight is a number >= 0")
+    assert message.endswith("a weight must be a number >= 0")
 
 
 TIMES = "client,age,days,status\na,1,5,2\na,2,7.5,1\nb,3,9,1\nb,4,2,2\n"
@@ -153,15 +163,21 @@ def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "label", "event", "says"),
     [
-        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event is 0 (not until then) or 1"),
-        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event is 0 (not until then) or 1"),
-        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time is a number > 0"),
-        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time is a number > 0"),
-        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; it must be given in every row"),
-        (",9,", ",soon,", "days", "status==2", "a time is a number > 0, beside the event 'status==2'"),
-        ("", "", "days>5", "status==2", "column 'days>5' is '5.0'; a time is a number > 0"),
+        ("", "", "days", "status", "line 2: column 'status' is '2.0'; the event must be 0 (censored) or 1"),
+        (",9,1", ",9,", "days", "status==2", "line 4: column 'status' is 'nan'; the event must be 0 (censored) or 1"),
+        (",9,", ",0,", "days", "status==2", "line 4: column 'days' is '0.0'; a time must be a number > 0"),
+        (",9,", ",-9,", "days", "status==2", "line 4: column 'days' is '-9.0'; a time must be a number > 0"),
+        (",9,", ",,", "days", "status==2", "line 4: column 'days' is empty; every row must have a label"),
+        (",9,", ",soon,", "days", "status==2", "with event 'status==2', the label must be a time > 0"),
+        (
+            "",
+            "",
+            "days>5",
+            "status==2",
+            "column 'days>5' is '5.0'; with event 'status==2', the label must be a time > 0",
+        ),
         ("", "", "days", "days", "weights and event: given more than once: days"),
-        ("", "", "days", "dead", "has no column 'dead'"),
+        ("", "", "days", "dead", "column 'dead' not found"),
     ],
 )
 def test_times_and_events_that_are_none(tmp_path, refusal, old, new, label, event, says):
@@ -184,12 +200,12 @@ def test_files_of_clients_may_order_their_columns_and_know_other_categories(tmp_
     [
         (
             "years,ward,y\n3,red,0\n4,red,1\n",
-            "b.csv: its columns differ from those of a.csv: it lacks age; only it has years",
+            "b.csv: its columns differ from those of a.csv: missing columns age; additional columns years",
         ),
-        ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: it lacks ward"),
+        ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: missing columns ward"),
         (
             "age,ward,y\n3,1,0\n4,2,1\n",
-            "b.csv: column 'ward' holds numbers, that of a.csv texts: name it as categorical",
+            "b.csv: column 'ward' holds numbers, that of a.csv texts: declare it as categorical",
         ),
         ("age,age,ward,y\n3,3,1,0\n4,4,2,1\n", "b.csv: columns: given more than once: age"),
     ],
@@ -214,7 +230,7 @@ def test_the_raw_table_says_what_a_column_is_before_anything_is_refused(tmp_path
     text = "client,number,word,mixed,date,none,y\n" + "".join(
         f"{client},{k},w{k},{'x' if k else 7},2024-01-0{k + 1},?,\n" for client in "ab" for k in range(2)
     )
-    (table,) = read_raw(write(tmp_path, text))
+    (table,) = read_raw_tables(write(tmp_path, text))
     assert [table.kind(k) for k in range(5)] == ["number", "category", "mixed", "date", "empty"]
     assert np.isnan(table.label).all()
 
@@ -225,16 +241,16 @@ def test_a_table_of_a_million_columns(tmp_path, refusal):
     with path.open("a") as file:
         for row in range(2):
             file.write(f"a,{row},{','.join(['1.5'] * 10**6)}\n")
-    assert "has 1 client; at least 2 are needed" in refusal(path)
+    assert "has 1 client; at least 2 are required" in refusal(path)
 
 
 @pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, ending):
-    """They would be categories, and laboratory values would be lost without a word."""
-    path = tmp_path / f"t{ending}"
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, suffix):
+    """Otherwise they would silently become categories."""
+    path = tmp_path / f"t{suffix}"
     columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
-    if ending == ".csv":
+    if suffix == ".csv":
         pd.DataFrame(columns).to_csv(path, sep=";", index=False)
     else:
         pytest.importorskip("pyarrow")

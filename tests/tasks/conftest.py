@@ -1,4 +1,4 @@
-"""Run a configuration into a folder, as fco-run would, without a process."""
+"""Fixtures: runs and problems from overrides, and a user's data."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _make_run(*overrides: str) -> Run:
 
 @pytest.fixture(scope="session")
 def make_run() -> Callable[..., Run]:
-    """A run from overrides, as on the command line."""
+    """Return a run from command-line overrides."""
     return _make_run
 
 
 @pytest.fixture(scope="session")
 def build_task() -> Callable[..., tuple[Run, Problem]]:
-    """A run from overrides, and its problem."""
+    """Return a run from overrides, and its problem."""
 
     def build(*overrides: str) -> tuple[Run, Problem]:
         run = _make_run(*overrides)
@@ -50,7 +50,7 @@ def build_task() -> Callable[..., tuple[Run, Problem]]:
 
 @pytest.fixture
 def run_stack(tmp_path) -> Callable[..., list[Outcome]]:
-    """Runs that differ only along the job axis, in one stack."""
+    """Run several jobs that differ only along the job axis in one stack."""
 
     def run(stack: list[list[str]]) -> list[Outcome]:
         runs = [_make_run(*overrides, f"output_dir={tmp_path / 'outputs'}") for overrides in stack]
@@ -62,7 +62,7 @@ def run_stack(tmp_path) -> Callable[..., list[Outcome]]:
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """Rows of a user: five clients of unequal size, features on different scales."""
+    """Write a data file with five clients of unequal size and features on different scales."""
     random = np.random.default_rng(1)
     x = random.standard_normal((60, 3)) * [1, 10, 100] + [0, 5, -7]
     client = np.repeat(["a", "b", "c", "d", "e"], [4, 20, 11, 15, 10])
@@ -72,7 +72,7 @@ def data(tmp_path) -> Path:
 
 @pytest.fixture
 def build(build_task):
-    """The task of a user's rows and its problem."""
+    """Return the task on the user's rows, and its problem."""
 
     def build(path: Path, *overrides: str):
         run, problem = build_task("task=custom", f"task.path={path}", *overrides)
@@ -83,7 +83,7 @@ def build(build_task):
 
 @pytest.fixture(scope="session")
 def with_changes() -> Callable[..., Path]:
-    """A file of arrays with some of them replaced."""
+    """Return a copy of a file of arrays with some of them replaced."""
 
     def change(path: Path, **changes: Any) -> Path:
         np.savez(path, **(dict(np.load(path)) | changes))

@@ -1,4 +1,4 @@
-"""Your own clients' data, from a CSV file to a sparse model in another program, as the documentation says."""
+"""The documented use of a user's own data, from a CSV file to predictions in another program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DOCUMENT = README[README.index("### Your own data, in one command") :]
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """Six hospitals; two of eight features matter, on very different scales."""
+    """Write a table of six hospitals with two informative features out of eight, on very different scales."""
     random = np.random.default_rng(0)
     x = random.standard_normal((300, 8))
     sick = 3 * x[:, 1] - 2 * x[:, 4] + 0.3 * random.standard_normal(300) > 0
@@ -44,7 +44,7 @@ def table(tmp_path) -> Path:
 
 
 def documented(language: str) -> str:
-    """The first block of the README's section in this language."""
+    """Return the first code block in this language of the section in the README."""
     return re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
 
 
@@ -68,9 +68,9 @@ def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
     frame.drop(columns=["hospital", "diagnosis"]).to_csv(tmp_path / "new.csv", index=False)
     predicted = pd.read_csv(io.StringIO(predictions(record, tmp_path / "new.csv")))["prediction"]
     result = json.loads((record / "result.json").read_text())["final"]
-    held_out = round(0.2 * 300)  # the accuracy over all rows lies between those over the two parts
+    held_out = round(0.2 * 300)  # the accuracy over all rows is between those over the two parts
     right = result["train_accuracy"] * (300 - held_out) + result["validation_accuracy"] * held_out
-    assert abs((predicted == frame["diagnosis"]).sum() - right) <= 4  # the parts' sizes are rounded client by client
+    assert abs((predicted == frame["diagnosis"]).sum() - right) <= 4  # sizes of the parts are rounded per client
     assert right / 300 > 0.9
 
 
@@ -89,7 +89,7 @@ def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(
     _, problem = build(data, "task.loss=logistic")
     np.testing.assert_allclose(problem.data.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(problem.data.x.std(axis=0), 1)
-    assert not np.allclose(problem.held_out.x.std(axis=0), 1)  # by the training rows' moments
+    assert not np.allclose(problem.held_out.x.std(axis=0), 1)  # standardized with the moments of the training rows
     _, raw = build(data, "task.loss=logistic", "task.standardize=false")
     assert set(raw.data.x[:, 0]) | set(raw.held_out.x[:, 0]) == set(np.load(data)["x"][:, 0])
 
@@ -127,7 +127,7 @@ def test_labels_that_do_not_fit_the_loss_are_refused(build, data, loss, allowed,
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "poisson", "logistic", "softmax"])
 def test_metrics_fit_the_loss(build, data, loss):
-    """Those of the weights, and the loss's own on what is held out; for several scores a row there are none."""
+    """Metrics of the weights, and of the loss on held-out rows; multi-output losses have none."""
     task, problem = build(data, f"task.loss={loss}")
     w = np.random.default_rng(3).standard_normal((2, problem.layout.size))
     w[0, 1] = 0
@@ -149,7 +149,7 @@ def test_metrics_fit_the_loss(build, data, loss):
 
 @pytest.mark.parametrize("loss", ["huber", "poisson"])
 def test_the_optimum_is_that_of_other_software(run_stack, data, tmp_path, loss, with_changes):
-    """On all rows alike, with no regularizer: scikit-learn's for Poisson, SciPy's of the formula for Huber."""
+    """Equal row weights, no regularizer; references are scikit-learn (Poisson) and SciPy (Huber)."""
     x, random = np.random.default_rng(2).standard_normal((60, 3)), np.random.default_rng(4)
     mean = x @ [0.5, -0.3, 0] + 1
     y = random.poisson(np.exp(mean)) if loss == "poisson" else mean + random.standard_t(1, 60)
@@ -290,11 +290,11 @@ def test_rows_that_are_nobodys_are_dealt_to_clients(build, tmp_path):
     _, problem = build(tmp_path / "t.csv", "task.partition=quantity", "task.partition_clients=5", "task.holdout=none")
     assert problem.data.clients == 5
     assert problem.data.sizes.sum() == 80
-    assert problem.description.preparation.features == ["x"]  # the column of clients is none
+    assert problem.description.preparation.features == ["x"]  # the client column is not a feature
 
 
 def test_words_for_labels_are_no_numbers(build, tmp_path):
-    """A stray word makes classes of all numbers, which no regression should learn by their places."""
+    """A stray text turns all numeric labels into classes, whose indices must not be used for regression."""
     (tmp_path / "t.csv").write_text(
         "x,client,y\n" + "".join(f"{k},{'ab'[k % 2]},{k}\n" for k in range(8)) + "9,a,high\n"
     )
@@ -304,9 +304,9 @@ def test_words_for_labels_are_no_numbers(build, tmp_path):
 
 def test_labels_that_are_all_the_same_are_refused(build, data, with_changes):
     for loss in ("logistic", "squared"):
-        with pytest.raises(UserError, match=r"d.npz: every label is 1: there is nothing to learn"):
+        with pytest.raises(UserError, match=r"d.npz: every label is 1; at least two different labels are required"):
             build(with_changes(data, y=np.ones(60)), f"task.loss={loss}")
-    y = np.load(data)["client"] != "c"  # at one client they may be
+    y = np.load(data)["client"] != "c"  # labels may be constant at one client
     build(with_changes(data, y=y), "task.loss=logistic")
 
 
@@ -318,7 +318,7 @@ def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
 
 
 def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
-    """It is in the record for each of them; a stranger gets their mean."""
+    """The record has the intercept of each client; other clients get the mean."""
     task, problem = build(table, "task.client=hospital", "task.label=diagnosis", "task.site_intercept=true")
     task.export(problem, np.zeros(problem.layout.size), tmp_path)
     own = pd.read_csv(tmp_path / "site_intercepts.csv", index_col="client")["intercept"]
@@ -349,5 +349,5 @@ def test_times_until_an_event_are_learnt_by_the_cox_loss(build, tmp_path):
 
 
 def test_only_tables_have_a_column_for_the_event(build, data):
-    with pytest.raises(UserError, match="has no column for the event; there the label is negative where none happened"):
+    with pytest.raises(UserError, match="this format has no event column; use negative labels for censored times"):
         build(data, "task.event=dead")

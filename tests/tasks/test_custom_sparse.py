@@ -1,4 +1,4 @@
-"""A user's rows of which only the entries that are not 0 are stored."""
+"""A user's sparse rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fco_cli.problem.models.linear import SparseLinear
 
 @pytest.fixture
 def sparse(data) -> Path:
-    """The same rows as `data`, stored entry by entry."""
+    """Return the rows of `data` in sparse format."""
     arrays = dict(np.load(data))
     x = csr_array(arrays.pop("x"))
     path = data.with_name("sparse.npz")
@@ -40,7 +40,7 @@ def test_sparse_rows_are_the_same_problem(build, data, sparse):
 
 
 def test_sparse_rows_are_not_centered(build, sparse):
-    with pytest.raises(UserError, match=r"task\.standardize: got True, must be false: centered, the sparse rows"):
+    with pytest.raises(UserError, match=r"task\.standardize: got True, must be false: centering would make the sparse rows"):
         build(sparse)
 
 
@@ -68,7 +68,7 @@ def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
     (tmp_path / "new.svm").write_text("0 1:2.5\n")
     assert predictions(record, tmp_path / "new.svm").count("\n") == 2
     (tmp_path / "new.svm").write_text("0 3:2.5\n")
-    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model 3"):
+    with pytest.raises(UserError, match=r"new\.svm: its rows have 4 features, the model has 3"):
         predictions(record, tmp_path / "new.svm")
     (tmp_path / "new.csv").write_text("x0,x1,x2\n1,2,3\n")
     with pytest.raises(UserError, match="must hold sparse rows"):

@@ -1,4 +1,4 @@
-"""Of a user's rows, which train, validate and test."""
+"""Training, validation and test rows of a user's data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_rows_of_every_client_are_held_out(build, data):
 
 
 def test_every_row_of_a_client_is_as_likely_to_be_held_out(data):
-    """Over 2,000 seeds; client c has 11 rows, of which 2 are held out."""
+    """Over 2,000 seeds; 2 of the 11 rows of client c are held out."""
     rows = read(data)
     holdouts = Holdout("holdout", "val", "rows", 0.2, "rows"), Holdout("test", "test", "none", 0.2, "none")
     drawn = np.array([split(rows, *holdouts, seed).validation for seed in range(2000)])
     own = drawn[:, rows.client == "c"]
     assert (own.sum(axis=1) == 2).all()
-    # A row's frequency has a standard deviation of 0.0086; two rows together come with probability 1/55.
+    # The frequency of a row has standard deviation 0.0086; a pair of rows has probability 1/55.
     np.testing.assert_allclose(own.mean(axis=0), 2 / 11, atol=0.06)
     assert abs((own[:, 0] & own[:, 1]).mean() - 1 / 55) < 0.02
 
@@ -43,21 +43,23 @@ def test_the_file_s_split_is_held_out_where_there_is_one(build, data, with_chang
     _, problem = build(data, "task.loss=logistic")
     assert len(problem.held_out.y) == 15
     with_changes(data, split=np.full(60, "test"))
-    with pytest.raises(UserError, match="its split leaves no rows to train on"):
+    with pytest.raises(UserError, match="the split column has no rows with split train"):
         build(data, "task.loss=logistic")
 
 
 def test_rows_of_the_test_split_neither_train_nor_validate(build, data, with_changes):
     parts = np.array(["train", "val", "test", "train"])[np.arange(60) % 4]
     x = dict(np.load(data))["x"]
-    x[parts == "test"] += 1e6  # what it would do to the moments, were it seen
+    x[parts == "test"] += 1e6  # would change the moments if it were used
     with_changes(data, split=parts, x=x)
     _, problem = build(data, "task.loss=logistic")
     assert (len(problem.data.y), len(problem.held_out.y), len(problem.test.y)) == (30, 15, 15)
     assert np.abs(problem.data.x).max() < 10
     assert (problem.test.x > 1000).all()
     with_changes(data, split=np.where(parts == "val", "train", parts))
-    _, without = build(data, "task.loss=logistic")  # no rows validate by the file: they are drawn from those that train
+    _, without = build(
+        data, "task.loss=logistic"
+    )  # the file has no validation rows: they are drawn from the training rows
     assert len(without.test.y) == 15
     assert 0 < len(without.held_out.y) < 15
     assert len(without.data.y) + len(without.held_out.y) == 45

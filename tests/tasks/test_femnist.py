@@ -1,4 +1,4 @@
-"""Federated EMNIST: small files made here, and the real subsets where they are."""
+"""Federated EMNIST on small generated files and, if present, on real subsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fco_cli.errors import UserError
 
 @pytest.fixture
 def small(tmp_path) -> Path:
-    """Ten writers with three training images and one test image each; label = brightest row."""
+    """Write a file of ten writers with three training images and one test image each; label = brightest row."""
     random = np.random.default_rng(0)
     x = np.full((40, 784), 255, np.uint8)
     x[:, :5] = random.integers(0, 256, (40, 5))
@@ -94,9 +94,9 @@ def test_the_data_and_not_their_path_make_the_identity(make_run, small, tmp_path
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"split": np.full(40, "train")}, "needs rows of both splits"),
+        ({"split": np.full(40, "train")}, "must have rows of both splits"),
         ({"x": np.zeros((40, 10), np.uint8)}, "x has 10 columns, must be 784"),
-        ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; task.classes=10"),
+        ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; labels must be below task.classes=10"),
     ],
 )
 def test_what_is_no_femnist_is_refused(build, small, changes, says):

@@ -1,4 +1,4 @@
-"""The fMRI task on trees in nilearn's layout: one that is written here, and a real subject where it is at hand."""
+"""The fMRI task on generated data in the layout of nilearn and, if present, on a real subject."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PSI = L1(strength=1e-3)
 
 @dataclass
 class Tree:
-    """A data_dir of nilearn with three small subjects; run 1 of subject 2 has no labels, subject 6 no anatomy."""
+    """Data folder of nilearn with three small subjects; run 1 of subject 2 has no labels, subject 6 no anatomy."""
 
     root: Path
     mask: np.ndarray
@@ -68,8 +68,8 @@ def write_image(path: Path, data: np.ndarray) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    monkeypatch.setattr(haxby, "cache_home", lambda: tmp_path / "cache")
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):  # whatever is missing stays missing
+    monkeypatch.setattr(haxby, "fmri_cache", lambda: tmp_path / "cache")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):  # prevents downloads
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     random = np.random.default_rng(0)
     made = Tree(tmp_path / "nilearn", random.random(SHAPE) < 0.5, {}, {})
@@ -91,8 +91,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return made
 
 
-def by_hand(tree: Tree, subject: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The sessions of a subject computed another way: x and y of each."""
+def manual_download(tree: Tree, subject: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Compute x and y of the sessions of a subject independently."""
     voxels = tree.scans[subject][tree.mask].T.astype(float)  # [volumes, voxels]
     labels, runs = (np.array(column) for column in zip(*tree.labels[subject], strict=True))
     sessions = []
@@ -119,7 +119,7 @@ def test_sessions_are_clients_with_nine_faces_and_nine_houses(tree: Tree) -> Non
 def test_scans_are_z_scored_by_run_and_subjects_do_not_mix(tree: Tree) -> None:
     problem = tree.build()
     for data, subjects in ((problem.data, (1, 2)), (problem.held_out, (6,))):
-        expected = [session for subject in subjects for session in by_hand(tree, subject)]
+        expected = [session for subject in subjects for session in manual_download(tree, subject)]
         np.testing.assert_allclose(data.x, np.concatenate([x for x, _ in expected]), atol=2e-5)
         np.testing.assert_array_equal(data.y, np.concatenate([y for _, y in expected]))
 
@@ -129,12 +129,12 @@ def test_training_data_do_not_depend_on_the_validation_subject(tree: Tree) -> No
     write_image(tree.file(6, "bold.nii.gz"), tree.scans[6][..., ::-1])
     after = tree.build()
     np.testing.assert_array_equal(after.data.x, before)
-    held_out = by_hand(tree, 6)
+    held_out = manual_download(tree, 6)
     assert not np.allclose(after.held_out.x, np.concatenate([x for x, _ in held_out]), atol=1e-2)
 
 
 def test_a_subject_cannot_train_and_validate(tree: Tree) -> None:
-    with pytest.raises(UserError, match=r"task.validation_subjects: got \[2, 6\].*\[2\] do"):
+    with pytest.raises(UserError, match=r"task.validation_subjects: got \[2, 6\].*\[2\] are training subjects"):
         tree.task(validation_subjects=[2, 6])
 
 
@@ -145,25 +145,25 @@ def test_subjects_are_checked(tree: Tree, subjects: list[int]) -> None:
 
 
 def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
-    """Subject 6 has a file less, which must not shift the others' files."""
+    """Subject 6 has one file fewer, which must not shift the files of the others."""
     problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").joined(PSI)
-    expected = [x for subject in (6, 1) for x, _ in by_hand(tree, subject)]
+    expected = [x for subject in (6, 1) for x, _ in manual_download(tree, subject)]
     np.testing.assert_allclose(problem.data.x, np.concatenate(expected), atol=2e-5)
-    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in by_hand(tree, 2)]), atol=2e-5)
+    np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in manual_download(tree, 2)]), atol=2e-5)
 
 
-# The cache.
+# Cache
 
 
 def prepared_folders(tmp_path: Path) -> list[Path]:
-    """Everything that is in the cache but its lock."""
+    """Return all cache entries except the lock."""
     return [path for path in (tmp_path / "cache").iterdir() if path.name != ".lock"]
 
 
 def test_of_two_processes_that_need_the_same_scans_one_prepares_them(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads stand for processes: each opens the lock's file on its own."""
+    """Threads are used instead of processes; each opens the lock file separately."""
     calls, real = [], haxby.z_scores
     monkeypatch.setattr(haxby, "z_scores", lambda *given: calls.append(given) or real(*given))
     with ThreadPoolExecutor(4) as pool:
@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_written_is_named(tree: Tree, tmp_path: Path) -> 
         tree.build()
 
 
-# What can be wrong with the files: one line that names the file.
+# Invalid files
 
 
 def test_corrupt_scans(tree: Tree) -> None:
@@ -237,13 +237,13 @@ def test_labels_of_another_form(tree: Tree) -> None:
 
 def test_a_mask_of_another_shape(tree: Tree) -> None:
     write_image(tree.mask_file, np.ones((5, 6, 5), np.uint8))
-    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: its shape \(5, 6, 5\) is not that of the scans"):
+    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: shape \(5, 6, 5\) differs from that of the scans"):
         tree.build()
 
 
 def test_an_empty_mask(tree: Tree) -> None:
     write_image(tree.mask_file, np.zeros(SHAPE, np.uint8))
-    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: has no voxel"):
+    with pytest.raises(UserError, match=r"haxby2001/mask.nii.gz: has no voxels"):
         tree.build()
 
 
@@ -271,7 +271,7 @@ def test_without_data_and_network_one_message_says_what_to_do(tree: Tree) -> Non
         assert part in message
 
 
-# Through the command, and back to an image.
+# Command line and images
 
 
 def test_the_command_says_it_in_one_line_and_exits_with_2(here: Callable[..., Any], tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_the_command_says_it_in_one_line_and_exits_with_2(here: Callable[..., An
 
 
 def run_in_process(*overrides: str) -> None:
-    """fco-run within this process, where the cache is the test's."""
+    """Run fco-run in this process, with the cache of the test."""
     config.register()
     with hydra.initialize_config_module("fco_cli.conf", version_base="1.3"):
         command.run(hydra.compose("config", overrides=["task=fmri", *overrides]))
@@ -314,11 +314,11 @@ def test_weights_to_image_and_back_is_exact(tree: Tree, tmp_path: Path, dtype: s
     np.testing.assert_array_equal(back.reshape(weights.shape), weights)
 
 
-# Real data.
+# Real data
 
 
 def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(haxby, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(haxby, "fmri_cache", lambda: tmp_path)
     prepared = haxby.prepare(str(real_data("haxby_nilearn_slice")), [1])
     data = prepared.of([1], "float32")
     assert data.clients == 12
@@ -331,7 +331,7 @@ def test_the_real_subject_through_nilearn(real_data, tmp_path: Path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.machine_code
 def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data) -> None:
-    """The rates are chosen as the paper chooses: by the lowest validation objective at the last round."""
+    """Learning rates are selected by the lowest validation objective at the last round, as in the paper."""
     with np.load(real_data("haxby_subj1_face_house.npz"), allow_pickle=False) as arrays:
         x, y, split = arrays["x"], arrays["y"].astype(np.float32), arrays["split"]
 

@@ -1,4 +1,4 @@
-"""The simulated sessions: their shape, their known regions, and what the metrics make of them."""
+"""Simulated fMRI sessions: shapes, active regions and metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(**changes: float) -> FmriSim:
 
 
 def scans(task: FmriSim, seed: int = 0, dtype: str = "float64") -> tuple[Array, Array]:
-    """Training x [clients, scans, voxels] and y."""
+    """Return the training x [clients, scans, voxels] and y."""
     data = task.build(seed, dtype).joined(L1(strength=1e-3)).data
     return data.x.reshape(-1, task.scans, data.x.shape[1]), data.y.reshape(-1, task.scans)
 
@@ -85,7 +85,7 @@ def test_noise_has_variance_1_and_neighbours_agree_the_more_the_smoother(width: 
     volume[:, field.inside] = noise
     neighbours = np.nanmean(volume[:, 1:] * volume[:, :-1])
     sigma = width / 12 / np.sqrt(8 * np.log(2))
-    expected = np.exp(-1 / (4 * sigma**2)) if sigma else 0.0  # of a Gaussian kernel; coarse voxels blunt it a little
+    expected = np.exp(-1 / (4 * sigma**2)) if sigma else 0.0  # for a Gaussian kernel; coarse voxels reduce it slightly
     assert neighbours == pytest.approx(expected, abs=0.06)
 
 
@@ -96,7 +96,7 @@ def test_data_depend_on_the_seed_alone() -> None:
 
 
 def test_validation_is_on_subjects_that_do_not_train() -> None:
-    """A huge shift marks each subject; no validation scan looks like a training subject."""
+    """A large shift identifies each subject; no validation scan resembles a training subject."""
     task = make(shift=50.0, effect=0.0)
     problem = task.build(0, "float64").joined(L1(strength=1e-3))
     x, unseen = problem.data.x, problem.held_out.x

@@ -1,6 +1,6 @@
-"""The fMRI task at the paper's size, with random scans: 59 clients x 18 scans x 39,912 voxels.
+"""The fMRI task at the size of the paper, with random scans: 59 clients x 18 scans x 39,912 voxels.
 
-Its time is measured in benchmarks/."""
+Its run time is measured in benchmarks/."""
 
 from __future__ import annotations
 

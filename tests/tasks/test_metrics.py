@@ -52,5 +52,5 @@ def test_rank_is_numpys(shape):
 
 
 def test_rank_counts_a_matrix_that_has_blown_up_as_full():
-    """Not as rank 0, which would look like a success; a large one is as large as it is."""
+    """A diverged matrix must not have rank 0, which would count as success."""
     np.testing.assert_array_equal(rank(np.array([np.full((2, 3), 1e200), np.full((2, 3), np.nan)]), 1e-2), [1, 2])

@@ -1,4 +1,4 @@
-"""The published tables, where they are at hand: what they hold, and that pooled rows would give the same problems."""
+"""Public tables, if present: their content, and equality with a preparation of the pooled rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_heart(real_data):
     data = PUBLICATIONS["heart"].read(str(real_data("heart_disease")), 0)
     assert dict(zip(*np.unique(data.client, return_counts=True), strict=True)) == HOSPITALS
     chol = data.x[:, data.feature_names.index("chol")]
-    assert np.isnan(chol[data.client == "switzerland"]).all()  # all of them are written as 0
+    assert np.isnan(chol[data.client == "switzerland"]).all()  # all of them are coded as 0
     assert np.isnan(chol).sum() == 202
     assert {data.feature_names[k]: levels for k, levels in data.levels.items()} == {
         "cp": ["1", "2", "3", "4"], "restecg": ["0", "1", "2"], "slope": ["1", "2", "3"], "thal": ["3", "6", "7"],
@@ -67,7 +67,7 @@ def test_they_are_problems_without_another_word(build, name, clients, loss):
 
 
 def test_the_optimum_on_heart_is_scikit_learns_on_the_pooled_table(run_stack, real_data, tmp_path):
-    """lambda = 0.05, all rows alike: the imputing, coding and scaling of the pooled rows is pandas' work here."""
+    """lambda = 0.05, equal row weights; the pooled rows are imputed, encoded and scaled by pandas."""
     folder = real_data("heart_disease")
     run_stack(
         [["task=heart", f"task.data_dir={folder}", "task.holdout=none", "algo=optimum", "hparams.weighting=examples",
@@ -115,7 +115,7 @@ def test_a_new_table_is_predicted_from_what_the_record_keeps(build, real_data, t
 def test_what_is_not_here_is_said_in_one_line(make_run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(
-        UserError, match=r"task.data_dir: eicu_demo needs the folder of eicu_apache.csv \(docs/data.md\)"
+        UserError, match=r"task.data_dir: eicu_demo requires the folder with eicu_apache.csv \(docs/data.md\)"
     ):
         make_run("task=eicu").task.build(0, "float64")
     with pytest.raises(UserError, match=r"processed.cleveland.data: cannot be read: No such file or directory"):

@@ -1,4 +1,4 @@
-"""A job's metrics are the same bits alone and in any stack, and whatever the number of BLAS threads."""
+"""The metrics of a job are bitwise independent of its stack and of the number of BLAS threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL_BRAIN = (
     " hparams.clients_per_round=5"
 )
 TASKS = {
-    # Sizes at which BLAS gives other bits to one thread than to two, where BLAS is let loose.
+    # Sizes at which BLAS with one thread and with two threads give different bits.
     "lasso": "task=lasso task.dimension=400 task.ones=8 task.clients=20 task.samples=40",
     "nuclear": "task=nuclear task.dimension=20 task.rank=3 task.clients=20 task.samples=40",
     "digits": "task=digits task.clients=12",
@@ -27,7 +27,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory):
-    """19 clients of unequal sizes, wide enough for more than one way to sum."""
+    """Return 19 clients of unequal sizes, wide enough for different summation orders."""
     random, path = np.random.default_rng(1), tmp_path_factory.mktemp("clients") / "clients.npz"
     client = np.repeat(np.arange(19), 3 + 2 * np.arange(19))
     x = random.standard_normal((len(client), 37))
@@ -41,7 +41,7 @@ def options(request, clients) -> list[str]:
 
 
 def metrics_of(built, jobs: slice = slice(None)) -> dict[str, np.ndarray]:
-    """Of seven random models, or of some of them."""
+    """Return the metrics of seven random models, or of some of them."""
     run, problem = built
     w = problem.model.initial() + 0.3 * np.random.default_rng(0).standard_normal((7, problem.layout.size))
     w, numbers = w.astype(problem.dtype), np.repeat(run.regularizer.numbers, 7)

@@ -1,4 +1,4 @@
-"""The tasks that show the geometry: their truths have the shape, their metrics notice when a model has not."""
+"""Tasks with structured true weights: their structure and their metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
 
 @pytest.mark.parametrize(("task", "regularizer"), TASKS, ids=lambda one: one.name)
 def test_the_optimum_recovers_the_shape(task, regularizer, make_algorithm):
-    """The pooled optimum is closer to the truth than least squares, clearly."""
+    """The pooled optimum is much closer to the truth than least squares."""
     problem = task.build(0, "float64").joined(regularizer)
     solver = make_algorithm("optimum", problem)
     w = solver.output(solver.round(solver.initial_state(problem.initial_models(regularizer.numbers))).state)

@@ -1,4 +1,4 @@
-"""The generators of lasso and nuclear: shapes, moments, the heterogeneity knob, seeds, and their own metrics."""
+"""Generators of lasso and nuclear: shapes, moments, heterogeneity, seeds and metrics."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_heterogeneity_scales_the_means_and_nothing_else(build, heterogeneity):
 
 
 def test_validation_is_new_data_of_the_same_clients(build):
-    """At the truth F is the noise's variance; the features' mean squares are those of the same clients."""
+    """At the truth F is the noise variance; the mean squares of the features are those of the same clients."""
     problem = build(LASSO)
     at_truth = problem.validation(problem.truth[None]).value[0]
     assert abs(at_truth - 1) < 5 * np.sqrt(2 / 1200)
