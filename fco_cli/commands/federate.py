@@ -19,10 +19,10 @@ def main() -> None:
         if answered():
             return
         arguments = _parser().parse_args()
-        from fco_cli.federation.settings import home_of
+        from fco_cli.federation.settings import party_home
 
         try:
-            arguments.command(arguments, home_of(arguments.home))
+            arguments.command(arguments, party_home(arguments.home))
         except OSError as problem:
             if problem.filename is None:  # not of a file
                 raise
@@ -39,11 +39,11 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
     require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
-    require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")
-    enrol.restrict(enrol.kit_of(home, host), True, home, {})
+    require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free: is it served already?")
+    enrol.restrict(enrol.kit_path(home, host), True, home, {})
     say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
     say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
-    enrol.start(enrol.kit_of(home, host), "server", f"org={enrol.ORGANIZATION}")
+    enrol.start(enrol.kit_path(home, host), "server", f"org={enrol.ORGANIZATION}")
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
@@ -59,9 +59,9 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation.flare.link import state_of
+    from fco_cli.federation.flare.link import federation_status
 
-    sites, jobs = state_of(home)
+    sites, jobs = federation_status(home)
     say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
     if sites:
         say(f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]")
@@ -89,15 +89,15 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrol.site_of(own)  # here, where somebody can mend what is wrong with the file
-    kit = enrol.kit_of(home, name)
+    site = enrol.load_site(own)  # here, where somebody can mend what is wrong with the file
+    kit = enrol.kit_path(home, name)
     if not kit.exists():
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
         enrol.package(signed, name, home, arguments.fingerprint)
     enrol.restrict(kit, False, home, own)
     rows, features = site.file.data.x.shape
-    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.FILE}")
+    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.AUDIT_FILE}")
     say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrol.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 WAIT_SECONDS = 120.0
-PATIENCE_SECONDS = 5.0  # for a process to end when it is asked to
+STOP_SECONDS = 5.0  # for a process to end when it is asked to
 
 
 class Loopback:
@@ -95,8 +95,8 @@ class Loopback:
                 for one in all_of_it:
                     with suppress(psutil.NoSuchProcess):
                         one.send_signal(sent)
-                end = time.monotonic() + PATIENCE_SECONDS
-                while any(map(_runs, all_of_it)) and time.monotonic() < end:
+                end = time.monotonic() + STOP_SECONDS
+                while any(map(_is_running, all_of_it)) and time.monotonic() < end:
                     time.sleep(0.05)
         process.wait()
 
@@ -114,7 +114,7 @@ class Loopback:
         return [sys.executable, "-m", "fco_cli.commands.federate", "--home", str(self.home(party)), *words]
 
 
-def _runs(process: Any) -> bool:
+def _is_running(process: Any) -> bool:
     """Whether a process has not ended; one that nobody has asked how it ended is still listed."""
     import psutil
 

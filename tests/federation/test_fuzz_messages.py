@@ -1,6 +1,6 @@
 """Malformed messages: whatever a site or a coordinator receives, it refuses in one line or computes something valid.
 
-Real runs between sites in this process are recorded. Every question is mutated on its way to a site, every answer on
+Real runs between sites in this process are recorded. Every request is mutated on its way to a site, every response on
 its way to the coordinator; the receiver is the real one. `make test` tries some mutations, `make test-all`
 thousands.
 """
@@ -30,8 +30,8 @@ from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.schema import ANSWERS
-from fco_cli.federation.site.audit import audited
+from fco_cli.federation.schema import RESPONSES
+from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 from fco_cli.path.select import Selection, select
@@ -41,26 +41,26 @@ from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import DamagedMemory
 from tests.federation.conftest import NAMES
-from tests.federation.mutations import mutations
 from tests.federation.coordinator.test_clients import task_of
+from tests.federation.mutations import mutations
 from tests.federation.test_path import FEW
 
 VICTIM = "north"
-OCCURRENCES = 2  # of questions that are alike
+OCCURRENCES = 2  # of requests that are alike
 FEW_ANSWERS, FEW_QUESTIONS = 16, 40  # of a run, in `make test`
 ON_DISK = ("save", "load", "forget")
 
 
 class Diverted(Exception):
-    """The run asks other questions than the recorded one: what it did so far is judged."""
+    """The run asks other requests than the recorded one: what it did so far is judged."""
 
 
 @dataclass
 class Exchange:
-    """A question and its answers."""
+    """A request and its responses."""
 
     content: bytes
-    answers: dict[str, bytes]
+    responses: dict[str, bytes]
 
     @property
     def kind(self) -> str:
@@ -69,11 +69,11 @@ class Exchange:
 
 @dataclass
 class Recorded:
-    """A link to sites that records, or else repeats what was recorded with one answer replaced."""
+    """A link to sites that records, or else repeats what was recorded with one response replaced."""
 
     sites: Callable[[], dict[str, Site]] | None = None
     exchanges: list[Exchange] = field(default_factory=list)
-    before: Callable[[dict[str, Site], list[str], bytes], None] = lambda *_: None  # every question
+    before: Callable[[dict[str, Site], list[str], bytes], None] = lambda *_: None  # every request
     replaced: tuple[int, bytes] | None = None
     at: int = 0
 
@@ -82,20 +82,20 @@ class Recorded:
             self.now = self.sites()
         return self
 
-    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+    def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         if self.sites is not None:
             self.before(self.now, sites, content)
-            answers = {name: self.now[name].answer(content) for name in sites}
-            self.exchanges.append(Exchange(content, answers))
-            return answers
+            responses = {name: self.now[name].handle(content) for name in sites}
+            self.exchanges.append(Exchange(content, responses))
+            return responses
         exchange = self.exchanges[self.at] if self.at < len(self.exchanges) else None
-        if exchange is None or exchange.kind != Message.unpacked(content).kind or list(exchange.answers) != sites:
+        if exchange is None or exchange.kind != Message.unpacked(content).kind or list(exchange.responses) != sites:
             raise Diverted
-        answers = dict(exchange.answers)
+        responses = dict(exchange.responses)
         if self.replaced is not None and self.replaced[0] == self.at:
-            answers[VICTIM] = self.replaced[1]
+            responses[VICTIM] = self.replaced[1]
         self.at += 1
-        return answers
+        return responses
 
     def close(self) -> None: ...
 
@@ -108,14 +108,14 @@ class Scenario:
     folder: Path
     ending: str = "npz"
     options: dict[str, Any] = field(default_factory=dict)
-    badges: dict[str, Any] = field(default_factory=dict)
+    all_credentials: dict[str, Any] = field(default_factory=dict)
 
     def sites(self, home: Path) -> dict[str, Site]:
         made = {}
         for name in NAMES:
             (home / name).mkdir(parents=True, exist_ok=True)
             file = SiteFile(self.folder / f"{name}.{self.ending}", name, Columns(), home / name / "secret")
-            made[name] = Site(name, file, Policy(min_rows=2), home / name, self.badges.get(name))
+            made[name] = Site(name, file, Policy(min_rows=2), home / name, self.all_credentials.get(name))
         return made
 
     def connection(self, link: Recorded) -> Sites:
@@ -181,7 +181,7 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
             run: Run = path_run(*FEW, "task.loss=cox", *where)
         made.append(select(run, run.path, lambda: None))
 
-    badges = {name: signed(name) for name in NAMES}
+    all_credentials = {name: signed(name) for name in NAMES}
     exact = {"standardize": False, "fill": "refuse"}
     return {
         "memory": Scenario(simulated("zhj", "logistic", resumed=True), hospitals("logistic")),
@@ -191,7 +191,7 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
         "tables": Scenario(simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("t")), "csv"),
         "classes": Scenario(simulated("fedmid", "softmax"), words(tmp_path_factory.mktemp("w"))),
         "masks": Scenario(
-            simulated("feddualavg", "logistic"), hospitals("logistic"), options={"mask_bits": 40}, badges=badges
+            simulated("feddualavg", "logistic"), hospitals("logistic"), options={"mask_bits": 40}, all_credentials=all_credentials
         ),
         "noise": Scenario(
             simulated("feddualavg", "logistic", **exact), hospitals("logistic"),
@@ -223,14 +223,14 @@ def recordings(scenarios, tmp_path_factory) -> Callable[[str], list[Exchange]]:
 
 
 def chosen(exchanges: list[Exchange]) -> list[int]:
-    """The first few of questions that are alike in kind, keys and arrays."""
+    """The first few of requests that are alike in kind, keys and arrays."""
     seen: dict[Any, int] = {}
     places = []
     for place, exchange in enumerate(exchanges):
         message = Message.unpacked(exchange.content)
         alike = (message.kind, *sorted(message.arrays), *(str(message.head.get(key)) for key in ("part", "spread")))
         seen[alike] = seen.get(alike, 0) + 1
-        if seen[alike] <= OCCURRENCES and VICTIM in exchange.answers:
+        if seen[alike] <= OCCURRENCES and VICTIM in exchange.responses:
             places.append(place)
     return places
 
@@ -247,7 +247,7 @@ def shares(places: list[int], total: int) -> dict[int, int]:
     return dict(zip(places, counts.tolist(), strict=True))
 
 
-# Answers at the coordinator.
+# Responses at the coordinator.
 
 
 def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
@@ -303,7 +303,7 @@ class Warnings(logging.Handler):
 
 
 def coordinator_outcome(scenario: Scenario, name: str, exchanges: list[Exchange], place: int, content: bytes) -> str:
-    """Run with one answer replaced; a description of what went wrong, or nothing."""
+    """Run with one response replaced; a description of what went wrong, or nothing."""
     link, warnings = Recorded(exchanges=exchanges, replaced=(place, content)), Warnings()
     made: list[Any] = []
     logging.getLogger("fco_cli.federation").addHandler(warnings)
@@ -329,12 +329,12 @@ def fuzz_answers(scenarios, recordings, name: str, total: int) -> None:
     exchanges, failures, tried = recordings(name), [], 0
     for place, count in shares(chosen(exchanges), total).items():
         random = np.random.default_rng([zlib.crc32(name.encode()), place])
-        found = mutations(exchanges[place].answers[VICTIM], random)
+        found = mutations(exchanges[place].responses[VICTIM], random)
         for what, content in sample(found, count, random):
             tried += 1
             if outcome := coordinator_outcome(scenarios[name], name, exchanges, place, content):
                 failures.append(f"{exchanges[place].kind} ({place}), {what}: {outcome}")
-    print(f"{name}: {tried} answers, {len(failures)} failures")
+    print(f"{name}: {tried} responses, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {tried}:\n" + "\n".join(failures[:60])
 
 
@@ -353,13 +353,13 @@ def test_thousands_of_answers(scenarios, recordings, name):
 
 
 class Snapshot:
-    """A site's state, to go back to after a mutated question that it has answered."""
+    """A site's state, to go back to after a mutated request that it has answered."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site, self.folder, self.copy = site, folder / "memory", folder / "before"
-        self.parts = (site, site.telling, site.working, site.working.memory, site.masks)
+        self.parts = (site, site.telling, site.trainer, site.trainer.memory, site.masks)
         self.state = [dict(vars(part)) for part in self.parts]
-        self.rows = dict(site.working.memory.rows)
+        self.rows = dict(site.trainer.memory.rows)
 
     def save_disk(self) -> None:
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -375,26 +375,26 @@ class Snapshot:
         for part, state in zip(self.parts, self.state, strict=True):
             vars(part).clear()
             vars(part).update(state)
-        self.site.working.memory.rows = dict(self.rows)
+        self.site.trainer.memory.rows = dict(self.rows)
 
 
 def site_outcome(site: Site, content: bytes) -> str:
     """Ask; a description of what went wrong, or nothing."""
     try:
-        answer = Message.unpacked(site.answer(content))
+        response = Message.unpacked(site.handle(content))
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
-    *_, last = audited(site.audit.path.read_text())
-    if answer.kind == "refused":
-        reason = answer.head["reason"]
+    *_, last = read_entries(site.audit.path.read_text())
+    if response.kind == "refused":
+        reason = response.head["reason"]
         audits = last.outcome == f"refused: {reason}" and reason and reason.isprintable()
         return "" if audits else f"{last.outcome} ({reason})"
     if last.outcome != "answered":
         return f"answered, but the audit file says {last.outcome}"
     try:
-        answer.head_as(ANSWERS[answer.kind])
+        response.head_as(RESPONSES[response.kind])
     except Exception as problem:
-        return f"an invalid answer: {problem}"
+        return f"an invalid response: {problem}"
     return ""
 
 
@@ -424,7 +424,7 @@ def fuzz_questions(scenarios, recordings, name: str, home: Path, total: int) -> 
     made: list[Any] = []
     scenarios[name].run(scenarios[name].connection(link), made)
     check_valid(made, name)
-    print(f"{name}: {tried} questions, {len(failures)} failures")
+    print(f"{name}: {tried} requests, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {tried}:\n" + "\n".join(failures[:60])
 
 

@@ -1,4 +1,4 @@
-"""Evaluations with noise: how far a site's answer can reach, how much noise it has, and what the whole run has told."""
+"""Evaluations with noise: clipping, standard deviation and the privacy budget of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import at_work
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import BadMessage, Message, converted
-from fco_cli.federation.noise import EvaluationNoise, with_noise
+from fco_cli.federation.noise import EvaluationNoise, clip_and_add_noise
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.settings import Flare
 from fco_cli.simulation.convergence import judge
@@ -29,24 +29,24 @@ def answer_of(value: float, *gradient: float, hits: float) -> dict[str, np.ndarr
     return {"value": np.array([value]), "gradient": np.array([gradient]), "hits": np.array([hits])}
 
 
-def norm_of(answer: dict[str, np.ndarray]) -> float:
+def norm_of(response: dict[str, np.ndarray]) -> float:
     return math.sqrt(
-        sum(float(np.sum((values / (10 if name == "hits" else 1)) ** 2)) for name, values in answer.items())
+        sum(float(np.sum((values / (10 if name == "hits" else 1)) ** 2)) for name, values in response.items())
     )
 
 
 def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
     short, long = answer_of(0.1, 0.2, -0.1, hits=3), answer_of(3.0, 4.0, 0.0, hits=0)
-    for name, values in with_noise(short, WITHOUT).items():
+    for name, values in clip_and_add_noise(short, WITHOUT).items():
         np.testing.assert_allclose(values, short[name], atol=1e-9)
-    shortened = with_noise(long, WITHOUT)
+    shortened = clip_and_add_noise(long, WITHOUT)
     np.testing.assert_allclose(shortened["gradient"], [[0.4, 0.0]], atol=1e-9)
     assert norm_of(shortened) == pytest.approx(0.5, abs=1e-9)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
 def test_whatever_a_site_holds_its_answer_is_finite_and_no_longer(value):
-    told = with_noise(answer_of(value, 1e300, -1e300, hits=1), WITHOUT)
+    told = clip_and_add_noise(answer_of(value, 1e300, -1e300, hits=1), WITHOUT)
     assert all(np.isfinite(values).all() for values in told.values())
     assert norm_of(told) <= 0.5 + 1e-9
 
@@ -57,9 +57,9 @@ def test_the_sum_has_the_noise_that_the_accountant_is_told():
     told = EvaluationNoise(norm=2.0, multiplier=3.0).told(weights, sizes)
     assert told["most"] == pytest.approx(2 * 0.7)
     zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
-    answers = [with_noise(zeros, converted(told, Noise)) for _ in sizes]
+    responses = [clip_and_add_noise(zeros, converted(told, Noise)) for _ in sizes]
     for name, unit in (("value", 1), ("hits", sizes.sum())):
-        total = sum(answer[name] for answer in answers) / unit
+        total = sum(response[name] for response in responses) / unit
         assert total.std() == pytest.approx(3 * told["most"], rel=0.1)  # 4,000 numbers: 1 %
         assert abs(total.mean()) < 3 * told["most"] * 0.1
 
@@ -156,7 +156,7 @@ def test_rows_of_which_something_must_be_told_are_refused(tmp_path, hospitals, m
         np.savez(tmp_path / f"{name}.npz", **content)
     task = dataclasses.replace(task_of(folder, "logistic"), standardize=False, fill="refuse")
     apart = CustomAtSites.of(task, make_sites(tmp_path, noise=EvaluationNoise(norm=1.0, multiplier=4.0)))
-    with pytest.raises(UserError, match="east: it has words or missing values, of which it would have to tell"):
+    with pytest.raises(UserError, match="east: the site has categorical or missing values"):
         apart.data(0, "float64")
 
 

@@ -1,4 +1,4 @@
-"""The path between sites: the simulation's folds, models and choice, from what sites answer by sums."""
+"""The path between sites: the simulation's folds, models and choice, from what sites response by sums."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_through_masks(composed, at_sites, hospitals, signed):
     """The simulation in fixed point chooses the same, and what is told of the sites is told of all together."""
     words = ("hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
     here = composed("task.loss=logistic", f"task.path={hospitals('logistic') / 'pooled.npz'}", *words)
-    badges = {name: signed(name) for name in NAMES}
-    apart = at_sites("logistic", "federation.masks=true", *words, badges=badges, mask_bits=40)
+    all_credentials = {name: signed(name) for name in NAMES}
+    apart = at_sites("logistic", "federation.masks=true", *words, all_credentials=all_credentials, mask_bits=40)
     one, other = (select(run, run.path, lambda: None) for run in (here, apart))
     assert one.chosen == other.chosen
     np.testing.assert_allclose(one.refitted.models, other.refitted.models, atol=1e-9)
@@ -87,7 +87,7 @@ def test_through_masks(composed, at_sites, hospitals, signed):
         assert ours["rows"] == theirs["rows"]
         np.testing.assert_allclose(theirs["loss"], ours["loss"], atol=1e-9)
         np.testing.assert_allclose(theirs["loss_error"], ours["loss_error"], atol=1e-6)
-    apart = at_sites("logistic", *words, "path.by=each_client", badges=badges, mask_bits=40)
+    apart = at_sites("logistic", *words, "path.by=each_client", all_credentials=all_credentials, mask_bits=40)
     with pytest.raises(UserError, match=r"^federation.masks: got True, must be false here: only some sites"):
         select(apart, apart.path, lambda: None)
 
@@ -121,9 +121,9 @@ def test_cox(both, at_sites, tmp_path):
 
 
 def test_cox_through_masks(at_sites, signed):
-    badges = {name: signed(name) for name in NAMES}
+    all_credentials = {name: signed(name) for name in NAMES}
     words = ("federation.masks=true", "hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
-    masked = select_at(at_sites("cox", *words, badges=badges, mask_bits=40))
+    masked = select_at(at_sites("cox", *words, all_credentials=all_credentials, mask_bits=40))
     plain = select_at(at_sites("cox", *words[1:]))
     for one, other in ((masked.clients[0], plain.clients[0]), (masked.tests["min"], plain.tests["min"])):
         assert one == other
@@ -142,13 +142,13 @@ def test_a_path_goes_on_where_it_was_when_a_site_comes_back(at_sites, tmp_path):
 
         def connected(connect=connect, calm=calm, asked=asked):
             link = connect()
-            ask = link.ask
+            send = link.request
 
             def losing(who, content, timeout):
                 lost = not calm and next(asked) == 80
                 return {} if lost else ask(who, content, timeout)
 
-            link.ask = losing
+            link.request = losing
             return link
 
         sites.connect = connected
@@ -170,10 +170,10 @@ def test_nothing_that_is_asked_or_answered_grows_with_the_rows(at_sites):
     run, largest = at_sites("logistic", "path.subsamples=1"), 0
     link = None
 
-    def seen(name: str, answer: bytes) -> bytes:
+    def seen(name: str, response: bytes) -> bytes:
         nonlocal largest
-        largest = max(largest, *(values.shape[-1] for values in Message.unpacked(answer).arrays.values()), 0)
-        return answer
+        largest = max(largest, *(values.shape[-1] for values in Message.unpacked(response).arrays.values()), 0)
+        return response
 
     sites = run.task.connection
     connect = sites.connect
