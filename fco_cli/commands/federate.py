@@ -1,4 +1,4 @@
-"""fco-federate: a coordinator and hospitals become a federation; each command says what comes next."""
+"""fco-federate: create a federation of a coordinator and hospitals; each command prints the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
         try:
             arguments.command(arguments, party_home(arguments.home))
         except OSError as problem:
-            if problem.filename is None:  # not of a file
+            if problem.filename is None:  # not about a file
                 raise
             raise UserError(f"{problem.filename}: {problem.strerror}") from problem
 
@@ -34,12 +34,17 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
 
     founded = home / "founded.json"
     if not founded.exists():
-        say(f"making the certificate authority in {home / 'ca'}: whoever holds its key can admit sites; keep it safe")
-        enrol.found(arguments.address, home)
+        say(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
+        enrol.create_federation(arguments.address, home)
     about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
-    require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
-    require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free: is it served already?")
+    require(
+        about["host"] == host,
+        "the address",
+        arguments.address,
+        f"at {about['host']}, the host for which {home} was created",
+    )
+    require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
     enrol.restrict(enrol.kit_path(home, host), True, home, {})
     say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
     say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
@@ -50,12 +55,12 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare import enrol
 
     if not (home / "founded.json").exists():
-        raise UserError(f"{home}: there is no certificate authority yet: fco-federate serve HOST:PORT makes one")
+        raise UserError(f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one")
     signed, fingerprint = enrol.approve(arguments.request, home)
     name = signed.name.removesuffix(".signed.zip")
     say(f"signed: {signed}")
-    say(f"next: send it back, and tell them by another channel, the telephone for one: {fingerprint}")
-    say(f"there: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
+    say(f"next: send it back, and send the fingerprint by another channel, such as telephone: {fingerprint}")
+    say(f"at the hospital: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
@@ -70,10 +75,10 @@ def status(arguments: argparse.Namespace, home: Path) -> None:
 def request(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare import enrol
 
-    right = enrol.NAME.fullmatch(arguments.name) is not None
-    require(right, "the name", arguments.name, "of small letters, digits and -, the first a letter")
-    made = enrol.request(arguments.name, home)
-    say(f"request: {made} (the key stays in this folder)")
+    valid = enrol.NAME.fullmatch(arguments.name) is not None
+    require(valid, "the name", arguments.name, "lowercase letters, digits and -, starting with a letter (at most 31)")
+    path = enrol.request(arguments.name, home)
+    say(f"request: {path} (the key stays in this folder)")
     say("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
 
 
@@ -89,7 +94,7 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrol.load_site(own)  # here, where somebody can mend what is wrong with the file
+    site = enrol.load_site(own)  # read now, so that errors in the file are reported here
     kit = enrol.kit_path(home, name)
     if not kit.exists():
         if not signed.exists():
@@ -104,23 +109,27 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="fco-federate", description=__doc__)
-    parser.add_argument("--home", type=Path, help="this party's folder; default: fco/federation of the user's data")
+    parser.add_argument(
+        "--home", type=Path, help="this party's folder; default: fco/federation in the user's data folder"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    one = commands.add_parser("serve", help="coordinator: run the server; the first time, found the federation")
-    one.add_argument("address", metavar="HOST:PORT", help="as the sites reach it")
+    one = commands.add_parser("serve", help="coordinator: run the server; create the federation first if necessary")
+    one.add_argument("address", metavar="HOST:PORT", help="address by which the sites reach the server")
     one.set_defaults(command=serve)
     one = commands.add_parser("approve", help="coordinator: sign a hospital's request")
     one.add_argument("request", type=Path, metavar="NAME.request.zip")
     one.set_defaults(command=approve)
-    one = commands.add_parser("status", help="coordinator: who has joined, what runs")
+    one = commands.add_parser("status", help="coordinator: list connected sites and running jobs")
     one.set_defaults(command=status)
-    one = commands.add_parser("request", help="hospital: make a key and a request to be signed")
+    one = commands.add_parser("request", help="hospital: create a key and a certificate request")
     one.add_argument("name")
     one.set_defaults(command=request)
-    one = commands.add_parser("join", help="hospital: join with the signed request, and answer from then on")
+    one = commands.add_parser("join", help="hospital: join with the signed request and answer requests until stopped")
     one.add_argument("signed", type=Path, metavar="NAME.signed.zip")
-    one.add_argument("--fingerprint", required=True, help="of the coordinator's authority, told by another channel")
-    one.add_argument("--data", type=Path, required=True, help="the rows: .csv, .parquet or .npz; they stay here")
+    one.add_argument("--fingerprint", required=True, help="of the coordinator's authority, received by another channel")
+    one.add_argument(
+        "--data", type=Path, required=True, help="file with the rows (.csv, .parquet or .npz); they stay at the site"
+    )
     add_columns(one)
     one.set_defaults(command=join)
     return parser

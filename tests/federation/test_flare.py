@@ -312,7 +312,7 @@ def client(kit: Path, name: str) -> list[object]:
 
 @pytest.fixture(scope="module")
 def outcomes_file(federation, tmp_path_factory) -> Iterator[Path]:
-    """Restart east as an attacker: it sends commands to north (probe.py writes the outcomes) and invalid responses (liar/)."""
+    """Restart east as an attacker: it sends commands to north (probe.py) and invalid responses (liar/)."""
     folder = tmp_path_factory.mktemp("ill")
     kit, found = federation.home("east") / "kits/fco/prod_00/east", folder / "found"
     federation.stop("east", signal.SIGTERM)

@@ -1,8 +1,7 @@
-"""Malformed messages: whatever a site or a coordinator receives, it refuses in one line or computes something valid.
+"""Malformed messages: a site or a coordinator refuses them with one line or computes a valid result.
 
-Real runs between sites in this process are recorded. Every request is mutated on its way to a site, every response on
-its way to the coordinator; the receiver is the real one. `make test` tries some mutations, `make test-all`
-thousands.
+Real runs between sites in this process are recorded. Every request to a site and every response to the coordinator is
+mutated; the receiver is the real one. `make test` tries some mutations, `make test-all` thousands.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from tests.federation.mutations import mutations
 from tests.federation.test_path import FEW
 
 VICTIM = "north"
-OCCURRENCES = 2  # of requests that are alike
-FEW_ANSWERS, FEW_QUESTIONS = 16, 40  # of a run, in `make test`
+OCCURRENCES = 2  # of similar requests
+FEW_RESPONSES, FEW_REQUESTS = 16, 40  # of a run, in `make test`
 ON_DISK = ("save", "load", "forget")
 
 
 class Diverted(Exception):
-    """The run asks other requests than the recorded one: what it did so far is judged."""
+    """The run sends other requests than the recorded one; its results so far are checked."""
 
 
 @dataclass
 class Exchange:
-    """A request and its responses."""
+    """Request and its responses."""
 
     content: bytes
     responses: dict[str, bytes]
@@ -69,7 +68,7 @@ class Exchange:
 
 @dataclass
 class Recorded:
-    """A link to sites that records, or else repeats what was recorded with one response replaced."""
+    """Link to sites that records, or replays a recording with one response replaced."""
 
     sites: Callable[[], dict[str, Site]] | None = None
     exchanges: list[Exchange] = field(default_factory=list)
@@ -102,9 +101,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run between sites, and where they come from."""
+    """Run between sites, with the folder and options of the sites."""
 
-    run: Callable[[Sites, list[Any]], None]  # appends what it has made
+    run: Callable[[Sites, list[Any]], None]  # appends its results
     folder: Path
     ending: str = "npz"
     options: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +122,7 @@ class Scenario:
 
 
 def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, **changes: Any):
-    """Two rounds of a stack of two jobs, with held-out and test rows."""
+    """Return two rounds of a stack of two jobs, with held-out and test rows."""
 
     def run(sites: Sites, made: list[Any]) -> None:
         task = CustomAtSites.of(task_of(Path(), loss, test="rows", **changes), sites)
@@ -154,7 +153,7 @@ def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, *
 
 
 def tables(folder: Path) -> Path:
-    """CSV files with categories and missing values."""
+    """Write CSV files with categories and missing values."""
     random = np.random.default_rng(5)
     for name, rows in zip(NAMES, (13, 17, 11), strict=True):
         lines = [f"{random.normal():.3f},{random.choice(['red', 'blue', ''])},{k % 2}" for k in range(rows)]
@@ -163,7 +162,7 @@ def tables(folder: Path) -> Path:
 
 
 def words(folder: Path) -> Path:
-    """Three classes with names."""
+    """Write files with three named classes."""
     random = np.random.default_rng(0)
     for name in NAMES:
         y = np.arange(12) % 3
@@ -191,7 +190,10 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
         "tables": Scenario(simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("t")), "csv"),
         "classes": Scenario(simulated("fedmid", "softmax"), words(tmp_path_factory.mktemp("w"))),
         "masks": Scenario(
-            simulated("feddualavg", "logistic"), hospitals("logistic"), options={"mask_bits": 40}, all_credentials=all_credentials
+            simulated("feddualavg", "logistic"),
+            hospitals("logistic"),
+            options={"mask_bits": 40},
+            all_credentials=all_credentials,
         ),
         "noise": Scenario(
             simulated("feddualavg", "logistic", **exact), hospitals("logistic"),
@@ -223,7 +225,7 @@ def recordings(scenarios, tmp_path_factory) -> Callable[[str], list[Exchange]]:
 
 
 def chosen(exchanges: list[Exchange]) -> list[int]:
-    """The first few of requests that are alike in kind, keys and arrays."""
+    """Return the first `OCCURRENCES` of requests with equal kind, keys and arrays."""
     seen: dict[Any, int] = {}
     places = []
     for place, exchange in enumerate(exchanges):
@@ -242,7 +244,7 @@ def sample(found: list[Any], count: int, random: np.random.Generator) -> list[An
 
 
 def shares(places: list[int], total: int) -> dict[int, int]:
-    """How many mutations of each message, if there are so many in all."""
+    """Return the number of mutations of each message for a total."""
     counts = np.bincount(np.linspace(0, len(places) - 1, total).round().astype(int), minlength=len(places))
     return dict(zip(places, counts.tolist(), strict=True))
 
@@ -251,9 +253,9 @@ def shares(places: list[int], total: int) -> dict[int, int]:
 
 
 def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
-    """What a run has recorded: finite, and shares from 0 to 1; a job that diverged says so.
+    """Check the results of a run: finite, shares from 0 to 1, and diverged jobs marked.
 
-    Of rows that are held out a loss may have overflowed if a warning names the site.
+    A loss on held-out rows may be infinite if a warning names the site.
     """
     noise = name == "noise"
     for one in made:
@@ -292,7 +294,7 @@ def check_numbers(metric: str, values: Any, noise: bool, warned: bool = False) -
 
 
 class Warnings(logging.Handler):
-    """What was logged."""
+    """Capture log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +305,7 @@ class Warnings(logging.Handler):
 
 
 def coordinator_outcome(scenario: Scenario, name: str, exchanges: list[Exchange], place: int, content: bytes) -> str:
-    """Run with one response replaced; a description of what went wrong, or nothing."""
+    """Run with one response replaced; return a description of the failure, or None."""
     link, warnings = Recorded(exchanges=exchanges, replaced=(place, content)), Warnings()
     made: list[Any] = []
     logging.getLogger("fco_cli.federation").addHandler(warnings)
@@ -339,8 +341,8 @@ def fuzz_answers(scenarios, recordings, name: str, total: int) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_answers(scenarios, recordings, name):
-    fuzz_answers(scenarios, recordings, name, 4 if name == "path" else FEW_ANSWERS)
+def test_responses(scenarios, recordings, name):
+    fuzz_answers(scenarios, recordings, name, 4 if name == "path" else FEW_RESPONSES)
 
 
 @pytest.mark.slow
@@ -349,15 +351,15 @@ def test_thousands_of_answers(scenarios, recordings, name):
     fuzz_answers(scenarios, recordings, name, 100 if name == "path" else 600)
 
 
-# Questions at a site.
+# Requests at a site.
 
 
 class Snapshot:
-    """A site's state, to go back to after a mutated request that it has answered."""
+    """Copy of a site's state, restored after a mutated request that was answered."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site, self.folder, self.copy = site, folder / "memory", folder / "before"
-        self.parts = (site, site.telling, site.trainer, site.trainer.memory, site.masks)
+        self.parts = (site, site.data, site.trainer, site.trainer.memory, site.masks)
         self.state = [dict(vars(part)) for part in self.parts]
         self.rows = dict(site.trainer.memory.rows)
 
@@ -379,7 +381,7 @@ class Snapshot:
 
 
 def site_outcome(site: Site, content: bytes) -> str:
-    """Ask; a description of what went wrong, or nothing."""
+    """Send a request; return a description of the failure, or None."""
     try:
         response = Message.unpacked(site.handle(content))
     except Exception as problem:
@@ -429,8 +431,8 @@ def fuzz_questions(scenarios, recordings, name: str, home: Path, total: int) -> 
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_questions(scenarios, recordings, name, tmp_path):
-    fuzz_questions(scenarios, recordings, name, tmp_path, FEW_QUESTIONS)
+def test_requests(scenarios, recordings, name, tmp_path):
+    fuzz_questions(scenarios, recordings, name, tmp_path, FEW_REQUESTS)
 
 
 @pytest.mark.slow

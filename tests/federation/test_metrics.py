@@ -1,4 +1,4 @@
-"""Sums over sites say what the rows together would."""
+"""Metrics from sums over sites equal those of the pooled rows."""
 
 from __future__ import annotations
 

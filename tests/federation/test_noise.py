@@ -22,10 +22,10 @@ from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test
 from tests.federation.coordinator.test_clients import run, task_of
 
-WITHOUT = Noise(most=0.5, deviation=1e-12, rows=10.0)  # next to no noise: what is left is what was shortened
+WITHOUT = Noise(most=0.5, deviation=1e-12, rows=10.0)  # negligible noise, to test the clipping
 
 
-def answer_of(value: float, *gradient: float, hits: float) -> dict[str, np.ndarray]:
+def response_of(value: float, *gradient: float, hits: float) -> dict[str, np.ndarray]:
     return {"value": np.array([value]), "gradient": np.array([gradient]), "hits": np.array([hits])}
 
 
@@ -36,7 +36,7 @@ def norm_of(response: dict[str, np.ndarray]) -> float:
 
 
 def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
-    short, long = answer_of(0.1, 0.2, -0.1, hits=3), answer_of(3.0, 4.0, 0.0, hits=0)
+    short, long = response_of(0.1, 0.2, -0.1, hits=3), response_of(3.0, 4.0, 0.0, hits=0)
     for name, values in clip_and_add_noise(short, WITHOUT).items():
         np.testing.assert_allclose(values, short[name], atol=1e-9)
     shortened = clip_and_add_noise(long, WITHOUT)
@@ -46,22 +46,22 @@ def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
 def test_whatever_a_site_holds_its_answer_is_finite_and_no_longer(value):
-    told = clip_and_add_noise(answer_of(value, 1e300, -1e300, hits=1), WITHOUT)
-    assert all(np.isfinite(values).all() for values in told.values())
-    assert norm_of(told) <= 0.5 + 1e-9
+    noisy = clip_and_add_noise(response_of(value, 1e300, -1e300, hits=1), WITHOUT)
+    assert all(np.isfinite(values).all() for values in noisy.values())
+    assert norm_of(noisy) <= 0.5 + 1e-9
 
 
-def test_the_sum_has_the_noise_that_the_accountant_is_told():
-    """In units of the largest that one site can add: the weights' and the rows' shares."""
+def test_the_sum_has_the_noise_that_the_accountant_assumes():
+    """In units of the largest norm of a site: the largest share of the weights or of the rows."""
     weights, sizes, jobs = np.array([0.2, 0.3, 0.5]), np.array([10, 70, 20]), 4000
-    told = EvaluationNoise(norm=2.0, multiplier=3.0).told(weights, sizes)
-    assert told["most"] == pytest.approx(2 * 0.7)
+    noisy = EvaluationNoise(norm=2.0, multiplier=3.0).site_parameters(weights, sizes)
+    assert noisy["most"] == pytest.approx(2 * 0.7)
     zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
-    responses = [clip_and_add_noise(zeros, converted(told, Noise)) for _ in sizes]
+    responses = [clip_and_add_noise(zeros, converted(noisy, Noise)) for _ in sizes]
     for name, unit in (("value", 1), ("hits", sizes.sum())):
         total = sum(response[name] for response in responses) / unit
-        assert total.std() == pytest.approx(3 * told["most"], rel=0.1)  # 4,000 numbers: 1 %
-        assert abs(total.mean()) < 3 * told["most"] * 0.1
+        assert total.std() == pytest.approx(3 * noisy["most"], rel=0.1)  # 4,000 numbers: 1 %
+        assert abs(total.mean()) < 3 * noisy["most"] * 0.1
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_noise_spends_as_so_many_rounds_with_everybody_do():
 
 @pytest.fixture
 def private(hospitals, make_sites, psi_for, make_hparams):
-    """A run with noise in its rounds and, if there is any, in its evaluations; what its sites were asked."""
+    """Return a run with noise in its rounds and optionally in its evaluations, and the requests to its sites."""
 
     def make(noise: EvaluationNoise | None):
         folder, psi, algorithm = hospitals("logistic"), psi_for("feddualavg"), all_algorithms()["feddualavg"]()
@@ -108,20 +108,20 @@ def private(hospitals, make_sites, psi_for, make_hparams):
 
 def test_a_run_tells_what_all_of_it_has_spent(private):
     """Rounds 0, 2, 4 and 6 on two parts each, the test rows, and the gradient at the start."""
-    job, problem, asked = private(EvaluationNoise(norm=1.0, multiplier=4.0))
+    job, problem, requests = private(EvaluationNoise(norm=1.0, multiplier=4.0))
     problem.kkt_scale(np.zeros(1, [("radius", float)]).view(np.recarray))
     spent = [epsilon_of(r + 2 * (r // 2 + 1) + 2, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
     assert job.history["epsilon_run"] == pytest.approx(spent, rel=1e-9)
     assert job.history["epsilon"] == [epsilon_of(r, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
-    evaluations = [one for one in asked if one.kind == "evaluate"]
-    assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which was asked after the others
+    evaluations = [one for one in requests if one.kind == "evaluate"]
+    assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which is requested last
     assert all(one.head["noise"]["deviation"] > 0 for one in evaluations)
-    assert {one.kind for one in asked} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
+    assert {one.kind for one in requests} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
     assert "validation_auc" not in job.history
 
 
-def test_convergence_is_not_judged_and_nothing_more_is_asked_for_it(private):
-    """A residual that is small by chance is no reason to ask for a Hessian."""
+def test_convergence_is_not_judged_and_nothing_more_is_requested_for_it(private):
+    """No Hessian is requested if a residual is small by chance."""
     job, problem, _ = private(EvaluationNoise(norm=1.0, multiplier=4.0))
     sent = problem.data.agreement.sites.link.sent
     verdict = judge(problem, problem.regularizer.numbers, math.inf, job.model, job.history, None)
@@ -142,13 +142,13 @@ def test_a_simulation_has_no_such_number(private, make_problem, make_algorithm):
     assert set(algorithm.spent(3, 2, np.zeros(1))) == {"epsilon"}
 
 
-def test_curvature_is_not_asked_for(private):
+def test_curvature_is_not_requested(private):
     _, problem, _ = private(EvaluationNoise(norm=1.0, multiplier=4.0))
-    with pytest.raises(UserError, match=r"give hparams.client_lr a number"):
+    with pytest.raises(UserError, match=r"set hparams.client_lr to a number"):
         problem.data.smoothness(0, 4)
 
 
-def test_rows_of_which_something_must_be_told_are_refused(tmp_path, hospitals, make_sites):
+def test_rows_that_need_preparation_are_refused(tmp_path, hospitals, make_sites):
     folder = hospitals("logistic")
     for name in ("east", "north", "south"):
         content = dict(np.load(folder / f"{name}.npz"))

@@ -1,4 +1,4 @@
-"""Every kind of message has its schemas, and what they refuse is said with the key."""
+"""Every kind of message has schemas, whose errors name the invalid key."""
 
 from __future__ import annotations
 

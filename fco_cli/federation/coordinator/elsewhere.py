@@ -269,7 +269,7 @@ class SiteRows(Elsewhere):
     def smoothness(self, seed: int, batch_size: int) -> float:
         if not self.exact:
             raise UserError(
-                "federation.evaluation_noise: the sites' curvature would have no noise; set hparams.client_lr to a number"
+                "federation.evaluation_noise: curvature would be sent without noise; set hparams.client_lr to a number"
             )
         head, specs = {"seed": seed, "batch_size": batch_size}, {"largest": ArraySpec((1,), low=0)}
         responses = self.agreement.request("curvature", head, names=self.names, expected=lambda _: specs)

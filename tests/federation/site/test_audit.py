@@ -1,4 +1,4 @@
-"""A site's audit file outlives the kill that tears its last line."""
+"""Audit files with an incomplete or invalid line."""
 
 from __future__ import annotations
 
