@@ -117,7 +117,7 @@ def received(federation: Loopback, name: str) -> Counter[str]:
     return Counter(entry.kind for entry in read_entries(path.read_text() if path.exists() else ""))
 
 
-def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
+def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
     """In fixed point; the sites' keys are signed by their real certificates."""
     grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
     fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
@@ -127,7 +127,7 @@ def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hosp
     assert {received(federation, name)["keys"] for name in NAMES} == {1}
 
 
-def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
+def test_killed_sites_and_analysts_do_not_change_the_result(federation, hospitals, tmp_path):
     """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
     arguments = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
     where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
@@ -146,7 +146,7 @@ def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals
 
 
 @pytest.mark.slow
-def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path, monkeypatch):
+def test_a_killed_server_does_not_change_the_result(federation, hospitals, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # as the sites have it
     arguments = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=4000", "hparams.eval_every=100"]
     before = received(federation, "north")["train"]
@@ -162,7 +162,7 @@ def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path,
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
 
 
-def test_what_the_lead_may_not_do(federation, tmp_path):
+def test_attacks_with_the_lead_s_kit(federation, tmp_path):
     """All attacks are refused and audited, also with the help of the server; no code runs."""
     home, ran = federation.home("coordinator"), tmp_path / "ran"
     command = [sys.executable, "-m", "tests.federation.attacker", home, ran]
@@ -277,7 +277,7 @@ def test_two_coordinators_with_one_kit(federation):
         federation.call("coordinator", "serve", federation.address)
 
 
-def test_a_copied_kit_beside_the_original(federation, tmp_path):
+def test_a_copied_kit_is_refused(federation, tmp_path):
     """The copy is refused while north is connected; north continues."""
     copy = tmp_path / "copy"
     shutil.copytree(federation.home("north"), copy)

@@ -347,7 +347,7 @@ def test_responses(scenarios, recordings, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_thousands_of_answers(scenarios, recordings, name):
+def test_thousands_of_responses(scenarios, recordings, name):
     fuzz_answers(scenarios, recordings, name, 100 if name == "path" else 600)
 
 
@@ -437,5 +437,5 @@ def test_requests(scenarios, recordings, name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_thousands_of_questions(scenarios, recordings, name, tmp_path):
+def test_thousands_of_requests(scenarios, recordings, name, tmp_path):
     fuzz_questions(scenarios, recordings, name, tmp_path, 2000)

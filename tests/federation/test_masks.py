@@ -52,7 +52,7 @@ def all_credentials(signed) -> dict[str, Any]:
     return {name: signed(name) for name in NAMES}
 
 
-def test_masks_cancel_in_the_sum_and_in_no_other(all_credentials):
+def test_masks_cancel_only_in_the_sum_over_all_sites(all_credentials):
     random = np.random.default_rng(0)
     values = {name: random.normal(size=(2, 7)) for name in NAMES}
     masked = {
@@ -67,7 +67,7 @@ def test_masks_cancel_in_the_sum_and_in_no_other(all_credentials):
     assert (np.abs(as_numbers(two, BITS)) > 100).any()  # south's masks remain
 
 
-def test_what_one_site_sends_looks_uniform(all_credentials):
+def test_masked_numbers_are_uniform(all_credentials):
     """Test the bytes of masked zeros by chi-square at the level 1e-9."""
     sent = (
         agreed(all_credentials)["north"].mask(b"request", Message("", arrays={"w": np.zeros((1, 20_000))})).arrays["w"]
@@ -152,12 +152,12 @@ def both(hospitals, make_sites, psi_for, make_hparams, all_credentials) -> Calla
 
 
 @pytest.mark.parametrize("algo", [name for name in FEDERATED if name not in PERSONAL])
-def test_every_algorithm_gives_the_bits_of_the_fixed_point_simulation(both, algo):
+def test_every_algorithm_equals_the_fixed_point_simulation(both, algo):
     local, remote, varying = both(algo, rounds=2, weighting="examples", dtype="float32" if algo == "zhj" else "float64")
     assert_same(run(local, varying), run(remote, varying))
 
 
-def test_fixed_point_is_close_to_what_it_rounds(both):
+def test_fixed_point_is_close_to_floating_point(both):
     local, _, varying = both("feddualavg")
     exact = dataclasses.replace(local, hparams=dataclasses.replace(local.hparams, fraction_bits=None))
     for one, other in zip(run(local, varying), run(exact, varying), strict=True):
@@ -175,7 +175,7 @@ def test_a_job_that_diverges_leaves_the_stack(both):
     assert_same(one, other)
 
 
-def test_a_dropped_site_makes_the_round_repeat(both):
+def test_the_round_is_repeated_after_a_site_drops_out(both):
     local, remote, varying = both("zhj", rounds=3)
     jobs = [Job(), Job()]
     simulation = Simulation(remote, jobs, varying)
@@ -202,7 +202,7 @@ def test_sites_draw_the_noise_themselves(both):
     assert 0.1 < ((first - second)[0] ** 2).mean() / expected < 10
 
 
-def test_a_site_may_demand_masks(both):
+def test_a_policy_can_require_masks(both):
     policy = Policy(min_rows=2, masks=True)
     _, remote, varying = both("feddualavg", policy, masked=False)
     with pytest.raises(UserError, match="the site's policy requires masks"):
@@ -211,7 +211,7 @@ def test_a_site_may_demand_masks(both):
     run(remote, varying)
 
 
-def test_a_site_without_a_certificate_says_so(hospitals, make_sites):
+def test_a_site_without_a_certificate_refuses_masks(hospitals, make_sites):
     with pytest.raises(UserError, match="east: the site has no certificate to sign a mask key"):
         make_sites(hospitals("logistic"), mask_bits=BITS).descriptions()
 
@@ -225,7 +225,7 @@ def test_a_site_without_a_certificate_says_so(hospitals, make_sites):
         ({}, {"fraction_bits": None}, "hparams.fraction_bits: got None, must be a number, such as 40"),
     ],
 )
-def test_what_cannot_be_masked_is_refused_in_one_line(make_hparams, hospitals, settings, hparams, line):
+def test_settings_that_masks_do_not_allow(make_hparams, hospitals, settings, hparams, line):
     task = task_of(hospitals("logistic"), "logistic", path="")
     given = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
     with pytest.raises(UserError) as caught:

@@ -35,7 +35,7 @@ def norm_of(response: dict[str, np.ndarray]) -> float:
     )
 
 
-def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
+def test_a_response_is_clipped_as_one_vector():
     short, long = response_of(0.1, 0.2, -0.1, hits=3), response_of(3.0, 4.0, 0.0, hits=0)
     for name, values in clip_and_add_noise(short, WITHOUT).items():
         np.testing.assert_allclose(values, short[name], atol=1e-9)
@@ -45,7 +45,7 @@ def test_an_answer_is_shortened_as_a_whole_and_a_short_one_is_left_alone():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
-def test_whatever_a_site_holds_its_answer_is_finite_and_no_longer(value):
+def test_overflowing_values_give_a_finite_clipped_response(value):
     noisy = clip_and_add_noise(response_of(value, 1e300, -1e300, hits=1), WITHOUT)
     assert all(np.isfinite(values).all() for values in noisy.values())
     assert norm_of(noisy) <= 0.5 + 1e-9
@@ -54,14 +54,14 @@ def test_whatever_a_site_holds_its_answer_is_finite_and_no_longer(value):
 def test_the_sum_has_the_noise_that_the_accountant_assumes():
     """In units of the largest norm of a site: the largest share of the weights or of the rows."""
     weights, sizes, jobs = np.array([0.2, 0.3, 0.5]), np.array([10, 70, 20]), 4000
-    noisy = EvaluationNoise(norm=2.0, multiplier=3.0).site_parameters(weights, sizes)
-    assert noisy["most"] == pytest.approx(2 * 0.7)
+    parameters = EvaluationNoise(norm=2.0, multiplier=3.0).site_parameters(weights, sizes)
+    assert parameters["most"] == pytest.approx(2 * 0.7)
     zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
-    responses = [clip_and_add_noise(zeros, converted(noisy, Noise)) for _ in sizes]
+    responses = [clip_and_add_noise(zeros, converted(parameters, Noise)) for _ in sizes]
     for name, unit in (("value", 1), ("hits", sizes.sum())):
         total = sum(response[name] for response in responses) / unit
-        assert total.std() == pytest.approx(3 * noisy["most"], rel=0.1)  # 4,000 numbers: 1 %
-        assert abs(total.mean()) < 3 * noisy["most"] * 0.1
+        assert total.std() == pytest.approx(3 * parameters["most"], rel=0.1)  # 4,000 numbers: 1 %
+        assert abs(total.mean()) < 3 * parameters["most"] * 0.1
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_invalid_noise_is_refused_by_the_site(change):
         converted({"most": 0.5, "deviation": 1.0, "rows": 10.0} | change, Noise)
 
 
-def test_noise_spends_as_so_many_rounds_with_everybody_do():
+def test_evaluations_count_as_rounds_with_full_participation():
     from fco_cli.algorithms.transforms import Evaluated
 
     assert epsilon_of(7, 5, 5, 4.0, 1e-5, Evaluated(3, 4.0)) == pytest.approx(
@@ -93,20 +93,20 @@ def private(hospitals, make_sites, psi_for, make_hparams):
             make_hparams(clients_per_round=3, rounds=6, eval_every=2),
             task_of(folder, "logistic", test="rows"),
         )
-        apart = CustomAtSites.of(
+        remote = CustomAtSites.of(
             dataclasses.replace(task, standardize=False, fill="refuse"), make_sites(folder, noise=noise)
         )
-        problem = apart.data(0, "float64").joined(psi)
+        problem = remote.data(0, "float64").joined(psi)
         through = algorithm.through(ClipNoise(noise_multiplier=4.0))
-        setup = Setup(apart, problem, hparams, 0, through, clients=at_work(problem.data, hparams, 0))
+        setup = Setup(remote, problem, hparams, 0, through, clients=at_work(problem.data, hparams, 0))
         job = run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1)))[0]
-        evaluate_test(apart, problem, job.model)
-        return job, problem, [Message.unpacked(content) for content in apart.connection.link.sent]
+        evaluate_test(remote, problem, job.model)
+        return job, problem, [Message.unpacked(content) for content in remote.connection.link.sent]
 
     return make
 
 
-def test_a_run_tells_what_all_of_it_has_spent(private):
+def test_epsilon_run_covers_rounds_and_evaluations(private):
     """Rounds 0, 2, 4 and 6 on two parts each, the test rows, and the gradient at the start."""
     job, problem, requests = private(EvaluationNoise(norm=1.0, multiplier=4.0))
     problem.kkt_scale(np.zeros(1, [("radius", float)]).view(np.recarray))
@@ -120,7 +120,7 @@ def test_a_run_tells_what_all_of_it_has_spent(private):
     assert "validation_auc" not in job.history
 
 
-def test_convergence_is_not_judged_and_nothing_more_is_requested_for_it(private):
+def test_convergence_is_not_tested_with_noise(private):
     """No Hessian is requested if a residual is small by chance."""
     job, problem, _ = private(EvaluationNoise(norm=1.0, multiplier=4.0))
     sent = problem.data.agreement.sites.link.sent
@@ -131,13 +131,13 @@ def test_convergence_is_not_judged_and_nothing_more_is_requested_for_it(private)
     assert len(sent) == before
 
 
-def test_without_noise_in_its_evaluations_nothing_is_claimed_of_the_run(private):
+def test_epsilon_run_is_infinite_without_evaluation_noise(private):
     job, _, _ = private(None)
     assert set(job.history["epsilon_run"]) == {math.inf}
     assert math.isfinite(job.history["epsilon"][-1])
 
 
-def test_a_simulation_has_no_such_number(private, make_problem, make_algorithm):
+def test_a_simulation_has_no_epsilon_run(private, make_problem, make_algorithm):
     algorithm = make_algorithm("fedavg", make_problem(), transform=ClipNoise(noise_multiplier=4.0))
     assert set(algorithm.spent(3, 2, np.zeros(1))) == {"epsilon"}
 
@@ -155,19 +155,19 @@ def test_rows_that_need_preparation_are_refused(tmp_path, hospitals, make_sites)
         content["x"][0, 0] = np.nan
         np.savez(tmp_path / f"{name}.npz", **content)
     task = dataclasses.replace(task_of(folder, "logistic"), standardize=False, fill="refuse")
-    apart = CustomAtSites.of(task, make_sites(tmp_path, noise=EvaluationNoise(norm=1.0, multiplier=4.0)))
+    remote = CustomAtSites.of(task, make_sites(tmp_path, noise=EvaluationNoise(norm=1.0, multiplier=4.0)))
     with pytest.raises(UserError, match="east: the site has categorical or missing values"):
-        apart.data(0, "float64")
+        remote.data(0, "float64")
 
 
 @pytest.mark.parametrize(("key", "task"), [("standardize", {}), ("fill", {"standardize": False})])
-def test_a_task_that_would_tell_of_its_rows_is_refused(hospitals, make_hparams, key, task):
+def test_a_task_that_needs_summaries_is_refused(hospitals, make_hparams, key, task):
     federation = Flare(sites=["east", "north"], evaluation_noise=2.0)
-    with pytest.raises(UserError, match=rf"^task\.{key}.* with federation\.evaluation_noise: of their rows"):
+    with pytest.raises(UserError, match=rf"^task\.{key}.* with federation\.evaluation_noise: summaries of rows"):
         federation.placed(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
 
 
 @pytest.mark.parametrize("wrong", [{"evaluation_noise": 0.0}, {"evaluation_noise": 1.0, "evaluation_norm": math.inf}])
-def test_wrong_noise_is_one_line(wrong):
+def test_invalid_noise_settings(wrong):
     with pytest.raises(UserError, match=r"^federation.evaluation_no"):
         Flare(sites=["east"], **wrong)

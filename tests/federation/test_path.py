@@ -52,7 +52,7 @@ def both(composed, at_sites, hospitals) -> Callable[..., tuple[Selection, Select
 
 
 @pytest.mark.parametrize("by", ["rows", "each_client"])
-def test_the_bits_are_the_simulations(both, by):
+def test_a_path_equals_the_simulation(both, by):
     local, remote = both(
         "logistic", f"path.by={by}", "path.subsamples=1", "task.test=rows", "hparams.weighting=examples"
     )
@@ -75,7 +75,7 @@ def test_the_bits_are_the_simulations(both, by):
 
 
 @pytest.mark.ci
-def test_through_masks(composed, at_sites, hospitals, signed):
+def test_with_masks(composed, at_sites, hospitals, signed):
     """The fixed-point simulation chooses the same model; metrics are those of all sites together."""
     overrides = ("hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
     local = composed("task.loss=logistic", f"task.path={hospitals('logistic') / 'pooled.npz'}", *overrides)
@@ -122,7 +122,7 @@ def test_cox(both, at_sites, tmp_path):
     assert result["status"] == "finished"
 
 
-def test_cox_through_masks(at_sites, signed):
+def test_cox_with_masks(at_sites, signed):
     all_credentials = {name: signed(name) for name in NAMES}
     overrides = ("federation.masks=true", "hparams.fraction_bits=40", "path.by=rows", "task.test=rows")
     masked = select_at(at_sites("cox", *overrides, all_credentials=all_credentials, mask_bits=40))
@@ -164,11 +164,11 @@ def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path):
 def test_a_fold_of_too_few_rows_is_refused_by_the_site(at_sites):
     """The difference of two sums would disclose so few rows."""
     run = at_sites("logistic", "path.folds=3", policy=Policy(min_rows=6))
-    with pytest.raises(UserError, match=r"^south: too few rows would be held out, [45] \(min_rows: 6\); take fewer"):
+    with pytest.raises(UserError, match=r"^south: too few rows would be held out, [45] \(min_rows: 6\); use fewer"):
         select(run, run.path, lambda: None)
 
 
-def test_nothing_that_is_asked_or_answered_grows_with_the_rows(at_sites):
+def test_message_sizes_do_not_depend_on_the_rows(at_sites):
     run, largest = at_sites("logistic", "path.subsamples=1"), 0
     link = None
 

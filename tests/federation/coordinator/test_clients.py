@@ -80,7 +80,7 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
 
 @pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
 @pytest.mark.parametrize("algo", FEDERATED)
-def test_every_algorithm_gives_the_bits_of_the_simulation(both, algo, everybody):
+def test_every_algorithm_equals_the_simulation(both, algo, everybody):
     local, remote, varying = both(algo, everybody=everybody)
     assert_same(run(local, varying), run(remote, varying))
 
@@ -100,7 +100,7 @@ def test_machine_code(both):
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj", "feddr"])
-def test_a_resumed_run_gives_the_same_bits(both, algo):
+def test_a_resumed_run_equals_the_simulation(both, algo):
     """The coordinator and all sites restart from round 2; round 3 is discarded."""
     local, remote, varying = both(algo, rounds=5)
     jobs = [Job(), Job()]
@@ -123,7 +123,7 @@ def test_a_job_that_diverges_leaves_the_stack(both):
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
-def test_a_silent_site_is_left_out_of_the_round(both, algo):
+def test_a_silent_site_is_dropped_from_the_round(both, algo):
     """The simulation drops a client whose message is not finite; models and client state agree."""
     local, remote, varying = both(algo, everybody=True)
     remote.task.connection.min_sites = 2
@@ -143,7 +143,7 @@ def test_a_silent_site_is_left_out_of_the_round(both, algo):
     assert_same(pooled.finished, simulation.finished)
 
 
-def test_without_enough_sites_the_run_waits_for_them(both):
+def test_too_few_responses_raise_clients_lost(both):
     _, remote, varying = both("feddualavg", everybody=True)
     simulation = Simulation(remote, [Job(), Job()], varying)
     remote.task.connection.link.silent_in_training = "north"

@@ -7,7 +7,7 @@ import pytest
 from fco_cli.federation.site.audit import Audit, read_entries
 
 
-def test_a_torn_line_costs_only_itself(tmp_path):
+def test_an_incomplete_line_is_ignored(tmp_path):
     path = tmp_path / "audit.jsonl"
     first = Audit(path)
     first.write("train", b"one", "answered")

@@ -101,13 +101,13 @@ def test_an_honest_request_is_answered(asked):
     "content",
     [b"", b"\0" * 7, b"\xff" * 100, (2**40).to_bytes(8, "big") + b"{}", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}"],
 )
-def test_bytes_that_are_no_message(asked, content):
+def test_bytes_that_are_not_a_message(asked, content):
     ask = asked()
     refused(Message.unpacked(ask.site.handle(content)), "head")
     assert last_outcome(ask).startswith("refused")
 
 
-def test_a_billion_numbers_that_are_declared_are_not_allocated(asked):
+def test_declared_sizes_are_not_allocated(asked):
     refused(Message.unpacked(asked().site.handle(BILLION)), "declares more numbers than it contains")
 
 
@@ -156,7 +156,7 @@ def test_another_coordinator(asked):
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
-def test_kinds_that_are_not_known(asked, kind):
+def test_unknown_kinds(asked, kind):
     refused(asked()(kind), "unknown kind of message")
 
 
@@ -202,7 +202,7 @@ def test_stacks_that_are_refused(asked, changes, reason):
 
 
 @pytest.mark.parametrize("token", ["../../../tmp/x", "/etc", "0" * 31, "", "0" * 31 + "/"])
-def test_a_token_is_no_path(asked, token, tmp_path):
+def test_a_path_as_token_is_refused(asked, token, tmp_path):
     ask = asked()
     start_stack(ask)
     refused(
@@ -250,7 +250,7 @@ def test_the_audit_file_has_every_message_and_no_number(asked):
     assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
 
 
-def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
+def test_response_sizes_do_not_depend_on_the_rows(asked, monkeypatch):
     """The size of a response depends on the model only."""
     ask = asked()
     start_stack(ask)
@@ -273,13 +273,13 @@ def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes])
     return connected
 
 
-def test_groups_in_blocks_are_no_path(asked):
+def test_a_path_as_groups_of_a_block_is_refused(asked):
     group = {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}
     refused(start_stack(asked(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
 
 
 @pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
-def test_numbers_of_jobs_are_checked_like_those_of_a_configuration(asked, number):
+def test_parameters_of_jobs_are_validated(asked, number):
     ask = asked()
     start_stack(ask)
     head = {
@@ -318,7 +318,7 @@ class TestResponses:
             (np.zeros((10**6,)), "must be float64 [1, 6]"),
         ],
     )
-    def test_of_the_wrong_shape_or_type(self, session, values, reason):
+    def test_wrong_shape_or_type(self, session, values, reason):
         def changed(name, response):
             message = Message.unpacked(response)
             if name == "north" and message.kind == "train":
@@ -399,7 +399,7 @@ class TestResponses:
         assert "site 'north': the loss of a model on its training rows is not finite" in caplog.text
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_not_finite_weighs_nothing(self, session, value):
+    def test_messages_that_are_not_finite_are_dropped(self, session, value):
         def changed(name, response):
             message = Message.unpacked(response)
             if name == "north" and message.kind == "train":
