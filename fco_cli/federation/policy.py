@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from fco_cli.errors import UserError, require
-from fco_cli.federation.typed import typed
+from fco_cli.federation.typed import parse_dataclass
 from fco_cli.files import as_yaml
 
 
@@ -48,7 +48,7 @@ class Policy:
                 encoding="utf-8",
             )
         try:
-            return typed(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
+            return parse_dataclass(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
             raise UserError(f"{path}: cannot be read: {type(problem).__name__}") from problem
 

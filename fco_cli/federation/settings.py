@@ -73,12 +73,13 @@ class Flare(Federation):
             value = getattr(self, key)
             require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
-        require(
-            fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the number of sites"
-        )
+        allowed = f"null or from 1 to {len(self.sites)}, the number of sites"
+        require(fits, "federation.min_sites", self.min_sites, allowed)
         _ = self.noise  # raises UserError if out of range
         if self.masks:
-            allowed = f"at least {MIN_SITES} with federation.masks: from a sum of two, each site knows the other's"
+            allowed = (
+                f"at least {MIN_SITES} with federation.masks: of two sites, each could compute the other's numbers"
+            )
             require(len(self.sites) >= MIN_SITES, "federation.sites", self.sites, allowed)
             allowed = "null with federation.masks: masks cancel only in the sum over all sites"
             require(self.min_sites is None, "federation.min_sites", self.min_sites, allowed)
@@ -95,12 +96,8 @@ class Flare(Federation):
     def placed(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.coordinator.task import CustomAtSites
 
-        require(
-            isinstance(task, Custom),
-            "task",
-            task.name,
-            "custom with federation=flare: the data are the sites' files",
-        )
+        allowed = "custom with federation=flare: the data are the sites' files"
+        require(isinstance(task, Custom), "task", task.name, allowed)
         assert isinstance(task, Custom)
         require(task.path == "", "task.path", task.path, "omitted: the rows are at the sites")
         bits = hparams.fraction_bits
@@ -110,11 +107,11 @@ class Flare(Federation):
             allowed = "all with federation.masks: masks cancel only in the sum over all sites"
             require(full, "hparams.clients_per_round", hparams.clients_per_round, allowed)
         if self.noise is not None:
-            for key, wanted in (("standardize", False), ("fill", "refuse")):
-                allowed = (
-                    f"{str(wanted).lower()} with federation.evaluation_noise: summaries of rows would have no noise"
+            reason = "with federation.evaluation_noise: summaries of rows would have no noise"
+            for key, needed in (("standardize", False), ("fill", "refuse")):
+                require(
+                    getattr(task, key) == needed, f"task.{key}", getattr(task, key), f"{str(needed).lower()} {reason}"
                 )
-                require(getattr(task, key) == wanted, f"task.{key}", getattr(task, key), allowed)
         options = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self.noise)
         return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *options))
 

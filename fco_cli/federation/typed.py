@@ -13,7 +13,7 @@ from fco_cli.federation.message import BadMessage, converted
 T = TypeVar("T")
 
 
-def typed(kind: type[T], values: Any, where: str) -> T:
+def parse_dataclass(kind: type[T], values: Any, where: str) -> T:
     """Return an object of a dataclass; raise UserError if a value is missing, unknown or of another type."""
     if not isinstance(values, dict):
         raise UserError(f"{where}: must be a mapping")
@@ -37,7 +37,7 @@ def parse_by_name(kinds: dict[str, Any], values: Any, where: str) -> Any:
     name = values.get("name") if isinstance(values, dict) else None
     if not isinstance(name, str) or name not in kinds:
         raise UserError(f"{where}.name: must be one of {', '.join(kinds)}")
-    return typed(kinds[name], values, where)
+    return parse_dataclass(kinds[name], values, where)
 
 
 def algorithm_options(algorithm: Algorithm) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def received(federation: Loopback, name: str) -> Counter[str]:
 
 
 def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
-    """In fixed point; the sites' keys are signed by their real certificates."""
+    """Both run in fixed point; the sites' keys are signed with their real certificates."""
     grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
     fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
     where = between_sites(federation, tmp_path / "sites", *fixed, "federation.masks=true")
@@ -128,7 +128,7 @@ def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
 
 
 def test_killed_sites_and_analysts_do_not_change_the_result(federation, hospitals, tmp_path):
-    """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
+    """Kill a hospital, which joins again, then fco-run, which is restarted; both by the same commands."""
     arguments = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
     where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
     command = [sys.executable, "-c", SAVING_OFTEN, *arguments, *where]

@@ -140,6 +140,7 @@ class RemoteClients(Clients):
         return self.agreement.request(kind, head, arrays, self.names, expected=expected)
 
     def _job_header(self, names: list[str]) -> dict[str, Any]:
+        """Return the keys that all requests about client state share."""
         return {
             "stack": self.stack,
             "tokens": self.tokens,
@@ -189,9 +190,9 @@ class RemoteClients(Clients):
         return None  # personal models stay at their sites
 
     def keep(self, jobs: Array) -> None:
-        left = [token for token, kept in zip(self.tokens, jobs, strict=True) if not kept]
+        removed = [token for token, kept in zip(self.tokens, jobs, strict=True) if not kept]
         if self._has_memory:
-            self._request("forget", {"tokens": left})
+            self._request("forget", {"tokens": removed})
         self.tokens = [token for token, kept in zip(self.tokens, jobs, strict=True) if kept]
 
     def save(self, j: int) -> Saved:

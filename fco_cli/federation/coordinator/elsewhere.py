@@ -97,9 +97,7 @@ class SiteRows(Elsewhere):
     names: list[str] = field(kw_only=True)
     part: str = field(kw_only=True)
     loss: Loss = field(kw_only=True)
-    last: dict[bytes, Responses] = field(
-        default_factory=dict, kw_only=True
-    )  # responses of the last evaluation, by models
+    last: dict[bytes, Responses] = field(default_factory=dict, kw_only=True)  # last evaluation, by its models
     shares_sums: dict[str, bool] = field(default_factory=dict, kw_only=True)  # by site, set by its first response
     overflowed: set[str] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
 
@@ -108,10 +106,10 @@ class SiteRows(Elsewhere):
         return self.agreement.sites.noise is None
 
     def risk(self, weights: Array) -> Callable[..., Evaluation]:
-        def at(w: Array, gradient: bool = True) -> Evaluation:
+        def evaluate(w: Array, gradient: bool = True) -> Evaluation:
             return self._evaluate(np.ascontiguousarray(w, dtype=float), weights, gradient)
 
-        return at
+        return evaluate
 
     def _evaluate(self, w: Array, weights: Array, gradient: bool) -> Evaluation:
         """Return sum_m p_m F_m, its gradient and the accuracy, as sums of the sites' responses.
@@ -184,7 +182,7 @@ class SiteRows(Elsewhere):
             if "sums" in expected(name):
                 self.shares_sums[name] = "sums" in response.arrays
             if bits is not None:
-                self._warn_of_overflow(name, response.arrays["fits"] == 1)
+                self._warn_about_overflow(name, response.arrays["fits"] == 1)
             elif parameters is None:
                 with report_invalid_response(name, "evaluate"):
                     self._check_evaluation(name, response, rows[name])
@@ -215,7 +213,7 @@ class SiteRows(Elsewhere):
         """Return the specs of an evaluation on `rows` rows; `value` is not finite for a job that has overflowed.
 
         `shares_sums` is the policy of the site (None: unknown yet). With noise, the magnitude of every number is at
-        most `sites` times the clipping norm plus `MAX_DEVIATIONS` standard deviations.
+        most `sites` times (clipping norm + `MAX_DEVIATIONS` standard deviations).
         """
         number = ArraySpec((len(w),), low=0, finite=False)
         specs = {"value": number}
@@ -245,16 +243,16 @@ class SiteRows(Elsewhere):
                 )
         if "sums" in response.arrays:
             self._check_sums(response.arrays["sums"][finite], rows)
-        self._warn_of_overflow(name, finite)
+        self._warn_about_overflow(name, finite)
 
-    def _warn_of_overflow(self, name: str, finite: Array) -> None:
+    def _warn_about_overflow(self, name: str, finite: Array) -> None:
         if not finite.all() and name not in self.overflowed:
             self.overflowed.add(name)
             log.warning("site %r: the loss of a model on its %s rows is not finite", name, self.part)
 
     def _check_sums(self, sums: Array, rows: int) -> None:
         if self._metric_sums is not None and not self._metric_sums.is_valid(sums, rows).all():
-            raise BadMessage(f"the array sums is not possible for {rows} rows")
+            raise BadMessage(f"the array sums is impossible for {rows} rows")
 
     def _sums(self, responses: Responses) -> Array | None:
         """Return the sums [M, J, k], masked [1, J, k]; None if a site does not send them."""

@@ -49,7 +49,11 @@ class Link(Protocol):
 
 
 class Sites:
-    """Sites in alphabetical order, connected at the first request."""
+    """Sites in alphabetical order, connected at the first request.
+
+    With `mask_bits` (fraction bits), sites mask their responses and only sums over all sites are readable. With
+    `noise`, evaluations are noisy and no summaries of rows are requested.
+    """
 
     def __init__(
         self,
@@ -61,11 +65,6 @@ class Sites:
         mask_bits: int | None = None,
         noise: EvaluationNoise | None = None,
     ) -> None:
-        """Store the settings.
-
-        With `mask_bits` (fraction bits), sites mask their responses and only sums over all sites are readable. With
-        `noise`, sites send only messages of rounds and evaluations, both noisy.
-        """
         self.mask_bits, self.noise = mask_bits, noise
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
         self.min_sites = len(names) if min_sites is None else min_sites
@@ -119,6 +118,7 @@ class Sites:
                     raise UserError(f"federation: {problem}") from problem
 
     def _connect(self) -> None:
+        """Open a session: descriptions, mask keys and the current agreement."""
         self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
         self.compiled.clear()
         count = len(self.names)
@@ -131,6 +131,7 @@ class Sites:
             self._replay(self.agreement)
 
     def _replay(self, agreement: Agreement) -> None:
+        """Repeat the requests of an agreement."""
         for kind, head in agreement.requests:
             self._request(kind, head, {}, self.names, len(self.names))
 
@@ -167,12 +168,12 @@ class Sites:
             if message.kind == "refused":
                 raise UserError(f"{name}: {shown(message.head_as(Refused).reason)}")
             if message.kind != kind:
-                raise BadMessage("it belongs to another request")
+                raise BadMessage("belongs to another request")
             if kind == "describe":
                 _check_software(name, message.head_as(Software))
             head = message.head_as(RESPONSES[kind])
             if head.number != self.number:
-                raise BadMessage("it belongs to another request")
+                raise BadMessage("belongs to another request")
             return Response(head, read_arrays(message.arrays, expected(name)))
 
 
@@ -193,10 +194,10 @@ class Agreement:
         self.requests.append((kind, head))
         return responses
 
-    def request(self, *request: Any, **options: Any) -> dict[str, Response]:
+    def request(self, *arguments: Any, **options: Any) -> dict[str, Response]:
         """Send a request about these rows (`Sites.request`)."""
         self.sites.switch_to(self)
-        return self.sites.request(*request, **options)
+        return self.sites.request(*arguments, **options)
 
 
 def _check_software(name: str, theirs: Software) -> None:
@@ -204,7 +205,7 @@ def _check_software(name: str, theirs: Software) -> None:
     version, code = fco_cli.__version__, code_digest()
     if (theirs.version, theirs.code) != (version, code):
         versions = f"{shown(theirs.version)} ({theirs.code}), the coordinator's is {version} ({code})"
-        raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
+        raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same version")
 
 
 @contextmanager

@@ -39,9 +39,10 @@ class CustomAtSites(Custom):
 
     @classmethod
     def of(cls, task: Custom, sites: Sites) -> CustomAtSites:
-        made = cls(**{key.name: getattr(task, key.name) for key in fields(task)})
-        made.__dict__["sites"] = sites
-        return made
+        """Return the task with the data of the sites."""
+        remote = cls(**{key.name: getattr(task, key.name) for key in fields(task)})
+        remote.__dict__["sites"] = sites
+        return remote
 
     @property
     def connection(self) -> Sites:
@@ -52,18 +53,10 @@ class CustomAtSites(Custom):
         for holdout in self.holdouts:
             allowed = "auto, split, rows or none with federation=flare"
             require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
-        require(
-            self.loss != "auto",
-            "task.loss",
-            self.loss,
-            "the name of a loss (logistic, squared, ...) with federation=flare",
-        )
-        require(
-            not self.site_intercept,
-            "task.site_intercept",
-            True,
-            "false with federation=flare: all sites share one intercept",
-        )
+        allowed = "the name of a loss (logistic, squared, ...) with federation=flare"
+        require(self.loss != "auto", "task.loss", self.loss, allowed)
+        allowed = "false with federation=flare: all sites share one intercept"
+        require(not self.site_intercept, "task.site_intercept", True, allowed)
         for key, why in UNSUPPORTED_KEYS.items():
             require(getattr(self, key) is None, f"task.{key}", getattr(self, key), f"null with federation=flare: {why}")
 
@@ -220,7 +213,7 @@ def _check_counts(name: str, counts: RowCounts, description: Description, with_s
         raise BadMessage("summary: must be present exactly if it was requested and the site has training rows")
     if summary is not None:
         if (summary.client, summary.rows) != (name, counts.training):
-            raise BadMessage("summary: it must be of this site's training rows")
+            raise BadMessage("summary: must be of this site's training rows")
         if summary.columns != _columns(description):
             raise BadMessage("summary: its columns must be the site's features")
 

@@ -36,7 +36,7 @@ from fco_cli.federation.flare.rights import SITE_JOB
 from fco_cli.federation.site.audit import append_entry
 
 SERVER = "server"
-CONFIG, MAX_CONFIG_BYTES = "config/config_fed_client.json", 10_000  # bytes
+CONFIG, MAX_CONFIG_BYTES = "config/config_fed_client.json", 10_000
 SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 ALLOWED_TOPICS = (  # topics that a site's main process accepts from the server
     TrainingTopic.CHECK_RESOURCE,
@@ -48,13 +48,11 @@ ALLOWED_TOPICS = (  # topics that a site's main process accepts from the server
     TrainingTopic.NOTIFY_JOB_STATUS,
     SysCommandTopic.REPORT_VERSION,
 )
-
-
-ALLOWED_COMMANDS = (
+ALLOWED_COMMANDS = (  # commands that a job's process accepts from the server
     AdminCommandNames.CHECK_STATUS,
     AdminCommandNames.ABORT,
     AdminCommandNames.SHUTDOWN,
-)  # accepted by a job's process
+)
 
 
 def member(cell_name: str | None) -> str:

@@ -20,7 +20,7 @@ from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
-from fco_cli.federation.typed import typed
+from fco_cli.federation.typed import parse_dataclass
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
@@ -32,15 +32,8 @@ from fco_cli.problem.risk import DataRisk, scores_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
 
-PACKAGES = (
-    "kernels",
-    "problem",
-    "algorithms",
-    "data",
-    "tasks",
-    "simulation",
-    "federation",
-)  # affect results
+# Packages whose code affects results.
+PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")
 LOCAL_KEYS = ("name", "path", "strength", "radius")  # keys of the task that are not sent to sites
 
 
@@ -93,7 +86,7 @@ class SiteData:
         """Split the rows; return their numbers and a summary for the common preparation."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
         self.task = self.split = self.prepared = self.model = None
-        task = typed(Custom, request.task | unused, "task")
+        task = parse_dataclass(Custom, request.task | unused, "task")
         if task.loss == "auto":
             raise Refusal(
                 "task.loss: got auto, must be the name of a loss (logistic, squared, ...) with federation=flare"
@@ -162,9 +155,10 @@ class SiteData:
         self.policy.check_numbers(request.jobs * model.layout.size)
         w = read_arrays(arrays, {"w": ArraySpec((request.jobs, model.layout.size))})["w"]
         with np.errstate(all="ignore"):  # the coordinator detects overflows
-            return Message("", arrays=self._evaluated(request, data, w, self._weight(request)))
+            return Message("", arrays=self._evaluate_rows(request, data, w, self._weight(request)))
 
-    def _evaluated(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
+    def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
+        """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
         risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=request.gradient)
         arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
         if request.gradient:
