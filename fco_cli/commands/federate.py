@@ -30,6 +30,7 @@ def main() -> None:
 
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
+    """Run the server; create the federation first if it does not exist."""
     from fco_cli.federation.flare import enrol
 
     founded = home / "founded.json"
@@ -38,20 +39,17 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
         enrol.create_federation(arguments.address, home)
     about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
-    require(
-        about["host"] == host,
-        "the address",
-        arguments.address,
-        f"at {about['host']}, the host for which {home} was created",
-    )
+    allowed = f"at {about['host']}, the host for which {home} was created"
+    require(about["host"] == host, "the address", arguments.address, allowed)
     require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
     enrol.restrict(enrol.kit_path(home, host), True, home, {})
     say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
-    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
+    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve")
     enrol.start(enrol.kit_path(home, host), "server", f"org={enrol.ORGANIZATION}")
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
+    """Sign the request of a hospital."""
     from fco_cli.federation.flare import enrol
 
     if not (home / "founded.json").exists():
@@ -64,6 +62,7 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
+    """Print the connected sites and the number of running jobs."""
     from fco_cli.federation.flare.link import federation_status
 
     sites, jobs = federation_status(home)
@@ -73,6 +72,7 @@ def status(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def request(arguments: argparse.Namespace, home: Path) -> None:
+    """Create a key and a certificate request."""
     from fco_cli.federation.flare import enrol
 
     valid = enrol.NAME.fullmatch(arguments.name) is not None
@@ -83,24 +83,25 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
+    """Join the federation with a signed request; does not return."""
     from fco_cli.federation.flare import enrol
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
     name = signed.name.removesuffix(".signed.zip")
-    own = {
+    settings = {
         "name": name,
         "home": str(home),
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrol.load_site(own)  # read now, so that errors in the file are reported here
+    site = enrol.load_site(settings)  # read now, so that errors in the file are reported here
     kit = enrol.kit_path(home, name)
     if not kit.exists():
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
         enrol.package(signed, name, home, arguments.fingerprint)
-    enrol.restrict(kit, False, home, own)
+    enrol.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
     say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.AUDIT_FILE}")
     say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")

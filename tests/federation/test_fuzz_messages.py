@@ -161,7 +161,7 @@ def tables(folder: Path) -> Path:
     return folder
 
 
-def words(folder: Path) -> Path:
+def named_classes(folder: Path) -> Path:
     """Write files with three named classes."""
     random = np.random.default_rng(0)
     for name in NAMES:
@@ -188,7 +188,7 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
         "curvature": Scenario(simulated("feddualavg", "squared", rate=True), hospitals("squared")),
         "poisson": Scenario(simulated("fedmid", "poisson"), hospitals("poisson")),
         "tables": Scenario(simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("t")), "csv"),
-        "classes": Scenario(simulated("fedmid", "softmax"), words(tmp_path_factory.mktemp("w"))),
+        "classes": Scenario(simulated("fedmid", "softmax"), named_classes(tmp_path_factory.mktemp("w"))),
         "masks": Scenario(
             simulated("feddualavg", "logistic"),
             hospitals("logistic"),
@@ -237,10 +237,10 @@ def chosen(exchanges: list[Exchange]) -> list[int]:
     return places
 
 
-def sample(found: list[Any], count: int, random: np.random.Generator) -> list[Any]:
-    if count >= len(found):
-        return found
-    return [found[place] for place in sorted(random.choice(len(found), count, replace=False))]
+def sample(items: list[Any], count: int, random: np.random.Generator) -> list[Any]:
+    if count >= len(items):
+        return items
+    return [items[index] for index in sorted(random.choice(len(items), count, replace=False))]
 
 
 def shares(places: list[int], total: int) -> dict[int, int]:
@@ -331,8 +331,8 @@ def fuzz_answers(scenarios, recordings, name: str, total: int) -> None:
     exchanges, failures, tried = recordings(name), [], 0
     for place, count in shares(chosen(exchanges), total).items():
         random = np.random.default_rng([zlib.crc32(name.encode()), place])
-        found = mutations(exchanges[place].responses[VICTIM], random)
-        for what, content in sample(found, count, random):
+        candidates = mutations(exchanges[place].responses[VICTIM], random)
+        for what, content in sample(candidates, count, random):
             tried += 1
             if outcome := coordinator_outcome(scenarios[name], name, exchanges, place, content):
                 failures.append(f"{exchanges[place].kind} ({place}), {what}: {outcome}")

@@ -40,9 +40,9 @@ def task_of(folder: Path, loss: str, **changes: Any) -> Custom:
 def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Setup, Setup, Varying]]:
     """Return setups of one run: simulated, and between sites."""
 
-    def make(algo: str, loss: str = "logistic", everybody: bool = False, **changes: Any):
+    def make(algo: str, loss: str = "logistic", full_participation: bool = False, **changes: Any):
         folder, algorithm, psi = hospitals(loss), all_algorithms()[algo](), psi_for(algo)
-        sampled = 3 if everybody or algorithm.everybody else 2
+        sampled = 3 if full_participation or algorithm.everybody else 2
         hparams = make_hparams(clients_per_round=sampled, batch_size=4, **changes)
         task = task_of(folder, loss)
         remote = CustomAtSites.of(task, make_sites(folder))
@@ -78,10 +78,10 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
             np.testing.assert_allclose(column, a.history[name], rtol=rtol, atol=rtol / 1e3, err_msg=name)
 
 
-@pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
+@pytest.mark.parametrize("full_participation", [True, False], ids=["full", "sampled"])
 @pytest.mark.parametrize("algo", FEDERATED)
-def test_every_algorithm_equals_the_simulation(both, algo, everybody):
-    local, remote, varying = both(algo, everybody=everybody)
+def test_every_algorithm_equals_the_simulation(both, algo, full_participation):
+    local, remote, varying = both(algo, full_participation=full_participation)
     assert_same(run(local, varying), run(remote, varying))
 
 
@@ -125,7 +125,7 @@ def test_a_job_that_diverges_leaves_the_stack(both):
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
 def test_a_silent_site_is_dropped_from_the_round(both, algo):
     """The simulation drops a client whose message is not finite; models and client state agree."""
-    local, remote, varying = both(algo, everybody=True)
+    local, remote, varying = both(algo, full_participation=True)
     remote.task.connection.min_sites = 2
     simulation, pooled = (Simulation(setup, [Job(), Job()], varying) for setup in (remote, local))
     link, messages = remote.task.connection.link, pooled.algorithm._messages
@@ -144,7 +144,7 @@ def test_a_silent_site_is_dropped_from_the_round(both, algo):
 
 
 def test_too_few_responses_raise_clients_lost(both):
-    _, remote, varying = both("feddualavg", everybody=True)
+    _, remote, varying = both("feddualavg", full_participation=True)
     simulation = Simulation(remote, [Job(), Job()], varying)
     remote.task.connection.link.silent_in_training = "north"
     with pytest.raises(ClientsLost, match="north"):

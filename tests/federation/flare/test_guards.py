@@ -24,7 +24,7 @@ def message(origin: str, channel: str, topic: str) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("received", "line"),
     [
         (message("server.job", CellChannel.CLIENT_COMMAND, AdminCommandNames.CHECK_STATUS), None),
         (message("server.job", "fco", "ask"), None),
@@ -37,9 +37,9 @@ def message(origin: str, channel: str, topic: str) -> Message:
         ),
     ],
 )
-def test_a_job_accepts_allowed_messages_of_its_server_only(tmp_path, asked, line):
+def test_a_job_accepts_allowed_messages_of_its_server_only(tmp_path, received, line):
     audit = tmp_path / "audit.jsonl"
-    reply = SiteGuard(str(audit)).check(asked, "north")
+    reply = SiteGuard(str(audit)).check(received, "north")
     assert (reply is None) == (line is None)
     assert line is None or line in audit.read_text()
 

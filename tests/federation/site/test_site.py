@@ -30,42 +30,42 @@ SESSION = "f" * 32
 
 
 @pytest.fixture
-def asked(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
+def open_site(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
     """Return a function that sends handwritten messages to a site."""
 
     def make(policy: Policy | None = None, loss: str = "logistic"):
         site: Site = make_site("north", hospitals(loss), policy)
         number = iter(range(1, 1000))
 
-        def ask(kind: str, head: dict | None = None, session: str = SESSION, **arrays: np.ndarray) -> Message:
+        def send(kind: str, head: dict | None = None, session: str = SESSION, **arrays: np.ndarray) -> Message:
             content = Message(kind, {"session": session, "number": next(number), **(head or {})}, arrays).packed()
-            ask.last = content
+            send.last = content
             return Message.unpacked(site.handle(content))
 
-        ask.site = site
-        return ask
+        send.site = site
+        return send
 
     return make
 
 
-def prepared(ask, **changes):
+def prepared(send, **changes):
     task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
-    ask("describe")
+    send("describe")
     head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None, "summary": True}
-    return ask("prepare", head | changes)
+    return send("prepare", head | changes)
 
 
-def start_stack(ask, **changes):
-    summary = Summary.of_plain(prepared(ask).head["summary"])
+def start_stack(send, **changes):
+    summary = Summary.of_plain(prepared(send).head["summary"])
     agreed = agree(summary, Recipe(standardize=False)).as_json()
-    ask("apply", {"preparation": agreed, "outputs": 1, "start": None})
+    send("apply", {"preparation": agreed, "outputs": 1, "start": None})
     head = {
         "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     numbers = {"client_lr": np.ones(1), "server_lr": np.ones(1), "psi": np.ones((1, 1)), "options": np.zeros((1, 1))}
     numbers["transform"] = np.zeros((1, 1))
-    return ask("stack", head | changes, **numbers)
+    return send("stack", head | changes, **numbers)
 
 
 TRAIN = {
@@ -84,37 +84,37 @@ def refused(response: Message, reason: str) -> None:
     assert not response.arrays
 
 
-def last_outcome(ask) -> str:
-    return json.loads((ask.site.audit.path).read_text().splitlines()[-1])["outcome"]
+def last_outcome(send) -> str:
+    return json.loads((send.site.audit.path).read_text().splitlines()[-1])["outcome"]
 
 
-def test_an_honest_request_is_answered(asked):
-    ask = asked()
-    assert start_stack(ask).kind == "stack"
-    response = ask("train", TRAIN, **STATE)
+def test_an_honest_request_is_answered(open_site):
+    send = open_site()
+    assert start_stack(send).kind == "stack"
+    response = send("train", TRAIN, **STATE)
     assert response.kind == "train"
     assert all(values.shape == (1, 6) for values in response.arrays.values())
-    assert last_outcome(ask) == "answered"
+    assert last_outcome(send) == "answered"
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"\0" * 7, b"\xff" * 100, (2**40).to_bytes(8, "big") + b"{}", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}"],
 )
-def test_bytes_that_are_not_a_message(asked, content):
-    ask = asked()
-    refused(Message.unpacked(ask.site.handle(content)), "head")
-    assert last_outcome(ask).startswith("refused")
+def test_bytes_that_are_not_a_message(open_site, content):
+    send = open_site()
+    refused(Message.unpacked(send.site.handle(content)), "head")
+    assert last_outcome(send).startswith("refused")
 
 
-def test_declared_sizes_are_not_allocated(asked):
-    refused(Message.unpacked(asked().site.handle(BILLION)), "declares more numbers than it contains")
+def test_declared_sizes_are_not_allocated(open_site):
+    refused(Message.unpacked(open_site().site.handle(BILLION)), "declares more numbers than it contains")
 
 
 @pytest.mark.parametrize("dtype", ["object", "<U5", "complex128", "float64]", None, 3])
-def test_arrays_of_other_types(asked, dtype):
+def test_arrays_of_other_types(open_site, dtype):
     text = json.dumps({"kind": "describe", "head": {}, "arrays": {"w": [dtype, 1]}}).encode()
-    refused(Message.unpacked(asked().site.handle(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "invalid type")
+    refused(Message.unpacked(open_site().site.handle(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "invalid type")
 
 
 @pytest.mark.parametrize(
@@ -125,39 +125,39 @@ def test_arrays_of_other_types(asked, dtype):
         ({"z": np.zeros((2, 6))}, "must be float64 [1, 6]"),
     ],
 )
-def test_a_state_of_the_wrong_shape_or_type(asked, changes, reason):
-    ask = asked()
-    start_stack(ask)
-    refused(ask("train", TRAIN, **(STATE | changes)), reason)
+def test_a_state_of_the_wrong_shape_or_type(open_site, changes, reason):
+    send = open_site()
+    start_stack(send)
+    refused(send("train", TRAIN, **(STATE | changes)), reason)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_state_that_is_not_finite(asked, value):
+def test_a_state_that_is_not_finite(open_site, value):
     """An honest coordinator removes diverged jobs from the stack."""
-    ask = asked()
-    start_stack(ask)
-    refused(ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
-    assert ask.site.trainer.memory.rows == {}
+    send = open_site()
+    start_stack(send)
+    refused(send("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
+    assert send.site.trainer.memory.rows == {}
 
 
-def test_a_replayed_message(asked):
-    ask = asked()
-    ask("describe")
-    first = ask.last
-    prepared(ask)
-    refused(Message.unpacked(ask.site.handle(first)), "replayed or out-of-order")
-    assert last_outcome(ask) == "refused: replayed or out-of-order message"
+def test_a_replayed_message(open_site):
+    send = open_site()
+    send("describe")
+    first = send.last
+    prepared(send)
+    refused(Message.unpacked(send.site.handle(first)), "replayed or out-of-order")
+    assert last_outcome(send) == "refused: replayed or out-of-order message"
 
 
-def test_another_coordinator(asked):
-    ask = asked()
-    prepared(ask)
-    refused(ask("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+def test_another_coordinator(open_site):
+    send = open_site()
+    prepared(send)
+    refused(send("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
-def test_unknown_kinds(asked, kind):
-    refused(asked()(kind), "unknown kind of message")
+def test_unknown_kinds(open_site, kind):
+    refused(open_site()(kind), "unknown kind of message")
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_unknown_kinds(asked, kind):
         ({"standardize": "${oc.env:HOME}"}, "task.standardize"),
     ],
 )
-def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
-    ask = asked()
+def test_tasks_that_a_coordinator_may_not_send(open_site, task, reason):
+    send = open_site()
     usual = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
-    response = prepared(ask, task=usual | task)
+    response = prepared(send, task=usual | task)
     if reason is None:
         assert response.head["training"] == 31
     else:
@@ -197,18 +197,18 @@ def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
         ({"jobs": 10**9}, "max_numbers"),
     ],
 )
-def test_stacks_that_are_refused(asked, changes, reason):
-    refused(start_stack(asked(), **changes), reason)
+def test_stacks_that_are_refused(open_site, changes, reason):
+    refused(start_stack(open_site(), **changes), reason)
 
 
 @pytest.mark.parametrize("token", ["../../../tmp/x", "/etc", "0" * 31, "", "0" * 31 + "/"])
-def test_a_path_as_token_is_refused(asked, token, tmp_path):
-    ask = asked()
-    start_stack(ask)
+def test_a_path_as_token_is_refused(open_site, token, tmp_path):
+    send = open_site()
+    start_stack(send)
     refused(
-        ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "tokens[0]: expected str matching"
+        send("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "tokens[0]: expected str matching"
     )
-    refused(ask("forget", {"tokens": [token]}), "tokens[0]: expected str matching")
+    refused(send("forget", {"tokens": [token]}), "tokens[0]: expected str matching")
 
 
 @pytest.mark.parametrize(
@@ -242,19 +242,19 @@ def test_a_policy_is_enforced_and_reported(hospitals, make_sites, make_hparams, 
     assert "\n" not in str(caught.value)
 
 
-def test_the_audit_file_has_every_message_and_no_number(asked):
-    ask = asked()
-    start_stack(ask)
-    entries = [json.loads(line) for line in ask.site.audit.path.read_text().splitlines()]
+def test_the_audit_file_has_every_message_and_no_number(open_site):
+    send = open_site()
+    start_stack(send)
+    entries = [json.loads(line) for line in send.site.audit.path.read_text().splitlines()]
     assert [entry["kind"] for entry in entries] == ["describe", "prepare", "apply", "stack"]
     assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
 
 
-def test_response_sizes_do_not_depend_on_the_rows(asked, monkeypatch):
+def test_response_sizes_do_not_depend_on_the_rows(open_site, monkeypatch):
     """The size of a response depends on the model only."""
-    ask = asked()
-    start_stack(ask)
-    for response in (ask("train", TRAIN, **STATE), ask("evaluate", EVALUATE, w=np.zeros((1, 6)))):
+    send = open_site()
+    start_stack(send)
+    for response in (send("train", TRAIN, **STATE), send("evaluate", EVALUATE, w=np.zeros((1, 6)))):
         assert response.kind != "refused"
         assert all(values.size <= 6 for values in response.arrays.values())
 
@@ -273,22 +273,22 @@ def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes])
     return connected
 
 
-def test_a_path_as_groups_of_a_block_is_refused(asked):
+def test_a_path_as_groups_of_a_block_is_refused(open_site):
     group = {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}
-    refused(start_stack(asked(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
+    refused(start_stack(open_site(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
 
 
 @pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
-def test_parameters_of_jobs_are_validated(asked, number):
-    ask = asked()
-    start_stack(ask)
+def test_parameters_of_jobs_are_validated(open_site, number):
+    send = open_site()
+    start_stack(send)
     head = {
         "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     ones, zeros = np.ones(2), np.zeros((2, 1))
     numbers = {"client_lr": ones, "server_lr": ones, "psi": np.array([[1.0], [number]])}
-    refused(ask("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
+    refused(send("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
 
 
 class TestResponses:
@@ -434,9 +434,9 @@ def test_labels_are_indices_into_the_union_of_classes(make_sites, tmp_path):
     folder: Path = tmp_path / "data"
     folder.mkdir()
     random = np.random.default_rng(0)
-    for name, words in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
+    for name, labels in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
         y = np.arange(12) % 2
-        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=words)
+        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=labels)
     task = CustomAtSites.of(task_of(folder, "softmax"), make_sites(folder))
     made = task.data(0, "float64")
     assert made.description.classes == ["maybe", "no", "yes"]
