@@ -1,4 +1,4 @@
-"""fco-federate: a coordinator and hospitals become a federation; each command says what comes next."""
+"""fco-federate: create a federation of a coordinator and hospitals; each command prints the next step."""
 
 from __future__ import annotations
 
@@ -19,108 +19,118 @@ def main() -> None:
         if answered():
             return
         arguments = _parser().parse_args()
-        from fco_cli.federation.settings import home_of
+        from fco_cli.federation.settings import party_home
 
         try:
-            arguments.command(arguments, home_of(arguments.home))
+            arguments.command(arguments, party_home(arguments.home))
         except OSError as problem:
-            if problem.filename is None:  # not of a file
+            if problem.filename is None:  # not about a file
                 raise
             raise UserError(f"{problem.filename}: {problem.strerror}") from problem
 
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
+    """Run the server; create the federation first if it does not exist."""
     from fco_cli.federation.flare import enrol
 
     founded = home / "founded.json"
     if not founded.exists():
-        say(f"making the certificate authority in {home / 'ca'}: whoever holds its key can admit sites; keep it safe")
-        enrol.found(arguments.address, home)
+        say(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
+        enrol.create_federation(arguments.address, home)
     about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
-    require(about["host"] == host, "the address", arguments.address, f"of {about['host']}, for which {home} was made")
-    require(enrol.is_free(arguments.address), "the address", arguments.address, "free: is it served already?")
-    enrol.restrict(enrol.kit_of(home, host), True, home, {})
+    allowed = f"at {about['host']}, the host for which {home} was created"
+    require(about["host"] == host, "the address", arguments.address, allowed)
+    require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
+    enrol.restrict(enrol.kit_path(home, host), True, home, {})
     say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
-    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; here: fco-federate approve")
-    enrol.start(enrol.kit_of(home, host), "server", f"org={enrol.ORGANIZATION}")
+    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve")
+    enrol.start(enrol.kit_path(home, host), "server", f"org={enrol.ORGANIZATION}")
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
+    """Sign the request of a hospital."""
     from fco_cli.federation.flare import enrol
 
     if not (home / "founded.json").exists():
-        raise UserError(f"{home}: there is no certificate authority yet: fco-federate serve HOST:PORT makes one")
+        raise UserError(f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one")
     signed, fingerprint = enrol.approve(arguments.request, home)
     name = signed.name.removesuffix(".signed.zip")
     say(f"signed: {signed}")
-    say(f"next: send it back, and tell them by another channel, the telephone for one: {fingerprint}")
-    say(f"there: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
+    say(f"next: send it back, and send the fingerprint by another channel, such as telephone: {fingerprint}")
+    say(f"at the hospital: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
-    from fco_cli.federation.flare.link import state_of
+    """Print the connected sites and the number of running jobs."""
+    from fco_cli.federation.flare.link import federation_status
 
-    sites, jobs = state_of(home)
+    sites, jobs = federation_status(home)
     say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
     if sites:
         say(f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]")
 
 
 def request(arguments: argparse.Namespace, home: Path) -> None:
+    """Create a key and a certificate request."""
     from fco_cli.federation.flare import enrol
 
-    right = enrol.NAME.fullmatch(arguments.name) is not None
-    require(right, "the name", arguments.name, "of small letters, digits and -, the first a letter")
-    made = enrol.request(arguments.name, home)
-    say(f"request: {made} (the key stays in this folder)")
+    valid = enrol.NAME.fullmatch(arguments.name) is not None
+    require(valid, "the name", arguments.name, "lowercase letters, digits and -, starting with a letter (at most 31)")
+    path = enrol.request(arguments.name, home)
+    say(f"request: {path} (the key stays in this folder)")
     say("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
+    """Join the federation with a signed request; does not return."""
     from fco_cli.federation.flare import enrol
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
     name = signed.name.removesuffix(".signed.zip")
-    own = {
+    settings = {
         "name": name,
         "home": str(home),
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrol.site_of(own)  # here, where somebody can mend what is wrong with the file
-    kit = enrol.kit_of(home, name)
+    site = enrol.load_site(settings)  # read now, so that errors in the file are reported here
+    kit = enrol.kit_path(home, name)
     if not kit.exists():
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
         enrol.package(signed, name, home, arguments.fingerprint)
-    enrol.restrict(kit, False, home, own)
+    enrol.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
-    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.FILE}")
+    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.AUDIT_FILE}")
     say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrol.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="fco-federate", description=__doc__)
-    parser.add_argument("--home", type=Path, help="this party's folder; default: fco/federation of the user's data")
+    parser.add_argument(
+        "--home", type=Path, help="this party's folder; default: fco/federation in the user's data folder"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    one = commands.add_parser("serve", help="coordinator: run the server; the first time, found the federation")
-    one.add_argument("address", metavar="HOST:PORT", help="as the sites reach it")
+    one = commands.add_parser("serve", help="coordinator: run the server; create the federation first if necessary")
+    one.add_argument("address", metavar="HOST:PORT", help="address by which the sites reach the server")
     one.set_defaults(command=serve)
     one = commands.add_parser("approve", help="coordinator: sign a hospital's request")
     one.add_argument("request", type=Path, metavar="NAME.request.zip")
     one.set_defaults(command=approve)
-    one = commands.add_parser("status", help="coordinator: who has joined, what runs")
+    one = commands.add_parser("status", help="coordinator: list connected sites and running jobs")
     one.set_defaults(command=status)
-    one = commands.add_parser("request", help="hospital: make a key and a request to be signed")
+    one = commands.add_parser("request", help="hospital: create a key and a certificate request")
     one.add_argument("name")
     one.set_defaults(command=request)
-    one = commands.add_parser("join", help="hospital: join with the signed request, and answer from then on")
+    one = commands.add_parser("join", help="hospital: join with the signed request and answer requests until stopped")
     one.add_argument("signed", type=Path, metavar="NAME.signed.zip")
-    one.add_argument("--fingerprint", required=True, help="of the coordinator's authority, told by another channel")
-    one.add_argument("--data", type=Path, required=True, help="the rows: .csv, .parquet or .npz; they stay here")
+    one.add_argument("--fingerprint", required=True, help="of the coordinator's authority, received by another channel")
+    one.add_argument(
+        "--data", type=Path, required=True, help="file with the rows (.csv, .parquet or .npz); they stay at the site"
+    )
     add_columns(one)
     one.set_defaults(command=join)
     return parser

@@ -1,6 +1,6 @@
-"""`make federation-demo`: a coordinator and four hospitals on this machine choose a sparse model by cross-validation.
+"""`make federation-demo`: cross-validation of a sparse model by a coordinator and four hospitals on this machine.
 
-The same is simulated, the bits are compared, and everything is cleaned up.
+The same run is simulated, the models are compared bitwise, and all files and processes are removed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ PATH = ["experiment=path", "path.strengths=20", "path.folds=5"]
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # asked to stop, it cleans up too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up on SIGTERM too
     with tempfile.TemporaryDirectory() as folder:
         demonstrate(Path(folder))
 
 
 def demonstrate(folder: Path) -> None:
     data = simulated_hospitals(folder)
-    begin = time.monotonic()
+    start = time.monotonic()
     with Loopback(folder / "parties", data, ["--label", "diagnosis"]) as federation:
         federation.up()
-        print(f"a coordinator and {len(data)} hospitals have enrolled and joined: {time.monotonic() - begin:.0f} s")
+        print(f"a coordinator and {len(data)} hospitals have joined: {time.monotonic() - start:.0f} s")
         home, sites = federation.home("coordinator"), f"[{','.join(data)}]"
         where = ["federation=flare", f"federation.sites={sites}", f"federation.home={home}"]
         call("run", *PATH, "task.loss=logistic", *where, f"output_dir={folder}/sites")
     call("data", "convert", f"{folder}/pooled", f"{folder}/pooled.npz", "--label", "diagnosis")
-    call("run", *PATH, "task.loss=logistic", f"task.path={folder}/pooled.npz", f"output_dir={folder}/here")
-    compare(record(folder / "sites"), record(folder / "here"))
+    call("run", *PATH, "task.loss=logistic", f"task.path={folder}/pooled.npz", f"output_dir={folder}/simulated")
+    compare(record(folder / "sites"), record(folder / "simulated"))
 
 
 def simulated_hospitals(folder: Path) -> dict[str, Path]:
-    """A table for each, with patients of its own kind, and a folder that has them all."""
+    """Write one table per hospital, with different distributions, to one folder; return their paths."""
     random = np.random.default_rng(0)
     (folder / "pooled").mkdir()
     paths = {}
@@ -69,23 +69,23 @@ def simulated_hospitals(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def call(command: str, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", f"fco_cli.commands.{command}", *words], check=True)
+def call(command: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", f"fco_cli.commands.{command}", *arguments], check=True)
 
 
 def record(output: Path) -> Path:
-    """The folder of the one path in there."""
+    """Return the record folder of the only path in `output`."""
     (result,) = output.rglob("result.json")
     return result.parent
 
 
-def compare(sites: Path, here: Path) -> None:
-    """Whether every model of the path and both that were chosen have the same bits, and what is chosen."""
+def compare(sites: Path, simulated: Path) -> None:
+    """Print the chosen models; exit with 1 unless all models are bitwise equal to the simulation's."""
     files = ["path.npz", "min/model.npz", "1se/model.npz"]
-    same = all(_same(sites / name, here / name) for name in files)
+    same = all(_same(sites / name, simulated / name) for name in files)
     for name, choice in read_result(sites, PathResult)["chosen"].items():
         print(f"{name}: strength {choice['strength']:.4f}, {choice['nonzeros']} features, KKT {choice['kkt']:.0e}")
-    print(f"between the hospitals and in a simulation, to the bit: {'the same' if same else 'OTHERS'}")
+    print(f"models of the hospitals and of the simulation, bitwise: {'OK' if same else 'DIFFERENT'}")
     if not same:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""A whole federation on this machine, by the commands that its parties would type: for the demo and for tests."""
+"""Federation on this machine, started by the parties' commands, for the demo and tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 WAIT_SECONDS = 120.0
-PATIENCE_SECONDS = 5.0  # for a process to end when it is asked to
+STOP_SECONDS = 5.0  # between a signal and SIGKILL
 
 
 class Loopback:
-    """A coordinator and sites as processes; at the end these, and no others, are ended."""
+    """Coordinator and sites as processes, which are stopped at the end of the context."""
 
     def __init__(
         self, folder: Path, data: dict[str, Path], options: Sequence[str] = (), port: int | None = None
@@ -37,9 +37,9 @@ class Loopback:
             self.stop(name, signal.SIGTERM)
 
     def up(self) -> None:
-        """Everybody enrols and joins."""
-        with ThreadPoolExecutor(2) as beside:
-            requests = {name: beside.submit(self.request, name) for name in self.data}
+        """Start the coordinator, enroll all sites and wait until they have joined."""
+        with ThreadPoolExecutor(2) as executor:
+            requests = {name: executor.submit(self.request, name) for name in self.data}
             self.serve()
             for name, request in requests.items():
                 self.approve(name, request.result())
@@ -54,14 +54,14 @@ class Loopback:
         return Path(self.call(name, "request", name).split("request: ")[1].split(" (the key")[0])
 
     def approve(self, name: str, request: Path) -> None:
-        """The coordinator's signature; the fingerprint would come by another channel."""
-        said = self.call("coordinator", "approve", str(request))
-        self.fingerprint = said.split("--fingerprint ")[1].split()[0]
-        self.signed[name] = Path(said.split("signed: ")[1].splitlines()[0])
+        """Sign a site's request as the coordinator and store the fingerprint."""
+        output = self.call("coordinator", "approve", str(request))
+        self.fingerprint = output.split("--fingerprint ")[1].split()[0]
+        self.signed[name] = Path(output.split("signed: ")[1].splitlines()[0])
 
     def join(self, name: str) -> None:
-        words = ["--fingerprint", self.fingerprint, "--data", str(self.data[name]), *self.options]
-        self.spawn(name, "join", str(self.signed[name]), *words)
+        options = ["--fingerprint", self.fingerprint, "--data", str(self.data[name]), *self.options]
+        self.spawn(name, "join", str(self.signed[name]), *options)
 
     def home(self, party: str) -> Path:
         return self.folder / party
@@ -70,37 +70,42 @@ class Loopback:
         path = self.folder / f"{party}.log"
         return path.read_text(errors="replace", encoding="utf-8") if path.exists() else ""
 
-    def call(self, party: str, *words: str) -> str:
-        done = subprocess.run(self._command(party, words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    def call(self, party: str, *arguments: str) -> str:
+        """Run a party's command to its end and return its output."""
+        done = subprocess.run(self._command(party, arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
-            raise RuntimeError(f"fco-federate {' '.join(words)}: {done.stdout}{done.stderr}")
+            raise RuntimeError(f"fco-federate {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def spawn(self, party: str, *words: str) -> None:
-        """A party's process, in a group of its own; its children are in the group too."""
+    def spawn(self, party: str, *arguments: str) -> None:
+        """Start a party's process in a new process group."""
         with (self.folder / f"{party}.log").open("ab") as log:
             self.processes[party] = subprocess.Popen(
-                self._command(party, words), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                self._command(party, arguments),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     def stop(self, party: str, number: int = signal.SIGKILL) -> None:
-        """End a party's processes, those of its jobs too, which are in groups of their own; after a moment without a
-        choice."""
+        """Stop a party's processes, including its jobs in other process groups; kill them after STOP_SECONDS."""
         import psutil  # comes with NVIDIA FLARE
 
         process = self.processes.pop(party)
         with suppress(psutil.NoSuchProcess):
-            all_of_it = [one := psutil.Process(process.pid), *one.children(recursive=True)]
+            processes = [one := psutil.Process(process.pid), *one.children(recursive=True)]
             for sent in (number, signal.SIGKILL):
-                for one in all_of_it:
+                for one in processes:
                     with suppress(psutil.NoSuchProcess):
                         one.send_signal(sent)
-                end = time.monotonic() + PATIENCE_SECONDS
-                while any(map(_runs, all_of_it)) and time.monotonic() < end:
+                end = time.monotonic() + STOP_SECONDS
+                while any(map(_is_running, processes)) and time.monotonic() < end:
                     time.sleep(0.05)
         process.wait()
 
     def wait(self, ready: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until `ready` returns True; raise an error if a process ends or the time is over."""
         end = time.monotonic() + seconds
         while not ready():
             for name, process in self.processes.items():
@@ -110,12 +115,12 @@ class Loopback:
                 raise TimeoutError(f"{what}: not after {seconds:g} s; logs in {self.folder}")
             time.sleep(0.2)
 
-    def _command(self, party: str, words: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "fco_cli.commands.federate", "--home", str(self.home(party)), *words]
+    def _command(self, party: str, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "fco_cli.commands.federate", "--home", str(self.home(party)), *arguments]
 
 
-def _runs(process: Any) -> bool:
-    """Whether a process has not ended; one that nobody has asked how it ended is still listed."""
+def _is_running(process: Any) -> bool:
+    """Return True if a process has not ended; zombies have."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""The same client update and server step between real processes: clients' rows and memories stay at their sites.
+"""Federated runs between processes: each client's rows and state stay at its site.
 
-What a site and a coordinator say to each other knows no transport; `flare_*` carry it over NVIDIA FLARE.
+`site/` and `coordinator/` exchange messages independently of the transport; `flare/` sends them over NVIDIA FLARE.
 """

@@ -1,8 +1,8 @@
-"""Wire format of questions and answers: a kind, a head of plain values and named arrays, validated before use.
+"""Wire format of requests and responses: a kind, a head of plain values and named arrays, validated before use.
 
-Eight bytes for the length of a JSON text, the text, then the arrays' numbers one after another. Nothing is unpickled or
-decompressed, and nothing is allocated that the message does not contain. The head's schema is in schema.py; an array's
-shape, type and range are declared by an `ArraySpec`.
+A message has eight bytes for the length of a JSON text, the text, and the arrays' numbers. Nothing is unpickled or
+decompressed, and no memory is allocated beyond the size of the message. Schemas of heads are in schema.py; an
+`ArraySpec` declares the shape, type and range of an array.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from fco_cli.problem.layout import Array
 
-LENGTH = 8  # bytes
-LONGEST_HEAD = 16 * 2**20
-LARGEST = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
+LENGTH = 8  # bytes of the JSON text's length
+MAX_HEAD_BYTES = 16 * 2**20
+MAX_MAGNITUDE = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
 
 Arrays = dict[str, Array]
 DType = Literal["float64", "float32", "int64", "uint64"]
@@ -33,7 +33,7 @@ class BadMessage(Exception):
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON text of a message; every array is declared as [dtype, *shape]."""
+    """JSON text of a message; every array is declared as [dtype, *shape]."""
 
     kind: str
     head: dict[str, Any]
@@ -49,14 +49,14 @@ class ArraySpec:
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
-    finite: bool = True  # false: NaN and infinity are allowed beside numbers in the range
+    finite: bool = True  # false: NaN and infinity are allowed too
     optional: bool = False
 
     def checked(self, name: str, values: Array) -> Array:
-        """Return a writable copy; raise BadMessage if it does not match."""
+        """Return a writable copy of the array; raise BadMessage if it does not match."""
         dtype = np.dtype(self.dtype)
         if values.shape != self.shape or values.dtype != dtype:
-            got, allowed = _shown(values.dtype, values.shape), _shown(dtype, self.shape)
+            got, allowed = _describe(values.dtype, values.shape), _describe(dtype, self.shape)
             raise BadMessage(f"the array {name} is {got}, must be {allowed}")
         if self.finite and not np.isfinite(values).all():
             raise BadMessage(f"the array {name} is not finite")
@@ -70,13 +70,14 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Message:
-    """A question or an answer."""
+    """Request or response."""
 
     kind: str
     head: dict[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
     def packed(self) -> bytes:
+        """Return the message as bytes."""
         arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
         shapes = {name: [values.dtype.name, *values.shape] for name, values in arrays.items()}
         text = json.dumps({"kind": self.kind, "head": self.head, "arrays": shapes}, allow_nan=False).encode()
@@ -84,27 +85,28 @@ class Message:
 
     @classmethod
     def unpacked(cls, content: bytes) -> Message:
+        """Return the message in `content`; raise BadMessage if it is invalid."""
         length = int.from_bytes(content[:LENGTH], "big")
-        if length > min(LONGEST_HEAD, len(content) - LENGTH):
+        if length > min(MAX_HEAD_BYTES, len(content) - LENGTH):
             raise BadMessage("its head is longer than the message")
         try:
             top = msgspec.json.decode(content[LENGTH : LENGTH + length], type=Envelope)
         except (ValueError, RecursionError) as problem:
             raise BadMessage(f"its head is invalid: {reason_of(problem)}") from None
-        arrays, at = {}, LENGTH + length
+        arrays, offset = {}, LENGTH + length
         for name, declared in top.arrays.items():
             dtype, shape = _declared(name, declared)
             size = dtype.itemsize * math.prod(shape)
-            if at + size > len(content):
+            if offset + size > len(content):
                 raise BadMessage("it declares more numbers than it contains")
-            arrays[name] = np.frombuffer(content, dtype, math.prod(shape), at).reshape(shape)
-            at += size
-        if at != len(content):
+            arrays[name] = np.frombuffer(content, dtype, math.prod(shape), offset).reshape(shape)
+            offset += size
+        if offset != len(content):
             raise BadMessage("it contains more numbers than it declares")
         return cls(top.kind, top.head, arrays)
 
     def head_as(self, schema: type[T]) -> T:
-        """Return the head as an object of its schema."""
+        """Return the head as an object of a schema."""
         return converted(self.head, schema)
 
 
@@ -143,5 +145,5 @@ def _declared(name: str, declared: list[Any]) -> tuple[np.dtype, tuple[int, ...]
         raise BadMessage(f"the array {name} has an invalid type or shape: {reason_of(problem)}") from None
 
 
-def _shown(dtype: np.dtype, shape: tuple[int, ...]) -> str:
+def _describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:
     return f"{dtype.name} [{', '.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""What `Loss.metrics` says of held-out rows, from sums over each site's own: none of them grows with the rows."""
+"""Metrics of `Loss.metrics` on held-out rows, from sums over each site's rows of a size independent of the rows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
 from fco_cli.problem.losses.survival import Cox, count_pairs
 
-BINS = 512  # of the scores' histogram, equal steps of the predicted probability
+BINS = 512  # of the histogram of predicted probabilities, equally wide
 
 
 class Sums(NamedTuple):
-    """A site's sums [J, k] from scores [J, N] and labels [N], and the metrics of several sites' sums [M, J, k]."""
+    """Sums of a site [J, k] from scores [J, N] and labels [N], and metrics from the sums of all sites [M, J, k]."""
 
     width: int  # k
     of_rows: Callable[[Array, Array], Array]
-    metrics: Callable[[Array, Array], dict[str, Array]]  # also given how many rows each site held out [M]
-    is_valid: Callable[[Array, int], Array]  # [J, k], finite, of so many rows: [J]
+    metrics: Callable[[Array, Array], dict[str, Array]]  # arguments: sums and numbers of held-out rows [M]
+    is_valid: Callable[[Array, int], Array]  # finite sums [J, k] and the number of rows -> [J]
     histogram: bool = False
-    additive: bool = True  # whether sites' sums may be added up before the metrics are made of them
+    additive: bool = True  # false: metrics need every site's sums, not their total
 
 
-# SciPy has both, but `scipy.special` takes a while to import, in every process of a site.
+# `scipy.special` has both functions, but its import would slow the start of every site's process.
 
 
 def _probability(scores: Array) -> Array:
@@ -35,14 +35,14 @@ def _probability(scores: Array) -> Array:
 
 
 def _entropy(y: Array) -> Array:
-    """y log y."""
+    """Return y log y."""
     return y * np.log(np.where(y > 0, y, 1))
 
 
 def _squares(scores: Array, y: Array) -> Array:
     labels = Moments.of(y[:, None])
-    about = np.array([labels.mean[0], labels.deviations[0]])
-    return np.column_stack([((scores - y) ** 2).sum(axis=1), np.tile(about, (len(scores), 1))])
+    moments = np.array([labels.mean[0], labels.deviations[0]])
+    return np.column_stack([((scores - y) ** 2).sum(axis=1), np.tile(moments, (len(scores), 1))])
 
 
 def _rmse_and_r2(sums: Array, rows: Array) -> dict[str, Array]:
@@ -61,26 +61,26 @@ def _mae(sums: Array, rows: Array) -> dict[str, Array]:
 
 
 def _deviances(scores: Array, y: Array) -> Array:
-    ours = np.array([_entropy(y).sum(), y.sum()])
+    of_labels = np.array([_entropy(y).sum(), y.sum()])
     parts = [np.exp(scores).sum(axis=1), (y * scores).sum(axis=1)]
-    return np.column_stack([*parts, np.tile(ours, (len(scores), 1))])
+    return np.column_stack([*parts, np.tile(of_labels, (len(scores), 1))])
 
 
 def _d2(sums: Array, rows: Array) -> dict[str, Array]:
     predicted, product, ideal, mean = np.moveaxis(sums.sum(axis=0) / rows.sum(), 1, 0)
-    left, all_of_it = ideal - mean + predicted - product, ideal - _entropy(mean)
-    return {"d2": 1 - left / np.maximum(all_of_it, TINY)}
+    deviance, null_deviance = ideal - mean + predicted - product, ideal - _entropy(mean)
+    return {"d2": 1 - deviance / np.maximum(null_deviance, TINY)}
 
 
 def _histogram(scores: Array, y: Array) -> Array:
-    """How many negative, then positive rows have their probability in each bin."""
+    """Return the histograms of the predicted probability of negative, then positive rows [J, 2 BINS]."""
     bins = np.minimum((_probability(scores) * BINS).astype(int), BINS - 1)
-    places = bins + BINS * (y > 0.5)
-    return np.stack([np.bincount(job, minlength=2 * BINS) for job in places]).astype(float)
+    indices = bins + BINS * (y > 0.5)
+    return np.stack([np.bincount(job, minlength=2 * BINS) for job in indices]).astype(float)
 
 
 def _auc(sums: Array, rows: Array) -> dict[str, Array]:
-    """Rows of one bin count as ties, half each: off by at most half the share of such pairs."""
+    """Return the AUC; pairs in one bin count as ties, so the error is at most half the share of such pairs."""
     counts = sums.sum(axis=0).reshape(-1, 2, BINS)
     negative, positive = counts[:, 0], counts[:, 1]
     below = np.cumsum(negative, axis=1) - negative
@@ -90,7 +90,7 @@ def _auc(sums: Array, rows: Array) -> dict[str, Array]:
 
 
 def _pairs(scores: Array, y: Array) -> Array:
-    """Return the concordant and the comparable pairs of the site's own rows (`Cox.metrics`)."""
+    """Return the numbers of concordant and comparable pairs of the site's rows (`Cox.metrics`)."""
     pairs = np.zeros((len(scores), 2))
     for job, own in zip(scores, pairs, strict=True):
         count_pairs(job, y, np.array([0, len(y)]), own)

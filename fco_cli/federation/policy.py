@@ -1,4 +1,4 @@
-"""What a site decides for itself, in its own `site.yaml`."""
+"""Policy of a site, stored in its `site.yaml`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 import yaml
 
 from fco_cli.errors import UserError, require
-from fco_cli.federation.typed import typed
+from fco_cli.federation.typed import parse_dataclass
 from fco_cli.files import as_yaml
 
 
 class Refusal(Exception):
-    """A site says no; the line is for the analyst, and tells nothing of the rows."""
+    """Refusal of a request; its message is sent to the analyst and contains no information about rows."""
 
 
 @dataclass
 class Policy:
-    """`site.yaml`; null: no limit, or all that there are."""
+    """Contents of `site.yaml`; null: no limit, or everything allowed."""
 
-    min_rows: int = 10  # a run whose share of the rows would be smaller is refused
+    min_rows: int = 10  # runs with fewer training rows, or fewer held-out rows in a fold, are refused
     losses: list[str] | None = None
     algorithms: list[str] | None = None
     regularizers: list[str] | None = None
-    messages: list[str] | None = None  # of describe, prepare, count, apply, stack, train, evaluate, curvature, ...
-    share_names: bool = True  # of features and classes; without them an exported model says x0, x1, ...
-    share_histograms: bool = True  # of scores, from which the AUC over all sites is computed
-    masks: bool = False  # whether rounds and evaluations are answered through masks only
-    max_rounds: int | None = None  # over all runs, as counted in the audit file
+    messages: list[str] | None = None  # kinds: describe, prepare, count, apply, stack, train, evaluate, curvature, ...
+    share_names: bool = True  # of features and classes; otherwise features of a model are named x0, x1, ...
+    share_histograms: bool = True  # of scores, for the AUC over all sites, and of columns, for medians
+    masks: bool = False  # true: responses to rounds and evaluations must be masked
+    max_rounds: int | None = None  # over all runs, counted in the audit file
     max_evaluations: int | None = None
-    max_numbers: int = 100_000_000  # parameters times jobs, and rows that a round visits
+    max_numbers: int = 100_000_000  # parameters times jobs, and rows visited in a round
 
     def __post_init__(self) -> None:
         for key in fields(self):
@@ -41,31 +41,31 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """The site's file; one that is not there is written, so that there is something to edit."""
+        """Read the policy; write the default to the file first if it does not exist."""
         if not path.exists():
             path.write_text(
-                "# What this site answers (docs/federation.md); null: no limit.\n" + as_yaml(vars(cls())),
+                "# Policy of this site (docs/federation.md); null: no limit.\n" + as_yaml(vars(cls())),
                 encoding="utf-8",
             )
         try:
-            return typed(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
+            return parse_dataclass(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
             raise UserError(f"{path}: cannot be read: {type(problem).__name__}") from problem
 
     def check(self, key: str, name: str) -> None:
-        """Whether `name` is among those that a list of the policy allows."""
+        """Raise Refusal if `name` is not in the policy's list `key`."""
         allowed = getattr(self, key)
         if allowed is not None and name not in allowed:
-            raise Refusal(f"its policy does not allow {name} ({key}: {', '.join(allowed) or 'none'})")
+            raise Refusal(f"the site's policy does not allow {name} ({key}: {', '.join(allowed) or 'none'})")
 
     def check_numbers(self, count: int) -> None:
-        """Refuse a stack of more numbers than is allowed."""
+        """Raise Refusal if `count` numbers are more than `max_numbers`."""
         if count > self.max_numbers:
-            raise Refusal(f"more numbers than its policy allows (max_numbers: {self.max_numbers})")
+            raise Refusal(f"more numbers than the site's policy allows (max_numbers: {self.max_numbers})")
 
     def check_limits(self, kind: str, answered: Mapping[str, int]) -> None:
-        """Whether one more question of that kind is within the limits over all runs."""
+        """Raise Refusal if the limit of requests of that kind over all runs is reached."""
         limits = {"train": ("rounds", self.max_rounds), "evaluate": ("evaluations", self.max_evaluations)}
         what, limit = limits.get(kind, ("", None))
         if limit is not None and answered[kind] >= limit:
-            raise Refusal(f"its limit of {limit} {what} is reached (site.yaml: max_{what})")
+            raise Refusal(f"the site's limit of {limit} {what} is reached (site.yaml: max_{what})")

@@ -1,7 +1,7 @@
-"""Schemas of all messages between the coordinator and the sites: one for every kind of question and of answer.
+"""Schemas of the messages between the coordinator and the sites, one for every kind of request and response.
 
-A message is converted to its schema at its only reader (`Site.answer`, `Sites._checked`), which refuses unknown or
-missing keys, other types and values out of range. Code that knows an array's size declares it (`message.ArraySpec`).
+Messages are converted to their schema in one place on each side (`Site.handle`, `Sites._checked`), which refuses
+unknown or missing keys, wrong types and values out of range. Arrays are declared by `message.ArraySpec`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fco_cli.algorithms.fixed_point import MOST_BITS
 from fco_cli.problem.losses import MAX_CLASSES
 
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
-Rows = Annotated[int, Meta(ge=0, le=10**9)]  # of a site
+Rows = Annotated[int, Meta(ge=0, le=10**9)]  # rows of a site
 Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 RoundIndex = Annotated[int, Meta(ge=0, lt=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Number = Annotated[int, Meta(ge=1, lt=2**53)]  # of a question in its session
+Number = Annotated[int, Meta(ge=1, lt=2**53)]  # sequence number of a request in its session
 Outputs = Annotated[int, Meta(ge=1, le=MAX_CLASSES)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastZero = Annotated[float, Meta(ge=0, le=1e300)]
@@ -38,14 +38,14 @@ def _require_distinct(what: str, names: list[str] | None) -> None:
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """What every question has."""
+    """Keys of every request."""
 
     session: Token
     number: Number
 
 
-class Question(Header, kw_only=True, forbid_unknown_fields=True):
-    """A question without other keys: `describe`, `count`, `key`."""
+class Request(Header, kw_only=True, forbid_unknown_fields=True):
+    """Request without other keys: `describe`, `count`, `key`."""
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fold(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fold that is held out (`folds.HeldOut`)."""
+    """Held-out fold (`folds.HeldOut`)."""
 
     deal: DealHead
     number: RoundIndex
@@ -69,8 +69,8 @@ class Fold(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"fold {self.number} of {self.deal.folds} does not exist")
 
 
-class Prepare(Question, kw_only=True):
-    """Split the rows for a task."""
+class Prepare(Request, kw_only=True):
+    """Request to split the rows for a task."""
 
     task: dict[str, Any]
     sites: Annotated[list[str], Meta(min_length=1)]
@@ -85,8 +85,8 @@ class Prepare(Question, kw_only=True):
         _require_distinct("classes", self.classes)
 
 
-class Apply(Question, kw_only=True):
-    """Prepare the rows as agreed; `preparation` is JSON."""
+class Apply(Request, kw_only=True):
+    """Request to prepare the rows; `preparation` is JSON."""
 
     preparation: str
     outputs: Outputs
@@ -101,8 +101,8 @@ class Noise(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rows: Amount
 
 
-class Evaluate(Question, kw_only=True):
-    """Evaluate models on the rows of one part; `weights` by site, null: 1."""
+class Evaluate(Request, kw_only=True):
+    """Request to evaluate models on the rows of one part; `weights` by site, null: 1."""
 
     jobs: Positive
     part: Literal["training", "held_out", "test"]
@@ -113,15 +113,15 @@ class Evaluate(Question, kw_only=True):
     noise: Noise | None = None
 
 
-class Curvature(Question, kw_only=True):
-    """Return the largest curvature over batches."""
+class Curvature(Request, kw_only=True):
+    """Request for the largest curvature over batches."""
 
     seed: Seed
     batch_size: Positive
 
 
-class Stack(Question, kw_only=True):
-    """Start a stack of jobs."""
+class Stack(Request, kw_only=True):
+    """Request to start a stack of jobs."""
 
     stack: Count
     jobs: Positive
@@ -131,8 +131,8 @@ class Stack(Question, kw_only=True):
     transform: dict[str, Any]
 
 
-class Forget(Question, kw_only=True):
-    """Delete the memory of jobs."""
+class Forget(Request, kw_only=True):
+    """Request to delete the client state of jobs."""
 
     tokens: list[Token]
 
@@ -141,27 +141,27 @@ class Forget(Question, kw_only=True):
 
 
 class Load(Forget, kw_only=True):
-    """Restore the memory of jobs as of a round."""
+    """Request to restore the client state of jobs as of a round."""
 
     stack: Count
     round: RoundIndex
 
 
 class Own(Forget, kw_only=True):
-    """Evaluate the client's own models; `outcomes` by site."""
+    """Request to evaluate the personal models; `outcomes` by site."""
 
     stack: Count
     outcomes: dict[str, list[Outcome]]
 
 
 class Save(Own, kw_only=True):
-    """Store the memory of jobs."""
+    """Request to save the client state of jobs."""
 
     round: RoundIndex
 
 
 class Train(Own, kw_only=True):
-    """Run the client's part of a round; `factors` by site and `noise`, for every job, if answers are masked."""
+    """Request for the client update of a round; `factors` by site and `noise`, per job, if masked."""
 
     round: RoundIndex
     seed: Seed
@@ -174,49 +174,49 @@ class Train(Own, kw_only=True):
 
 
 class SignedKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A site's mask key for one session."""
+    """Signed mask key of a site for one session."""
 
     key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     signature: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2,4096}\Z")]
     certificate: Annotated[str, Meta(max_length=2**16)]
 
 
-class Keys(Question, kw_only=True):
-    """Use these mask keys."""
+class Keys(Request, kw_only=True):
+    """Request to use these mask keys."""
 
     keys: dict[str, SignedKey]
     bits: Annotated[int, Meta(ge=8, le=MOST_BITS)]
 
 
-QUESTIONS: dict[str, type[Question]] = {
-    "describe": Question, "prepare": Prepare, "count": Question, "apply": Apply, "evaluate": Evaluate,
-    "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Question, "keys": Keys, "save": Save,
+REQUESTS: dict[str, type[Request]] = {
+    "describe": Request, "prepare": Prepare, "count": Request, "apply": Apply, "evaluate": Evaluate,
+    "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Request, "keys": Keys, "save": Save,
     "load": Load, "forget": Forget,
 }  # fmt: skip
 
 
-class Answer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An answer without other keys."""
+class Response(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Response without other keys."""
 
     number: Number
 
 
 class Refused(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The reason why a question was not answered; number 0 if the question has no valid one."""
+    """Refusal of a request, with its reason; number 0 if the request has no valid number."""
 
     number: Annotated[int, Meta(ge=0, lt=2**53)]
     reason: Annotated[str, Meta(max_length=2**12)]
 
 
 class Software(msgspec.Struct, kw_only=True):
-    """The site's version, the only keys that are read if it differs."""
+    """Version of the site's software; other keys are read only if it matches."""
 
     version: Annotated[str, Meta(max_length=256)]
     code: Digest
 
 
-class Description(Answer, kw_only=True):
-    """The site's software and rows."""
+class Description(Response, kw_only=True):
+    """Description of the site's software and rows."""
 
     version: str
     code: Digest
@@ -236,14 +236,14 @@ class Description(Answer, kw_only=True):
 
 
 def names_digest(names: list[str]) -> str:
-    """Return the digest by which sites compare the features' names."""
+    """Return a digest of the features' names, to compare sites."""
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
 
 
 class SummaryHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Counts and moments of the training rows by column (`summary.Summary`); `low` and `high` are null without numbers.
+    """Counts and moments of the training rows by column (`summary.Summary`).
 
-    A column with categories has no numbers.
+    `low` and `high` are null in columns without numbers, such as categorical ones.
     """
 
     client: str
@@ -267,7 +267,7 @@ class SummaryHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             if count and column in self.categories:
                 raise ValueError("a column has numbers and categories")
             if (low is None or high is None) != (count == 0) or (low is None) != (high is None):
-                raise ValueError("low and high must be numbers where count is above 0, null elsewhere")
+                raise ValueError("low and high must be numbers where count is above 0, null otherwise")
             if low is not None and high is not None and not _is_between(low, mean, high):
                 raise ValueError("mean must be between low and high")
         if not self.categories.keys() <= set(self.columns):
@@ -275,13 +275,13 @@ class SummaryHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def _is_between(low: float, mean: float, high: float) -> bool:
-    """True up to the rounding of a sum."""
+    """Return True if low <= mean <= high up to rounding errors."""
     slack = 1e-6 * max(abs(low), abs(high))
     return low <= high and math.isfinite(slack) and low - slack <= mean <= high + slack
 
 
-class RowCounts(Answer, kw_only=True):
-    """Rows of every part, scores per row, and a summary of the training rows."""
+class RowCounts(Response, kw_only=True):
+    """Numbers of rows of every part, scores per row, and a summary of the training rows."""
 
     training: Rows
     held_out: Rows
@@ -290,18 +290,18 @@ class RowCounts(Answer, kw_only=True):
     summary: SummaryHead | None
 
 
-class Known(Answer, kw_only=True):
-    """True if the memory of that round was restored."""
+class Known(Response, kw_only=True):
+    """Response to `load`: true if the client state of that round was restored."""
 
     known: bool
 
 
-class KeyAnswer(Answer, kw_only=True):
-    """The site's own mask key."""
+class KeyResponse(Response, kw_only=True):
+    """Response to `key`: the site's mask key."""
 
     key: SignedKey
 
 
-ANSWERS: dict[str, type[Answer]] = dict.fromkeys(QUESTIONS, Answer) | {
-    "describe": Description, "prepare": RowCounts, "load": Known, "key": KeyAnswer,
+RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
+    "describe": Description, "prepare": RowCounts, "load": Known, "key": KeyResponse,
 }  # fmt: skip

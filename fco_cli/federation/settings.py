@@ -1,4 +1,4 @@
-"""The `federation` group of the configuration: whether the clients are in this process or at sites."""
+"""Configuration group `federation`: clients in this process or at remote sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
-from fco_cli.federation.masks import FEWEST
+from fco_cli.federation.masks import MIN_SITES
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.problem.registry import members
 from fco_cli.simulation.hparams import Hparams
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Federation:
-    """Who holds the clients."""
+    """Base class of the group's members."""
 
     name: str
 
     def placed(self, task: Task, hparams: Hparams) -> Task:
-        """The task, with its data where they are."""
+        """Return the task, connected to the sites' data if clients are remote."""
         return task
 
     @property
@@ -41,44 +41,47 @@ class Federation:
 
     @property
     def noise(self) -> EvaluationNoise | None:
-        """On evaluations."""
+        """Noise on evaluations, or None."""
         return None
 
 
 @dataclass(kw_only=True)
 class InThisProcess(Federation):
-    """The simulation."""
+    """Simulation: all clients are in this process."""
 
     name: str = "none"
 
 
 @dataclass(kw_only=True)
 class Flare(Federation):
-    """Sites that have joined by `fco-federate` (docs/federation.md)."""
+    """Sites joined by `fco-federate`, connected by NVIDIA FLARE (docs/federation.md)."""
 
     name: str = "flare"
     sites: list[str] = field(default_factory=list)
     home: str | None = None  # the coordinator's folder, with the lead's kit
-    timeout: float = 60.0  # seconds to wait for an answer
-    patience: float = 600.0  # and for the server, or a site, that is not there
-    min_sites: int | None = None  # of a round; null: it needs all that were asked
-    evaluation_noise: float | None = None  # on evaluations (noise.py); null: they are exact
-    evaluation_norm: float = 1.0  # of what a site tells of a model, before it is weighted, if there is noise
-    masks: bool = False  # whether sites hide their numbers in sums over all of them (masks.py)
+    timeout: float = 60.0  # seconds to wait for a response
+    patience: float = 600.0  # seconds to wait for an unavailable server or site
+    min_sites: int | None = None  # responses that a round needs; null: all
+    evaluation_noise: float | None = None  # noise multiplier of evaluations (noise.py); null: no noise
+    evaluation_norm: float = 1.0  # clipping norm of a site's evaluation before weighting, used with noise
+    masks: bool = False  # secure aggregation (masks.py)
 
     def __post_init__(self) -> None:
-        different = len(set(self.sites)) == len(self.sites) >= 1
-        require(different, "federation.sites", self.sites, "the names of sites, such as [north,south]")
+        distinct = len(set(self.sites)) == len(self.sites) >= 1
+        require(distinct, "federation.sites", self.sites, "distinct names of sites, such as [north,south]")
         for key in ("timeout", "patience"):
             value = getattr(self, key)
             require(0 < value < math.inf, f"federation.{key}", value, "a number > 0, in seconds")
         fits = self.min_sites is None or 1 <= self.min_sites <= len(self.sites)
-        require(fits, "federation.min_sites", self.min_sites, f"null or from 1 to {len(self.sites)}, the sites")
-        _ = self.noise  # checks its numbers
+        allowed = f"null or from 1 to {len(self.sites)}, the number of sites"
+        require(fits, "federation.min_sites", self.min_sites, allowed)
+        _ = self.noise  # raises UserError if out of range
         if self.masks:
-            allowed = f"at least {FEWEST} with federation.masks: of two each knows the other's numbers from their sum"
-            require(len(self.sites) >= FEWEST, "federation.sites", self.sites, allowed)
-            allowed = "null with federation.masks, which cancel over all sites only"
+            allowed = (
+                f"at least {MIN_SITES} with federation.masks: of two sites, each could compute the other's numbers"
+            )
+            require(len(self.sites) >= MIN_SITES, "federation.sites", self.sites, allowed)
+            allowed = "null with federation.masks: masks cancel only in the sum over all sites"
             require(self.min_sites is None, "federation.min_sites", self.min_sites, allowed)
 
     @property
@@ -93,27 +96,30 @@ class Flare(Federation):
     def placed(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.coordinator.task import CustomAtSites
 
-        require(isinstance(task, Custom), "task", task.name, "custom, whose data are the sites' own files")
+        allowed = "custom with federation=flare: the data are the sites' files"
+        require(isinstance(task, Custom), "task", task.name, allowed)
         assert isinstance(task, Custom)
-        require(task.path == "", "task.path", task.path, "left out: the rows are at the sites")
+        require(task.path == "", "task.path", task.path, "omitted: the rows are at the sites")
         bits = hparams.fraction_bits
         if self.masks:
             require(bits is not None, "hparams.fraction_bits", bits, "a number, such as 40, with federation.masks")
-            everybody = hparams.sampled(len(self.sites)) == len(self.sites)
-            allowed = "all with federation.masks, which cancel over all sites only"
-            require(everybody, "hparams.clients_per_round", hparams.clients_per_round, allowed)
+            full = hparams.sampled(len(self.sites)) == len(self.sites)
+            allowed = "all with federation.masks: masks cancel only in the sum over all sites"
+            require(full, "hparams.clients_per_round", hparams.clients_per_round, allowed)
         if self.noise is not None:
-            for key, wanted in (("standardize", False), ("fill", "refuse")):
-                allowed = f"{str(wanted).lower()} with federation.evaluation_noise: of their rows sites tell nothing"
-                require(getattr(task, key) == wanted, f"task.{key}", getattr(task, key), allowed)
-        how = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self.noise)
-        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *how))
+            reason = "with federation.evaluation_noise: summaries of rows would have no noise"
+            for key, needed in (("standardize", False), ("fill", "refuse")):
+                require(
+                    getattr(task, key) == needed, f"task.{key}", getattr(task, key), f"{str(needed).lower()} {reason}"
+                )
+        options = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self.noise)
+        return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *options))
 
 
-_open: list[Sites] = []
+_connections: list[Sites] = []
 
 
-@functools.cache  # one for all runs of a process
+@functools.cache  # one connection for all runs of a process
 def _connection(
     names: tuple[str, ...],
     home: str | None,
@@ -126,20 +132,20 @@ def _connection(
     from fco_cli.federation.coordinator.sites import Sites
     from fco_cli.federation.flare.link import FlareLink
 
-    place, ordered = home_of(None if home is None else Path(home)), list(names)
-    link = functools.partial(FlareLink, place, ordered, patience)
-    _open.append(Sites(ordered, link, timeout, patience, min_sites, bits, noise))
-    return _open[-1]
+    folder, ordered = party_home(None if home is None else Path(home)), list(names)
+    link = functools.partial(FlareLink, folder, ordered, patience)
+    _connections.append(Sites(ordered, link, timeout, patience, min_sites, bits, noise))
+    return _connections[-1]
 
 
 def hang_up() -> None:
-    """End the connections of this process, whose threads would keep it alive."""
-    for sites in _open:
+    """Close all connections of this process; their threads would keep it alive."""
+    for sites in _connections:
         sites.disconnect()
 
 
-def home_of(given: Path | None) -> Path:
-    """A party's folder: the one that was given, or the user's own."""
+def party_home(given: Path | None) -> Path:
+    """Return the party's folder: `given`, or the default in the user's data folder."""
     from platformdirs import user_data_path
 
     return Path(os.path.realpath((given or user_data_path("fco", appauthor=False) / "federation").expanduser()))

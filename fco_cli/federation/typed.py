@@ -1,4 +1,4 @@
-"""Plain values from elsewhere as the dataclass that they must be: no interpolation, no class, no path is looked up."""
+"""Conversion of received plain values to dataclasses; interpolations, class names and paths are not resolved."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fco_cli.federation.message import BadMessage, converted
 T = TypeVar("T")
 
 
-def typed(kind: type[T], values: Any, where: str) -> T:
-    """An object of that kind, whose fields have values of their types; its own checks run as always."""
+def parse_dataclass(kind: type[T], values: Any, where: str) -> T:
+    """Return an object of a dataclass; raise UserError if a value is missing, unknown or of another type."""
     if not isinstance(values, dict):
-        raise UserError(f"{where}: must be keys and values")
+        raise UserError(f"{where}: must be a mapping")
     hints, known = typing.get_type_hints(kind), [key.name for key in fields(kind)]  # type: ignore[arg-type]
     options = {}
     for key, value in values.items():
@@ -32,15 +32,15 @@ def typed(kind: type[T], values: Any, where: str) -> T:
     return kind(**options)
 
 
-def one_of(kinds: dict[str, Any], values: Any, where: str) -> Any:
-    """Likewise, of the kind that its own `name` says."""
+def parse_by_name(kinds: dict[str, Any], values: Any, where: str) -> Any:
+    """Return an object of the dataclass that `values["name"]` selects."""
     name = values.get("name") if isinstance(values, dict) else None
     if not isinstance(name, str) or name not in kinds:
         raise UserError(f"{where}.name: must be one of {', '.join(kinds)}")
-    return typed(kinds[name], values, where)
+    return parse_dataclass(kinds[name], values, where)
 
 
-def plain(algorithm: Algorithm) -> dict[str, Any]:
-    """The options of an algorithm at work, the first job's where they vary."""
+def algorithm_options(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the options of a bound algorithm; those of the first job if they vary."""
     options = {key.name: getattr(algorithm, key.name) for key in fields(algorithm)}
     return {key: float(value[0]) if key in algorithm.varying_options() else value for key, value in options.items()}

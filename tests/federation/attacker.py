@@ -1,5 +1,4 @@
-"""Whoever holds the lead's kit and means ill: `python -m tests.federation.attacker HOME FILE`; FILE is what code of its
-own would make.
+"""Attacks with the lead's kit: `python -m tests.federation.attacker HOME FILE`; injected code would create FILE.
 
 Prints a line of JSON for every attempt.
 """
@@ -20,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federation.flare.enrol import LEAD, kit_of
+from fco_cli.federation.flare.enrol import LEAD, kit_path
 from fco_cli.federation.flare.link import FlareLink
 from fco_cli.federation.message import Message
-from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, at_work
+from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, start_stack
 
 NUMBERS = itertools.count(1)
 PREPARE = {
@@ -34,20 +33,20 @@ PREPARE = {
 logging.disable(logging.CRITICAL)
 
 
-def tell(what: str, outcome: object) -> None:
+def report(what: str, outcome: object) -> None:
     print(json.dumps({"what": what, "outcome": str(outcome)}), flush=True)
 
 
-def submitted(link: FlareLink, change) -> str:
-    """A job that was changed."""
+def submit(link: FlareLink, change) -> str:
+    """Submit a changed job and return its id."""
     with tempfile.TemporaryDirectory() as folder:
         link._write_job(Path(folder))
         change(Path(folder))
         return link.session.submit_job(folder)
 
 
-def ended(link: FlareLink, job: str) -> str:
-    """What became of it."""
+def wait_for_end(link: FlareLink, job: str) -> str:
+    """Wait for the end of a job and return its status."""
     end = time.monotonic() + 60
     while not (meta := link.session.get_job_meta(job))["status"].startswith("FINISHED") and time.monotonic() < end:
         time.sleep(0.3)
@@ -60,7 +59,7 @@ def with_code(folder: Path) -> None:
 
 
 def as_super(folder: Path) -> None:
-    """With code, and a server that gives the job another submitter (usurper/)."""
+    """Add code and a marker by which the server changes the job's submitter (usurper/)."""
     with_code(folder)
     (folder / "site/custom/as_super").touch()
 
@@ -76,24 +75,24 @@ def with_class(path: str):
 
 
 def ask(link: FlareLink, kind: str, head: dict | None = None, **arrays: np.ndarray) -> Message:
-    """North's answer to the next question of one session."""
+    """Return north's response to the next request of one session."""
     content = Message(kind, {"session": SESSION, "number": next(NUMBERS), **(head or {})}, arrays).packed()
-    return Message.unpacked(link.ask(["north"], content, 20)["north"])
+    return Message.unpacked(link.request(["north"], content, 20)["north"])
 
 
 def main() -> None:
     home = Path(sys.argv[1])
     link = FlareLink(home, ["east", "north", "south"], 250)
-    session, question = link.session, functools.partial(ask, link)
-    tell("an honest question", at_work(question).kind)
+    session, request = link.session, functools.partial(ask, link)
+    report("an honest request", start_stack(request).kind)
     changes = {
         "NaN": {"z": np.full((1, 6), np.nan)},
         "infinity": {"z": np.full((1, 6), np.inf)},
         "another shape": {"z": np.zeros((1, 7))},
         "another type": {"z": np.zeros((1, 6), np.float32)},
     }
-    answers = {what: question("train", TRAIN, **(STATE | change)) for what, change in changes.items()}
-    answers["a billion jobs"] = at_work(question, jobs=10**9)
+    responses = {what: request("train", TRAIN, **(STATE | change)) for what, change in changes.items()}
+    responses["a billion jobs"] = start_stack(request, jobs=10**9)
     for what, content in {
         "garbage": b"\x00" * 64,
         "a replay": Message("describe", {"session": SESSION, "number": 1}).packed(),
@@ -104,39 +103,38 @@ def main() -> None:
         "a big head": (10**9).to_bytes(8, "big") + b"{}",
         "a billion numbers": BILLION,
     }.items():
-        answers[what] = Message.unpacked(link.ask(["north"], content, 20)["north"])
-    for what, answer in answers.items():
-        tell(what, f"{answer.kind}: {answer.head.get('reason')}")
+        responses[what] = Message.unpacked(link.request(["north"], content, 20)["north"])
+    for what, response in responses.items():
+        report(what, f"{response.kind}: {response.head.get('reason')}")
     link.key, key = "0" * 32, link.key
     try:
-        tell("another's key", link.ask(["north"], b"", 5))
+        report("another's key", link.request(["north"], b"", 5))
     except Exception as problem:
-        tell("another's key", f"refused: {problem}")
+        report("another's key", f"refused: {problem}")
     link.key = key
     for what, call in {
         "cat": lambda: session.cat_target("north", file="startup/client.key"),
         "ls of the server": lambda: session.ls_target("server"),
         "a shell command": lambda: session.api.do_command("env north"),
     }.items():
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(io.StringIO()):
             try:
                 outcome = f"answered: {call()}"
             except Exception as problem:
                 outcome = f"refused: {type(problem).__name__} {problem}"
-        tell(what, outcome)
+        report(what, outcome)
     link.close()
     link = FlareLink.__new__(FlareLink)
     link.sites, link.key = ["east", "north", "south"], "k"
-    link.session = FlareLink.session_of(kit_of(home, LEAD), time.monotonic() + 20)
+    link.session = FlareLink.open_session(kit_path(home, LEAD), time.monotonic() + 20)
     jobs = {
         "a job with code": with_code,
         "a job with code, as super": as_super,
         "a class off the list": with_class("subprocess.Popen"),
     }
-    jobs = {what: submitted(link, change) for what, change in jobs.items()}
+    jobs = {what: submit(link, change) for what, change in jobs.items()}
     for what, job in jobs.items():
-        tell(what, ended(link, job))
+        report(what, wait_for_end(link, job))
     link.session.close()
 
 

@@ -1,4 +1,4 @@
-"""Hospitals with a file each, the same rows in one file, and sites that answer without any transport."""
+"""Fixtures: hospitals with one file each, the pooled rows, and sites without a transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fco_cli.data.source import Columns
 from fco_cli.federation.coordinator.sites import Sites
-from fco_cli.federation.masks import Badge
+from fco_cli.federation.masks import Credentials
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
 from fco_cli.federation.site.rows import SiteFile
@@ -38,7 +38,7 @@ def labels_of(loss: str, scores: np.ndarray, random: np.random.Generator) -> np.
 
 @pytest.fixture(scope="session")
 def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with <site>.npz for every site and pooled.npz, for a loss."""
+    """Return a function that creates a folder with SITE.npz for every site and pooled.npz, for a loss."""
 
     def make(loss: str) -> Path:
         folder = tmp_path_factory.mktemp(loss)
@@ -58,46 +58,52 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 class InProcess:
-    """A link to sites in this process; what comes back may be altered."""
+    """Link to sites in this process; `changed` can alter the responses."""
 
     def __init__(self, sites: dict[str, Site]) -> None:
         self.sites = sites
         self.silent_in_training: str | None = None
-        self.changed: Callable[[str, bytes], bytes] = lambda name, answer: answer
+        self.changed: Callable[[str, bytes], bytes] = lambda name, response: response
         self.sent: list[bytes] = []
 
-    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+    def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         self.sent.append(content)
         silent = self.silent_in_training if Message.unpacked(content).kind == "train" else None
-        return {name: self.changed(name, self.sites[name].answer(content)) for name in sites if name != silent}
+        return {name: self.changed(name, self.sites[name].handle(content)) for name in sites if name != silent}
 
     def close(self) -> None: ...
 
 
 @pytest.fixture
 def make_site(tmp_path: Path) -> Callable[..., Site]:
-    """A site as its process starts it: everything it knew before is in its folder."""
+    """Return a function that starts a site; its earlier state is in its folder."""
 
     def make(
-        name: str, folder: Path, policy: Policy | None = None, ending: str = "npz", badge: Badge | None = None
+        name: str,
+        folder: Path,
+        policy: Policy | None = None,
+        ending: str = "npz",
+        credentials: Credentials | None = None,
     ) -> Site:
         home = tmp_path / name
         home.mkdir(exist_ok=True)
         file = SiteFile(folder / f"{name}.{ending}", name, Columns(), home / "secret")
-        return Site(name, file, policy or Policy(min_rows=2), home, badge)
+        return Site(name, file, policy or Policy(min_rows=2), home, credentials)
 
     return make
 
 
 @pytest.fixture
 def make_sites(make_site: Callable[..., Site]) -> Callable[..., Sites]:
-    """All of them; every new connection finds sites that have just been started."""
+    """Return a function that creates `Sites`; every connection restarts the sites."""
 
     def make(folder: Path, **options: object) -> Sites:
-        policy, badges = options.pop("policy", None), options.pop("badges", {})
+        policy, all_credentials = options.pop("policy", None), options.pop("all_credentials", {})
 
         def connect() -> InProcess:
-            return InProcess({name: make_site(name, folder, policy, badge=badges.get(name)) for name in NAMES})
+            return InProcess(
+                {name: make_site(name, folder, policy, credentials=all_credentials.get(name)) for name in NAMES}
+            )
 
         return Sites(NAMES, connect, **options)  # type: ignore[arg-type]
 
@@ -106,7 +112,7 @@ def make_sites(make_site: Callable[..., Site]) -> Callable[..., Sites]:
 
 @pytest.fixture
 def make_site_on(make_site: Callable[..., Site]) -> Callable[[Path], Sites]:
-    """Sites with a CSV table each."""
+    """Return a function that creates `Sites` with one CSV table each."""
 
     def make(folder: Path) -> Sites:
         return Sites(NAMES, lambda: InProcess({name: make_site(name, folder, None, "csv") for name in NAMES}))
@@ -115,8 +121,8 @@ def make_site_on(make_site: Callable[..., Site]) -> Callable[[Path], Sites]:
 
 
 @pytest.fixture(scope="session")
-def signed() -> Callable[..., Badge]:
-    """The badge of a name, its certificate signed by one authority; another `authority` signs for itself."""
+def signed() -> Callable[..., Credentials]:
+    """Return a function that creates credentials signed by an authority."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -131,12 +137,12 @@ def signed() -> Callable[..., Badge]:
         made = x509.CertificateBuilder(named(issuer), named(name), key.public_key(), 7, *lasting)
         return made.sign(with_key, hashes.SHA256())
 
-    def make(name: str, authority: str = "fco", calling: str | None = None) -> Badge:
+    def make(name: str, authority: str = "fco", calling: str | None = None) -> Credentials:
         for one in (name, authority):
             if one not in keys:
-                keys[one] = rsa.generate_private_key(65537, 1024)  # small: nothing is at stake
+                keys[one] = rsa.generate_private_key(65537, 1024)  # small, to be fast
         root = certificate(authority, keys[authority], authority, keys[authority])
         own = certificate(calling or name, keys[name], authority, keys[authority])
-        return Badge(own, keys[name], root)
+        return Credentials(own, keys[name], root)
 
     return make

@@ -1,4 +1,4 @@
-"""Mutations of a message between sites: of every value of its head, of its arrays and of its bytes."""
+"""Mutations of a message between sites: every value of its head, its arrays and its bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Mutation = tuple[str, bytes]
 
 
 def mutations(content: bytes, random: np.random.Generator) -> list[Mutation]:
-    """Return all mutations of a message, by name; only the places of flipped bits and of cuts are random."""
+    """Return all mutations of a message, by name; only positions of flipped bits and cuts are random."""
     return [*_of_head(content), *_of_arrays(content), *_of_bytes(content, random)]
 
 
@@ -69,7 +69,7 @@ def _of_head(content: bytes) -> Iterator[Mutation]:
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """All places in a value, with what holds them; of a long list the first only."""
+    """Yield the paths of all values with their containers; of a list, only the first item."""
     items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
     for key, one in items:
         yield (*path, key), value

@@ -1,4 +1,4 @@
-"""A hospital that means ill: named in its own resources.json, it asks another, in its own name and in the server's."""
+"""Attacking component of a site: sends commands to another site in its own name and in the server's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long a round takes between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
+"""Time of a round between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
 
-Prints the seconds to the first round, then of a round, with an evaluation in each and without: the median, and the
-seconds of processor time that all processes together take for it, which other work on the machine does not change.
+Prints the seconds to the first round, and the median seconds and total processor time of a round, with and without an
+evaluation in each round.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def measure(home: str, rounds: int) -> None:
 
 
 def processor_seconds() -> float:
-    """Of this process and all that it has started."""
+    """Return the processor time of this process and its children."""
     me = psutil.Process()
     return sum(sum(one.cpu_times()[:2]) for one in (me, *me.children(recursive=True)))
 

@@ -1,4 +1,4 @@
-"""Real processes on this machine: a coordinator, three hospitals, an analyst, and people who mean ill."""
+"""Real processes on this machine: a coordinator, three hospitals, an analyst, and attackers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.loopback import Loopback
-from fco_cli.federation.site.audit import audited
+from fco_cli.federation.site.audit import read_entries
 from tests.federation.coordinator.test_clients import NAMES
 
 pytest.importorskip("nvflare")
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.ci
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, hospitals) -> Iterator[Loopback]:
-    """All parties, of whom the coordinator means ill when it is told to (usurper/)."""
+    """Start all parties; the coordinator attacks the sites when the file ORDER exists (usurper/)."""
     data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
     folder = tmp_path_factory.mktemp("federation")
     with Loopback(folder, data) as made:
@@ -61,40 +61,40 @@ def federation(tmp_path_factory, hospitals) -> Iterator[Loopback]:
 
 
 def refusals(federation: Loopback, party: str) -> list[str]:
-    """What its audit file says of whatever was turned away."""
+    """Return the refusals in a party's audit file."""
     path = federation.home(party) / "audit.jsonl"
-    entries = audited(path.read_text() if path.exists() else "")
+    entries = read_entries(path.read_text() if path.exists() else "")
     return [f"{entry.kind} {entry.outcome}" for entry in entries if entry.outcome.startswith("refused")]
 
 
-def has_refused(federation: Loopback, party: str, *words: str) -> Callable[[], bool]:
-    """Whether one line of that party's audit file has all these words."""
-    return lambda: any(all(word in line for word in words) for line in refusals(federation, party))
+def has_refused(federation: Loopback, party: str, *texts: str) -> Callable[[], bool]:
+    """Return a function that is true if one refusal of the party contains all these texts."""
+    return lambda: any(all(text in line for text in texts) for line in refusals(federation, party))
 
 
-def fco_run(*words: object) -> list[str]:
-    return [sys.executable, "-m", "fco_cli.commands.run", *map(str, words)]
+def fco_run(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fco_cli.commands.run", *map(str, arguments)]
 
 
 def together(*commands: list[str]) -> None:
-    """Beside each other, to the good end of both."""
+    """Run commands at the same time and check that all succeed."""
     with ExitStack() as running:
         processes = [running.enter_context(subprocess.Popen(command)) for command in commands]
         assert [process.wait(300) for process in processes] == [0] * len(commands)
 
 
-def between_sites(federation: Loopback, output: Path, *words: str) -> list[str]:
+def between_sites(federation: Loopback, output: Path, *arguments: str) -> list[str]:
     home = federation.home("coordinator")
     sites = f"federation.sites=[{','.join(NAMES)}]"
-    return [*RUN, "federation=flare", sites, f"federation.home={home}", f"output_dir={output}", *words]
+    return [*RUN, "federation=flare", sites, f"federation.home={home}", f"output_dir={output}", *arguments]
 
 
-def simulated(hospitals, output: Path, *words: str) -> list[str]:
-    return [*RUN, f"task.path={hospitals('logistic') / 'pooled.npz'}", f"output_dir={output}", *words]
+def simulated(hospitals, output: Path, *arguments: str) -> list[str]:
+    return [*RUN, f"task.path={hospitals('logistic') / 'pooled.npz'}", f"output_dir={output}", *arguments]
 
 
 def models(output: Path) -> dict[tuple[str, float], dict[str, np.ndarray]]:
-    """The models of all records, by algorithm and learning rate."""
+    """Return the models of all records, by algorithm and learning rate."""
     found = {}
     for path in output.rglob("result.json"):
         result = json.loads(path.read_text())
@@ -111,94 +111,95 @@ def assert_same_bits(one: Path, other: Path, runs: int) -> None:
             np.testing.assert_array_equal(values, theirs[key][name])
 
 
-def asked(federation: Loopback, name: str) -> Counter[str]:
+def received(federation: Loopback, name: str) -> Counter[str]:
+    """Return the numbers of messages that a site received, by kind."""
     path = federation.home(name) / "audit.jsonl"
-    return Counter(entry.kind for entry in audited(path.read_text() if path.exists() else ""))
+    return Counter(entry.kind for entry in read_entries(path.read_text() if path.exists() else ""))
 
 
-def test_a_sweep_through_masks_gives_the_bits_of_the_simulation(federation, hospitals, tmp_path):
-    """In fixed point; the sites' keys are signed by their real certificates."""
+def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
+    """Both run in fixed point; the sites' keys are signed with their real certificates."""
     grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
     fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
     where = between_sites(federation, tmp_path / "sites", *fixed, "federation.masks=true")
     together(fco_run(*grid, *simulated(hospitals, tmp_path / "here", *fixed)), fco_run(*grid, *where))
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=4)
-    assert {asked(federation, name)["keys"] for name in NAMES} == {1}
+    assert {received(federation, name)["keys"] for name in NAMES} == {1}
 
 
-def test_deaths_of_a_site_and_of_the_analyst_change_no_bit(federation, hospitals, tmp_path):
-    """kill -9 of a hospital, which joins again by the same command; then of fco-run, which is typed again."""
-    words = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
+def test_killed_sites_and_analysts_do_not_change_the_result(federation, hospitals, tmp_path):
+    """Kill a hospital, which joins again, then fco-run, which is restarted; both by the same commands."""
+    arguments = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
     where = between_sites(federation, tmp_path / "sites", "federation.timeout=3")
-    command = [sys.executable, "-c", SAVING_OFTEN, *words, *where]
+    command = [sys.executable, "-c", SAVING_OFTEN, *arguments, *where]
     with subprocess.Popen(command, start_new_session=True) as analyst:
         try:
             federation.wait(lambda: any((tmp_path / "sites").rglob("checkpoint.npz")), "the run is saved")
             federation.stop("north")
             federation.join("north")
-            again = asked(federation, "north")["train"]
-            federation.wait(lambda: asked(federation, "north")["train"] > again, "the run continues")
+            again = received(federation, "north")["train"]
+            federation.wait(lambda: received(federation, "north")["train"] > again, "the run continues")
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
-    together(command, fco_run(*words, *simulated(hospitals, tmp_path / "here")))
+    together(command, fco_run(*arguments, *simulated(hospitals, tmp_path / "here")))
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
 
 
 @pytest.mark.slow
-def test_the_death_of_the_server_changes_no_bit(federation, hospitals, tmp_path, monkeypatch):
+def test_a_killed_server_does_not_change_the_result(federation, hospitals, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # as the sites have it
-    words = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=4000", "hparams.eval_every=100"]
-    begun = asked(federation, "north")["train"]
+    arguments = ["algo=zhj", "hparams.client_lr=0.04", "hparams.rounds=4000", "hparams.eval_every=100"]
+    before = received(federation, "north")["train"]
     with subprocess.Popen(
-        fco_run(*words, *between_sites(federation, tmp_path / "sites", "federation.timeout=5"))
+        fco_run(*arguments, *between_sites(federation, tmp_path / "sites", "federation.timeout=5"))
     ) as analyst:
-        federation.wait(lambda: asked(federation, "north")["train"] > begun + 200, "the run goes on")
+        federation.wait(lambda: received(federation, "north")["train"] > before + 200, "the run continues")
         federation.stop("coordinator")
         time.sleep(2)
         federation.spawn("coordinator", "serve", federation.address)
         assert analyst.wait(400) == 0
-    subprocess.run(fco_run(*words, *simulated(hospitals, tmp_path / "here")), check=True)
+    subprocess.run(fco_run(*arguments, *simulated(hospitals, tmp_path / "here")), check=True)
     assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
 
 
-def test_what_the_lead_may_not_do(federation, tmp_path):
-    """Nor the coordinator's server that helps it; each is refused, nothing runs, and the audit files say so."""
+def test_attacks_with_the_lead_s_kit(federation, tmp_path):
+    """All attacks are refused and audited, also with the help of the server; no code runs."""
     home, ran = federation.home("coordinator"), tmp_path / "ran"
     command = [sys.executable, "-m", "tests.federation.attacker", home, ran]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parents[1])
     outcomes = {}
     for line in done.stdout.splitlines():
         outcomes |= {json.loads(line)["what"]: json.loads(line)["outcome"]}
-    assert outcomes.pop("an honest question") == "stack"
+    assert outcomes.pop("an honest request") == "stack"
     for what in ("a job with code", "a job with code, as super", "a class off the list"):
-        assert "it is not the job that fco-run submits" in outcomes.pop(what)
+        assert "not the job that fco-run submits" in outcomes.pop(what)
     assert "not found" in outcomes.pop("a shell command")
     assert len(outcomes) == 16
     for what, outcome in outcomes.items():
         assert outcome.startswith("refused: "), what
     assert not ran.exists()
     for reason in (
-        "replayed", "another coordinator", "not known here", "no such key", "longer than the message",
+        "replayed", "another coordinator", "unknown kind of message", "no such key", "longer than the message",
         "z is not finite", "z is float64 [1, 7]", "z is float32", "max_numbers", "more numbers than it contains",
     ):  # fmt: skip
         assert has_refused(federation, "north", reason)(), reason
-    assert Counter(refusals(federation, "north"))["job refused: it is not the job that fco-run submits"] == 3
+    assert Counter(refusals(federation, "north"))["job refused: not the job that fco-run submits"] == 3
     assert has_refused(federation, "coordinator", "right", "is not authorized for 'ls'")()
 
 
-def test_what_a_server_may_not_ask(federation):
-    """Its own process, with a certificate that everybody believes: no shell, no environment, no restart."""
+def test_commands_that_a_server_may_not_send(federation):
+    """The server itself, with a valid certificate, cannot run a shell, read the environment or restart."""
     (federation.folder / "order").touch()
-    federation.wait((federation.folder / "outcomes").exists, "the server has asked")
+    federation.wait((federation.folder / "outcomes").exists, "the server has sent its commands")
     for topic, outcome in json.loads((federation.folder / "outcomes").read_text()).items():
-        assert f"{topic} is not for servers to ask" in outcome
+        assert f"{topic} is not an allowed command" in outcome
         assert has_refused(federation, "north", topic)()
     assert not (federation.folder / "order.ran").exists()
 
 
 @contextmanager
-def beside(folder: Path, command: list[object], **options: Any) -> Iterator[Callable[[], str]]:
-    """A process, and all that it starts, until the end of the block; it yields what they have said so far."""
+def background(folder: Path, command: list[object], **options: Any) -> Iterator[Callable[[], str]]:
+    """Run a process group until the end of the block; yield a function that returns its output so far."""
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True, **options)
@@ -209,12 +210,12 @@ def beside(folder: Path, command: list[object], **options: Any) -> Iterator[Call
         process.wait()
 
 
-def federate(home: Path, *words: object) -> list[object]:
-    return [sys.executable, "-m", "fco_cli.commands.federate", "--home", home, *words]
+def federate(home: Path, *arguments: object) -> list[object]:
+    return [sys.executable, "-m", "fco_cli.commands.federate", "--home", home, *arguments]
 
 
-def heard(address: str, certificate: tuple[Path, Path] | None = None) -> bool:
-    """Whether the server answers a greeting of HTTP/2."""
+def is_answered(address: str, certificate: tuple[Path, Path] | None = None) -> bool:
+    """Return True if the server answers an HTTP/2 preface."""
     host, port = address.split(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -231,7 +232,7 @@ def heard(address: str, certificate: tuple[Path, Path] | None = None) -> bool:
 
 
 def of_another_authority(folder: Path) -> tuple[Path, Path]:
-    """A certificate for north that nobody here has signed, and its key."""
+    """Create a self-signed certificate for north and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "north")])
     today = datetime(2025, 1, 1)
@@ -243,11 +244,11 @@ def of_another_authority(folder: Path) -> tuple[Path, Path]:
     return certificate, secret
 
 
-def test_who_has_no_certificate_of_this_authority_is_not_heard(federation, tmp_path):
+def test_clients_without_a_valid_certificate_are_refused(federation, tmp_path):
     startup = federation.home("north") / "kits/fco/prod_00/north/startup"
-    assert heard(federation.address, (startup / "client.crt", startup / "client.key"))
-    assert not heard(federation.address)
-    assert not heard(federation.address, of_another_authority(tmp_path))
+    assert is_answered(federation.address, (startup / "client.crt", startup / "client.key"))
+    assert not is_answered(federation.address)
+    assert not is_answered(federation.address, of_another_authority(tmp_path))
     for reason in ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED"):
         federation.wait(has_refused(federation, "coordinator", "connection", reason), reason)
 
@@ -259,10 +260,10 @@ def test_keys_can_be_read_by_their_owner_only(federation):
 
 
 def test_another_authority_s_signature_is_refused(federation, tmp_path):
-    """A site compares the fingerprint that it was told by another channel."""
+    """A site compares the fingerprint received by another channel."""
     shutil.copytree(federation.home("north") / "requests", tmp_path / "requests")
-    words = ["--fingerprint", "SHA256:" + ":".join(["AB"] * 32), "--data", federation.data["north"]]
-    command = federate(tmp_path, "join", federation.signed["north"], *words)
+    arguments = ["--fingerprint", "SHA256:" + ":".join(["AB"] * 32), "--data", federation.data["north"]]
+    command = federate(tmp_path, "join", federation.signed["north"], *arguments)
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 2
     assert "fingerprint" in done.stderr.lower()
@@ -276,41 +277,42 @@ def test_two_coordinators_with_one_kit(federation):
         federation.call("coordinator", "serve", federation.address)
 
 
-def test_a_copied_kit_beside_the_original(federation, tmp_path):
-    """The copy is not let in while north is there; north goes on."""
+def test_a_copied_kit_is_refused(federation, tmp_path):
+    """The copy is refused while north is connected; north continues."""
     copy = tmp_path / "copy"
     shutil.copytree(federation.home("north"), copy)
     (copy / "audit.jsonl").unlink(missing_ok=True)
-    words = ["--fingerprint", federation.fingerprint, "--data", federation.data["north"]]
-    with beside(tmp_path, federate(copy, "join", federation.signed["north"], *words)) as said:
-        federation.wait(has_refused(federation, "coordinator", "connection", "a second north"), "the copy is refused")
-        assert "Successfully registered" not in said()
+    arguments = ["--fingerprint", federation.fingerprint, "--data", federation.data["north"]]
+    with background(tmp_path, federate(copy, "join", federation.signed["north"], *arguments)) as output:
+        federation.wait(
+            has_refused(federation, "coordinator", "connection", "north is connected already"), "the copy is refused"
+        )
+        assert "Successfully registered" not in output()
     assert not (copy / "audit.jsonl").exists()
-    assert "already registered" not in federation.log("coordinator").split("a second north")[1]
+    assert "already registered" not in federation.log("coordinator").split("north is connected already")[1]
 
 
 def test_another_hospital_s_kit(federation, tmp_path):
-    """Who holds south's certificate is south, whatever it calls itself."""
+    """A client with south's certificate cannot use another name."""
     kit = tmp_path / "kit"
     shutil.copytree(federation.home("south") / "kits/fco/prod_00/south", kit)
     config = kit / "startup/fed_client.json"
     config.write_text(config.read_text().replace("south", "west"))
-    with beside(tmp_path, client(kit, "west")):
+    with background(tmp_path, client(kit, "west")):
         refused = has_refused(federation, "coordinator", "connection", "authenticated as 'south'", "'west'")
         federation.wait(refused, "the liar is refused")
     assert "west" not in federation.call("coordinator", "status")
 
 
 def client(kit: Path, name: str) -> list[object]:
-    """FLARE's process of a site, without ours before it."""
-    words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={name}", "config_folder="]
-    return [sys.executable, "-u", "-m", "nvflare.private.fed.app.client.client_train", "-m", kit, *words]
+    """Return the command of FLARE's process of a site, without `fco-federate join`."""
+    arguments = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={name}", "config_folder="]
+    return [sys.executable, "-u", "-m", "nvflare.private.fed.app.client.client_train", "-m", kit, *arguments]
 
 
 @pytest.fixture(scope="module")
-def found(federation, tmp_path_factory) -> Iterator[Path]:
-    """East starts anew and means ill: it asks another hospital (probe.py), whose answers are in this file at last, and
-    it sends what it should not (liar/)."""
+def outcomes_file(federation, tmp_path_factory) -> Iterator[Path]:
+    """Restart east as an attacker: it sends commands to north (probe.py) and invalid responses (liar/)."""
     folder = tmp_path_factory.mktemp("ill")
     kit, found = federation.home("east") / "kits/fco/prod_00/east", folder / "found"
     federation.stop("east", signal.SIGTERM)
@@ -321,29 +323,28 @@ def found(federation, tmp_path_factory) -> Iterator[Path]:
     resources["class_allow_list"].append("probe.Probe")
     (kit / "local/resources.json").write_text(json.dumps(resources))
     environment = os.environ | {"PROBE": str(found), "PYTHONPATH": str(HERE / "liar")}
-    with beside(folder, client(kit, "east"), env=environment, cwd=kit):
+    with background(folder, client(kit, "east"), env=environment, cwd=kit):
         yield found
 
 
-def test_a_hospital_cannot_ask_another(federation, found):
-    """Neither in its own name nor in the server's: the server passes nothing on, and nothing runs."""
-    federation.wait(found.exists, "the probe ends")
-    outcomes = json.loads(found.read_text())
+def test_a_hospital_cannot_send_commands_to_another(federation, outcomes_file):
+    """Commands in its own name or the server's are not forwarded."""
+    federation.wait(outcomes_file.exists, "the probe ends")
+    outcomes = json.loads(outcomes_file.read_text())
     assert len(outcomes) == 6
     assert set(outcomes.values()) <= {"unauthenticated", "timeout"}
-    assert not Path(f"{found}.ran").exists()
+    assert not Path(f"{outcomes_file}.ran").exists()
     lines = Counter(refusals(federation, "coordinator"))
-    assert lines["message refused: of east (east -> north)"] == 3
-    assert lines["message refused: of east (server -> north)"] == 3
+    assert lines["message refused: sent by east (east -> north)"] == 3
+    assert lines["message refused: sent by east (server -> north)"] == 3
 
 
-def test_a_hospital_that_sends_what_it_should_not(federation, found, tmp_path):
-    """The round goes on without one that is silent or not finite; what has another shape or type ends the run, in one
-    line with its name."""
+def test_a_hospital_that_sends_invalid_responses(federation, outcomes_file, tmp_path):
+    """A silent or not finite response is dropped; another shape or type ends the run with one line."""
     rest = ["federation.timeout=2", "federation.min_sites=2", "hparams.clients_per_round=all", "hparams.rounds=9"]
     command = fco_run("algo=zhj", "hparams.client_lr=0.05", *between_sites(federation, tmp_path / "sites", *rest))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "east: no answer in round 2; the round goes on without it" in done.stderr
+    assert "east: no response in round 2; the round continues without it" in done.stderr
     wrong = "the array z is float32 [1, 5], must be float64 [1, 6]"
     assert done.stderr.splitlines()[-1] == f"fco-run: site 'east': invalid response to 'train': {wrong}"

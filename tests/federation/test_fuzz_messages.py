@@ -1,8 +1,7 @@
-"""Malformed messages: whatever a site or a coordinator receives, it refuses in one line or computes something valid.
+"""Malformed messages: a site or a coordinator refuses them with one line or computes a valid result.
 
-Real runs between sites in this process are recorded. Every question is mutated on its way to a site, every answer on
-its way to the coordinator; the receiver is the real one. `make test` tries some mutations, `make test-all`
-thousands.
+Real runs between sites in this process are recorded. Every request to a site and every response to the coordinator is
+mutated; the receiver is the real one. `make test` tries some mutations, `make test-all` thousands.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.schema import ANSWERS
-from fco_cli.federation.site.audit import audited
+from fco_cli.federation.schema import RESPONSES
+from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 from fco_cli.path.select import Selection, select
@@ -46,21 +45,21 @@ from tests.federation.mutations import mutations
 from tests.federation.test_path import FEW
 
 VICTIM = "north"
-OCCURRENCES = 2  # of questions that are alike
-FEW_ANSWERS, FEW_QUESTIONS = 16, 40  # of a run, in `make test`
+OCCURRENCES = 2  # of similar requests
+FEW_RESPONSES, FEW_REQUESTS = 16, 40  # of a run, in `make test`
 ON_DISK = ("save", "load", "forget")
 
 
 class Diverted(Exception):
-    """The run asks other questions than the recorded one: what it did so far is judged."""
+    """The run sends other requests than the recorded one; its results so far are checked."""
 
 
 @dataclass
 class Exchange:
-    """A question and its answers."""
+    """Request and its responses."""
 
     content: bytes
-    answers: dict[str, bytes]
+    responses: dict[str, bytes]
 
     @property
     def kind(self) -> str:
@@ -69,11 +68,11 @@ class Exchange:
 
 @dataclass
 class Recorded:
-    """A link to sites that records, or else repeats what was recorded with one answer replaced."""
+    """Link to sites that records, or replays a recording with one response replaced."""
 
     sites: Callable[[], dict[str, Site]] | None = None
     exchanges: list[Exchange] = field(default_factory=list)
-    before: Callable[[dict[str, Site], list[str], bytes], None] = lambda *_: None  # every question
+    before: Callable[[dict[str, Site], list[str], bytes], None] = lambda *_: None  # every request
     replaced: tuple[int, bytes] | None = None
     at: int = 0
 
@@ -82,40 +81,40 @@ class Recorded:
             self.now = self.sites()
         return self
 
-    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+    def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         if self.sites is not None:
             self.before(self.now, sites, content)
-            answers = {name: self.now[name].answer(content) for name in sites}
-            self.exchanges.append(Exchange(content, answers))
-            return answers
+            responses = {name: self.now[name].handle(content) for name in sites}
+            self.exchanges.append(Exchange(content, responses))
+            return responses
         exchange = self.exchanges[self.at] if self.at < len(self.exchanges) else None
-        if exchange is None or exchange.kind != Message.unpacked(content).kind or list(exchange.answers) != sites:
+        if exchange is None or exchange.kind != Message.unpacked(content).kind or list(exchange.responses) != sites:
             raise Diverted
-        answers = dict(exchange.answers)
+        responses = dict(exchange.responses)
         if self.replaced is not None and self.replaced[0] == self.at:
-            answers[VICTIM] = self.replaced[1]
+            responses[VICTIM] = self.replaced[1]
         self.at += 1
-        return answers
+        return responses
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run between sites, and where they come from."""
+    """Run between sites, with the folder and options of the sites."""
 
-    run: Callable[[Sites, list[Any]], None]  # appends what it has made
+    run: Callable[[Sites, list[Any]], None]  # appends its results
     folder: Path
     ending: str = "npz"
     options: dict[str, Any] = field(default_factory=dict)
-    badges: dict[str, Any] = field(default_factory=dict)
+    all_credentials: dict[str, Any] = field(default_factory=dict)
 
     def sites(self, home: Path) -> dict[str, Site]:
         made = {}
         for name in NAMES:
             (home / name).mkdir(parents=True, exist_ok=True)
             file = SiteFile(self.folder / f"{name}.{self.ending}", name, Columns(), home / name / "secret")
-            made[name] = Site(name, file, Policy(min_rows=2), home / name, self.badges.get(name))
+            made[name] = Site(name, file, Policy(min_rows=2), home / name, self.all_credentials.get(name))
         return made
 
     def connection(self, link: Recorded) -> Sites:
@@ -123,7 +122,7 @@ class Scenario:
 
 
 def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, **changes: Any):
-    """Two rounds of a stack of two jobs, with held-out and test rows."""
+    """Return two rounds of a stack of two jobs, with held-out and test rows."""
 
     def run(sites: Sites, made: list[Any]) -> None:
         task = CustomAtSites.of(task_of(Path(), loss, test="rows", **changes), sites)
@@ -154,7 +153,7 @@ def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, *
 
 
 def tables(folder: Path) -> Path:
-    """CSV files with categories and missing values."""
+    """Write CSV files with categories and missing values."""
     random = np.random.default_rng(5)
     for name, rows in zip(NAMES, (13, 17, 11), strict=True):
         lines = [f"{random.normal():.3f},{random.choice(['red', 'blue', ''])},{k % 2}" for k in range(rows)]
@@ -162,8 +161,8 @@ def tables(folder: Path) -> Path:
     return folder
 
 
-def words(folder: Path) -> Path:
-    """Three classes with names."""
+def named_classes(folder: Path) -> Path:
+    """Write files with three named classes."""
     random = np.random.default_rng(0)
     for name in NAMES:
         y = np.arange(12) % 3
@@ -181,7 +180,7 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
             run: Run = path_run(*FEW, "task.loss=cox", *where)
         made.append(select(run, run.path, lambda: None))
 
-    badges = {name: signed(name) for name in NAMES}
+    all_credentials = {name: signed(name) for name in NAMES}
     exact = {"standardize": False, "fill": "refuse"}
     return {
         "memory": Scenario(simulated("zhj", "logistic", resumed=True), hospitals("logistic")),
@@ -189,9 +188,12 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
         "curvature": Scenario(simulated("feddualavg", "squared", rate=True), hospitals("squared")),
         "poisson": Scenario(simulated("fedmid", "poisson"), hospitals("poisson")),
         "tables": Scenario(simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("t")), "csv"),
-        "classes": Scenario(simulated("fedmid", "softmax"), words(tmp_path_factory.mktemp("w"))),
+        "classes": Scenario(simulated("fedmid", "softmax"), named_classes(tmp_path_factory.mktemp("w"))),
         "masks": Scenario(
-            simulated("feddualavg", "logistic"), hospitals("logistic"), options={"mask_bits": 40}, badges=badges
+            simulated("feddualavg", "logistic"),
+            hospitals("logistic"),
+            options={"mask_bits": 40},
+            all_credentials=all_credentials,
         ),
         "noise": Scenario(
             simulated("feddualavg", "logistic", **exact), hospitals("logistic"),
@@ -223,37 +225,37 @@ def recordings(scenarios, tmp_path_factory) -> Callable[[str], list[Exchange]]:
 
 
 def chosen(exchanges: list[Exchange]) -> list[int]:
-    """The first few of questions that are alike in kind, keys and arrays."""
+    """Return the first `OCCURRENCES` of requests with equal kind, keys and arrays."""
     seen: dict[Any, int] = {}
     places = []
     for place, exchange in enumerate(exchanges):
         message = Message.unpacked(exchange.content)
         alike = (message.kind, *sorted(message.arrays), *(str(message.head.get(key)) for key in ("part", "spread")))
         seen[alike] = seen.get(alike, 0) + 1
-        if seen[alike] <= OCCURRENCES and VICTIM in exchange.answers:
+        if seen[alike] <= OCCURRENCES and VICTIM in exchange.responses:
             places.append(place)
     return places
 
 
-def sample(found: list[Any], count: int, random: np.random.Generator) -> list[Any]:
-    if count >= len(found):
-        return found
-    return [found[place] for place in sorted(random.choice(len(found), count, replace=False))]
+def sample(items: list[Any], count: int, random: np.random.Generator) -> list[Any]:
+    if count >= len(items):
+        return items
+    return [items[index] for index in sorted(random.choice(len(items), count, replace=False))]
 
 
 def shares(places: list[int], total: int) -> dict[int, int]:
-    """How many mutations of each message, if there are so many in all."""
+    """Return the number of mutations of each message for a total."""
     counts = np.bincount(np.linspace(0, len(places) - 1, total).round().astype(int), minlength=len(places))
     return dict(zip(places, counts.tolist(), strict=True))
 
 
-# Answers at the coordinator.
+# Responses at the coordinator.
 
 
 def check_valid(made: list[Any], name: str, warned: bool = False) -> None:
-    """What a run has recorded: finite, and shares from 0 to 1; a job that diverged says so.
+    """Check the results of a run: finite, shares from 0 to 1, and diverged jobs marked.
 
-    Of rows that are held out a loss may have overflowed if a warning names the site.
+    A loss on held-out rows may be infinite if a warning names the site.
     """
     noise = name == "noise"
     for one in made:
@@ -292,7 +294,7 @@ def check_numbers(metric: str, values: Any, noise: bool, warned: bool = False) -
 
 
 class Warnings(logging.Handler):
-    """What was logged."""
+    """Capture log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +305,7 @@ class Warnings(logging.Handler):
 
 
 def coordinator_outcome(scenario: Scenario, name: str, exchanges: list[Exchange], place: int, content: bytes) -> str:
-    """Run with one answer replaced; a description of what went wrong, or nothing."""
+    """Run with one response replaced; return a description of the failure, or None."""
     link, warnings = Recorded(exchanges=exchanges, replaced=(place, content)), Warnings()
     made: list[Any] = []
     logging.getLogger("fco_cli.federation").addHandler(warnings)
@@ -329,37 +331,37 @@ def fuzz_answers(scenarios, recordings, name: str, total: int) -> None:
     exchanges, failures, tried = recordings(name), [], 0
     for place, count in shares(chosen(exchanges), total).items():
         random = np.random.default_rng([zlib.crc32(name.encode()), place])
-        found = mutations(exchanges[place].answers[VICTIM], random)
-        for what, content in sample(found, count, random):
+        candidates = mutations(exchanges[place].responses[VICTIM], random)
+        for what, content in sample(candidates, count, random):
             tried += 1
             if outcome := coordinator_outcome(scenarios[name], name, exchanges, place, content):
                 failures.append(f"{exchanges[place].kind} ({place}), {what}: {outcome}")
-    print(f"{name}: {tried} answers, {len(failures)} failures")
+    print(f"{name}: {tried} responses, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {tried}:\n" + "\n".join(failures[:60])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_answers(scenarios, recordings, name):
-    fuzz_answers(scenarios, recordings, name, 4 if name == "path" else FEW_ANSWERS)
+def test_responses(scenarios, recordings, name):
+    fuzz_answers(scenarios, recordings, name, 4 if name == "path" else FEW_RESPONSES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_thousands_of_answers(scenarios, recordings, name):
+def test_thousands_of_responses(scenarios, recordings, name):
     fuzz_answers(scenarios, recordings, name, 100 if name == "path" else 600)
 
 
-# Questions at a site.
+# Requests at a site.
 
 
 class Snapshot:
-    """A site's state, to go back to after a mutated question that it has answered."""
+    """Copy of a site's state, restored after a mutated request that was answered."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site, self.folder, self.copy = site, folder / "memory", folder / "before"
-        self.parts = (site, site.telling, site.working, site.working.memory, site.masks)
+        self.parts = (site, site.data, site.trainer, site.trainer.memory, site.masks)
         self.state = [dict(vars(part)) for part in self.parts]
-        self.rows = dict(site.working.memory.rows)
+        self.rows = dict(site.trainer.memory.rows)
 
     def save_disk(self) -> None:
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -375,26 +377,26 @@ class Snapshot:
         for part, state in zip(self.parts, self.state, strict=True):
             vars(part).clear()
             vars(part).update(state)
-        self.site.working.memory.rows = dict(self.rows)
+        self.site.trainer.memory.rows = dict(self.rows)
 
 
 def site_outcome(site: Site, content: bytes) -> str:
-    """Ask; a description of what went wrong, or nothing."""
+    """Send a request; return a description of the failure, or None."""
     try:
-        answer = Message.unpacked(site.answer(content))
+        response = Message.unpacked(site.handle(content))
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
-    *_, last = audited(site.audit.path.read_text())
-    if answer.kind == "refused":
-        reason = answer.head["reason"]
+    *_, last = read_entries(site.audit.path.read_text())
+    if response.kind == "refused":
+        reason = response.head["reason"]
         audits = last.outcome == f"refused: {reason}" and reason and reason.isprintable()
         return "" if audits else f"{last.outcome} ({reason})"
     if last.outcome != "answered":
         return f"answered, but the audit file says {last.outcome}"
     try:
-        answer.head_as(ANSWERS[answer.kind])
+        response.head_as(RESPONSES[response.kind])
     except Exception as problem:
-        return f"an invalid answer: {problem}"
+        return f"an invalid response: {problem}"
     return ""
 
 
@@ -424,16 +426,16 @@ def fuzz_questions(scenarios, recordings, name: str, home: Path, total: int) -> 
     made: list[Any] = []
     scenarios[name].run(scenarios[name].connection(link), made)
     check_valid(made, name)
-    print(f"{name}: {tried} questions, {len(failures)} failures")
+    print(f"{name}: {tried} requests, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {tried}:\n" + "\n".join(failures[:60])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_questions(scenarios, recordings, name, tmp_path):
-    fuzz_questions(scenarios, recordings, name, tmp_path, FEW_QUESTIONS)
+def test_requests(scenarios, recordings, name, tmp_path):
+    fuzz_questions(scenarios, recordings, name, tmp_path, FEW_REQUESTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_thousands_of_questions(scenarios, recordings, name, tmp_path):
+def test_thousands_of_requests(scenarios, recordings, name, tmp_path):
     fuzz_questions(scenarios, recordings, name, tmp_path, 2000)

@@ -1,4 +1,4 @@
-"""Masks cancel in the sum of all sites and in no other, and nobody can put a key of its own in between."""
+"""Secure aggregation: masks cancel only in the sum over all sites, and forged keys are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal
-from fco_cli.federation.schema import Keys, Question
+from fco_cli.federation.schema import Keys, Request
 from fco_cli.federation.settings import Flare
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
@@ -32,15 +32,15 @@ PERSONAL = [name for name in FEDERATED if all_algorithms()[name].personal]
 
 
 def key_of(masks: Masks, **changes: Any) -> dict[str, str]:
-    return masks.key(Question(**(SESSION | changes))).head["key"]
+    return masks.key(Request(**(SESSION | changes))).head["key"]
 
 
 def keys_of(masks: dict[str, Masks]) -> dict[str, Any]:
     return {name: key_of(one) for name, one in masks.items()}
 
 
-def agreed(badges: dict[str, Any]) -> dict[str, Masks]:
-    masks = {name: Masks(name, badge) for name, badge in badges.items()}
+def agreed(all_credentials: dict[str, Any]) -> dict[str, Masks]:
+    masks = {name: Masks(name, credentials) for name, credentials in all_credentials.items()}
     keys = keys_of(masks)
     for one in masks.values():
         one.keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
@@ -48,96 +48,98 @@ def agreed(badges: dict[str, Any]) -> dict[str, Masks]:
 
 
 @pytest.fixture
-def badges(signed) -> dict[str, Any]:
+def all_credentials(signed) -> dict[str, Any]:
     return {name: signed(name) for name in NAMES}
 
 
-def test_masks_cancel_in_the_sum_and_in_no_other(badges):
+def test_masks_cancel_only_in_the_sum_over_all_sites(all_credentials):
     random = np.random.default_rng(0)
     values = {name: random.normal(size=(2, 7)) for name in NAMES}
-    hidden = {
-        name: one.hidden(b"question", Message("", arrays={"w": values[name]})).arrays["w"]
-        for name, one in agreed(badges).items()
+    masked = {
+        name: one.mask(b"request", Message("", arrays={"w": values[name]})).arrays["w"]
+        for name, one in agreed(all_credentials).items()
     }
-    total = sum(hidden.values()).view(np.int64)
+    total = sum(masked.values()).view(np.int64)
     exact = sum(rounded({"w": one}, BITS, 3)[0]["w"] for one in values.values())
     np.testing.assert_array_equal(total, exact)
     np.testing.assert_allclose(as_numbers(total, BITS), sum(values.values()), atol=3 * 2.0**-BITS)
-    two = (hidden["east"] + hidden["north"]).view(np.int64)
-    assert (np.abs(as_numbers(two, BITS)) > 100).any()  # of south's masks every bit is left
+    two = (masked["east"] + masked["north"]).view(np.int64)
+    assert (np.abs(as_numbers(two, BITS)) > 100).any()  # south's masks remain
 
 
-def test_what_one_site_sends_looks_uniform(badges):
-    """Bytes of masked zeros, by chi-square: its limit is passed once in 10^9 times."""
-    sent = agreed(badges)["north"].hidden(b"question", Message("", arrays={"w": np.zeros((1, 20_000))})).arrays["w"]
+def test_masked_numbers_are_uniform(all_credentials):
+    """Test the bytes of masked zeros by chi-square at the level 1e-9."""
+    sent = (
+        agreed(all_credentials)["north"].mask(b"request", Message("", arrays={"w": np.zeros((1, 20_000))})).arrays["w"]
+    )
     counts = np.bincount(np.frombuffer(sent.tobytes(), np.uint8), minlength=256)
     expected = sent.nbytes / 256
     assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(1e-9, 255)
 
 
-def test_another_question_has_other_masks(badges):
-    north, zero = agreed(badges)["north"], Message("", arrays={"w": np.zeros((1, 50)), "v": np.zeros((1, 50))})
-    first, second = north.hidden(b"one", zero).arrays, north.hidden(b"two", zero).arrays
+def test_masks_depend_on_the_request(all_credentials):
+    north, zero = agreed(all_credentials)["north"], Message("", arrays={"w": np.zeros((1, 50)), "v": np.zeros((1, 50))})
+    first, second = north.mask(b"one", zero).arrays, north.mask(b"two", zero).arrays
     for a, b in ((first["w"], second["w"]), (first["w"], first["v"])):
         assert (a != b).all()
 
 
-def test_numbers_that_do_not_fit_are_said_and_not_sent(badges):
-    """Of the job that they are in; a site that has diverged must not spoil the others' sums."""
+def test_numbers_out_of_range_are_reported_and_not_sent(all_credentials):
+    """Only the job with such numbers is dropped."""
     values = np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0], [2.0**22, 1.0]])
     whole, fits = rounded({"w": values}, BITS, 3)
     assert fits.tolist() == [True, False, False, False]
     assert not whole["w"][1:].any()
-    answers = [one.hidden(b"q", Message("", arrays={"w": values})) for one in agreed(badges).values()]
-    assert all(answer.arrays["fits"].tolist() == [1, 0, 0, 0] for answer in answers)
-    np.testing.assert_array_equal(sum(answer.arrays["w"] for answer in answers).view(np.int64), 3 * whole["w"])
+    responses = [one.mask(b"q", Message("", arrays={"w": values})) for one in agreed(all_credentials).values()]
+    assert all(response.arrays["fits"].tolist() == [1, 0, 0, 0] for response in responses)
+    np.testing.assert_array_equal(sum(response.arrays["w"] for response in responses).view(np.int64), 3 * whole["w"])
 
 
 class TestForgedKeys:
-    """What the coordinator passes on is believed only if a site's own certificate has signed it."""
+    """Keys that are not signed by the site's own certificate are refused."""
 
-    def refused(self, badges: dict[str, Any], change: Callable[[dict], None], reason: str) -> None:
-        masks = {name: Masks(name, badge) for name, badge in badges.items()}
+    def refused(self, all_credentials: dict[str, Any], change: Callable[[dict], None], reason: str) -> None:
+        masks = {name: Masks(name, credentials) for name, credentials in all_credentials.items()}
         keys = keys_of(masks)
         change(keys)
         with pytest.raises(Refusal, match=reason):
             masks["north"].keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
-        assert not masks["north"].agreed
+        assert not masks["north"].has_secrets
 
-    def test_a_key_of_the_coordinators(self, badges):
-        other = key_of(Masks("south", badges["south"]))["key"]
-        self.refused(badges, lambda keys: keys["south"].update(key=other), "south is not signed")
+    def test_a_key_of_the_coordinators(self, all_credentials):
+        other = key_of(Masks("south", all_credentials["south"]))["key"]
+        self.refused(all_credentials, lambda keys: keys["south"].update(key=other), "south is not signed")
 
-    def test_a_certificate_of_another_authority(self, badges, signed):
+    def test_a_certificate_of_another_authority(self, all_credentials, signed):
         forged = key_of(Masks("south", signed("south", "another")))
-        self.refused(badges, lambda keys: keys.update(south=forged), "south is not signed by a certificate")
+        self.refused(all_credentials, lambda keys: keys.update(south=forged), "south is not signed by a certificate")
 
-    def test_the_certificate_of_another_member(self, badges, signed):
-        """The lead has one of this authority too."""
+    def test_the_certificate_of_another_member(self, all_credentials, signed):
+        """The lead has a certificate of this authority too."""
         forged = key_of(Masks("south", signed("south", calling="lead@fco.local")))
-        self.refused(badges, lambda keys: keys.update(south=forged), "another's certificate")
+        self.refused(all_credentials, lambda keys: keys.update(south=forged), "has another name")
 
-    def test_a_key_of_an_earlier_session(self, badges):
-        old = key_of(Masks("south", badges["south"]), session="b" * 32)
-        self.refused(badges, lambda keys: keys.update(south=old), "south is not signed")
+    def test_a_key_of_an_earlier_session(self, all_credentials):
+        old = key_of(Masks("south", all_credentials["south"]), session="b" * 32)
+        self.refused(all_credentials, lambda keys: keys.update(south=old), "south is not signed")
 
-    def test_garbage(self, badges):
-        self.refused(badges, lambda keys: keys["south"].update(certificate="x"), "south is not signed")
-        self.refused(badges, lambda keys: keys["south"].update(signature="00"), "south is not signed")
+    def test_garbage(self, all_credentials):
+        self.refused(all_credentials, lambda keys: keys["south"].update(certificate="x"), "south is not signed")
+        self.refused(all_credentials, lambda keys: keys["south"].update(signature="00"), "south is not signed")
 
-    def test_fewer_than_three(self, badges):
-        self.refused(badges, lambda keys: keys.pop("south"), "at least 3")
+    def test_fewer_than_three(self, all_credentials):
+        self.refused(all_credentials, lambda keys: keys.pop("south"), "at least 3")
 
 
 @pytest.fixture
-def both(hospitals, make_sites, psi_for, make_hparams, badges) -> Callable[..., tuple[Setup, Setup, Varying]]:
-    """A run in fixed point, as a simulation and through masks."""
+def both(hospitals, make_sites, psi_for, make_hparams, all_credentials) -> Callable[..., tuple[Setup, Setup, Varying]]:
+    """Return setups of a fixed-point run: simulated, and with masks."""
 
     def make(algo: str, policy: Policy | None = None, masked: bool = True, **changes: Any):
         folder, algorithm, psi = hospitals("logistic"), all_algorithms()[algo](), psi_for(algo)
         hparams = make_hparams(clients_per_round=3, batch_size=4, fraction_bits=BITS, **changes)
         task = task_of(folder, "logistic")
-        sites = make_sites(folder, badges=badges, mask_bits=BITS if masked else None, policy=policy)
+        sites = make_sites(folder, all_credentials=all_credentials, mask_bits=BITS if masked else None, policy=policy)
         setups = []
         for one in (task, CustomAtSites.of(task, sites)):
             problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
@@ -150,68 +152,68 @@ def both(hospitals, make_sites, psi_for, make_hparams, badges) -> Callable[..., 
 
 
 @pytest.mark.parametrize("algo", [name for name in FEDERATED if name not in PERSONAL])
-def test_every_algorithm_gives_the_bits_of_the_fixed_point_simulation(both, algo):
-    here, apart, varying = both(algo, rounds=2, weighting="examples", dtype="float32" if algo == "zhj" else "float64")
-    assert_same(run(here, varying), run(apart, varying))
+def test_every_algorithm_equals_the_fixed_point_simulation(both, algo):
+    local, remote, varying = both(algo, rounds=2, weighting="examples", dtype="float32" if algo == "zhj" else "float64")
+    assert_same(run(local, varying), run(remote, varying))
 
 
-def test_fixed_point_is_close_to_what_it_rounds(both):
-    here, _, varying = both("feddualavg")
-    exact = dataclasses.replace(here, hparams=dataclasses.replace(here.hparams, fraction_bits=None))
-    for one, other in zip(run(here, varying), run(exact, varying), strict=True):
+def test_fixed_point_is_close_to_floating_point(both):
+    local, _, varying = both("feddualavg")
+    exact = dataclasses.replace(local, hparams=dataclasses.replace(local.hparams, fraction_bits=None))
+    for one, other in zip(run(local, varying), run(exact, varying), strict=True):
         np.testing.assert_allclose(one.model, other.model, atol=1e-9)
         assert (one.model != other.model).any()
 
 
 def test_a_job_that_diverges_leaves_the_stack(both):
-    """Its numbers do not fit, in both worlds in the same round."""
-    here, apart, varying = both("feddualavg", rounds=4)
+    """Its numbers leave the fixed-point range in the same round in both runs."""
+    local, remote, varying = both("feddualavg", rounds=4)
     varying = dataclasses.replace(varying, client_lr=np.array([0.01, 1e300]))
-    one, other = run(here, varying), run(apart, varying)
+    one, other = run(local, varying), run(remote, varying)
     assert one[1].diverged is not None
     assert one[1].diverged == other[1].diverged
     assert_same(one, other)
 
 
-def test_a_dropped_site_makes_the_round_repeat(both):
-    here, apart, varying = both("zhj", rounds=3)
+def test_the_round_is_repeated_after_a_site_drops_out(both):
+    local, remote, varying = both("zhj", rounds=3)
     jobs = [Job(), Job()]
-    simulation = Simulation(apart, jobs, varying)
+    simulation = Simulation(remote, jobs, varying)
     simulation.advance()
     saved = [dataclasses.replace(job, history=copy.deepcopy(job.history)) for job in simulation.snapshot()]
-    apart.task.connection.link.silent_in_training = "north"
+    remote.task.connection.link.silent_in_training = "north"
     with pytest.raises(ClientsLost, match="north"):
         simulation.advance()
-    assert_same(run(here, varying), run(apart, varying, saved))
+    assert_same(run(local, varying), run(remote, varying, saved))
 
 
 def test_sites_draw_the_noise_themselves(both):
-    """Nobody knows it, so no seed repeats it; what it has in all is what one server would have added."""
+    """The noise is not reproducible, and its variance is that of noise added by one server."""
     pytest.importorskip("dp_accounting")
     noise, rounds = ClipNoise(clip_norm=1e-3, noise_multiplier=100.0), 12
     states = []
     for _ in range(2):
-        _, apart, varying = both("fedavg", rounds=rounds, normalize_steps=False)
-        apart = dataclasses.replace(apart, algorithm=apart.algorithm.through(noise))
-        states.append([job.model for job in run(apart, varying)])
+        _, remote, varying = both("fedavg", rounds=rounds, normalize_steps=False)
+        remote = dataclasses.replace(remote, algorithm=remote.algorithm.through(noise))
+        states.append([job.model for job in run(remote, varying)])
     first, second = (np.array(models) for models in states)
     assert (first != second).all()
     expected = 2 * rounds * (noise.noise_multiplier * noise.clip_norm / len(NAMES)) ** 2
     assert 0.1 < ((first - second)[0] ** 2).mean() / expected < 10
 
 
-def test_a_site_may_demand_masks(both):
+def test_a_policy_can_require_masks(both):
     policy = Policy(min_rows=2, masks=True)
-    _, apart, varying = both("feddualavg", policy, masked=False)
-    with pytest.raises(UserError, match="its policy answers through masks only"):
-        run(apart, varying)
-    _, apart, varying = both("feddualavg", policy)
-    run(apart, varying)
+    _, remote, varying = both("feddualavg", policy, masked=False)
+    with pytest.raises(UserError, match="the site's policy requires masks"):
+        run(remote, varying)
+    _, remote, varying = both("feddualavg", policy)
+    run(remote, varying)
 
 
-def test_a_site_without_a_certificate_says_so(hospitals, make_sites):
-    with pytest.raises(UserError, match="east: it has no certificate to sign a mask key with"):
-        make_sites(hospitals("logistic"), mask_bits=BITS).described()
+def test_a_site_without_a_certificate_refuses_masks(hospitals, make_sites):
+    with pytest.raises(UserError, match="east: the site has no certificate to sign a mask key"):
+        make_sites(hospitals("logistic"), mask_bits=BITS).descriptions()
 
 
 @pytest.mark.parametrize(
@@ -223,10 +225,10 @@ def test_a_site_without_a_certificate_says_so(hospitals, make_sites):
         ({}, {"fraction_bits": None}, "hparams.fraction_bits: got None, must be a number, such as 40"),
     ],
 )
-def test_what_cannot_be_masked_is_refused_in_one_line(make_hparams, hospitals, settings, hparams, line):
+def test_settings_that_masks_do_not_allow(make_hparams, hospitals, settings, hparams, line):
     task = task_of(hospitals("logistic"), "logistic", path="")
     given = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         Flare(**{"sites": NAMES, "masks": True, **settings}).placed(task, given)
-    assert str(told.value).startswith(line)
-    assert "\n" not in str(told.value)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Sums over sites say what the rows together would."""
+"""Metrics from sums over sites equal those of the pooled rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_metrics_of_sums_are_those_of_the_rows(name):
     assert sums.shape == (3, 2, SUMS[type(loss)].width)
     assert all(SUMS[type(loss)].is_valid(own, rows).all() for own, rows in zip(sums, sizes, strict=True))
     assert not any(SUMS[type(loss)].is_valid(-1 - own, rows).any() for own, rows in zip(sums, sizes, strict=True))
-    found = SUMS[type(loss)].metrics(sums, np.array(sizes))
-    for metric, values in found.items():
+    metrics = SUMS[type(loss)].metrics(sums, np.array(sizes))
+    for metric, values in metrics.items():
         limit = 2e-3 if metric == "auc" else 1e-9  # bins make ties
         np.testing.assert_allclose(values, [job[metric] for job in pooled], rtol=limit, err_msg=metric)

@@ -1,11 +1,11 @@
-"""Every kind of message has its schemas, and what they refuse is said with the key."""
+"""Every kind of message has schemas, whose errors name the invalid key."""
 
 from __future__ import annotations
 
 import pytest
 
 from fco_cli.federation.message import BadMessage, converted
-from fco_cli.federation.schema import ANSWERS, QUESTIONS, Description, SummaryHead, names_digest
+from fco_cli.federation.schema import REQUESTS, RESPONSES, Description, SummaryHead, names_digest
 from fco_cli.federation.site.site import WITH_ARRAYS
 
 SUMMARY = {
@@ -20,7 +20,7 @@ DESCRIPTION = {
 
 def test_every_kind_has_schemas(make_site, hospitals):
     kinds = make_site("north", hospitals("logistic")).kinds
-    assert kinds.keys() == QUESTIONS.keys() == ANSWERS.keys()
+    assert kinds.keys() == REQUESTS.keys() == RESPONSES.keys()
     assert set(WITH_ARRAYS) <= kinds.keys()
 
 

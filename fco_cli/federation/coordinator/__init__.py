@@ -1,1 +1,1 @@
-"""The coordinator's side: sites as clients of a simulation."""
+"""Coordinator: sites as the clients of a simulation."""

@@ -1,6 +1,6 @@
-"""Clients at sites, in the place of clients in this process.
+"""Clients at remote sites, with the interface of clients in this process (`simulation.clients.Clients`).
 
-The engine runs its rounds, records and checkpoints as ever; only what needs rows or memories is asked of the sites.
+Rounds, records and checkpoints stay in the engine; computations on rows or client state are requested from the sites.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
 from fco_cli.algorithms.transforms import Evaluated
-from fco_cli.federation.coordinator.elsewhere import Answers, SiteRows, Specs, masked
-from fco_cli.federation.coordinator.sites import Answer, Expected, no_arrays
-from fco_cli.federation.message import LARGEST, ArraySpec
-from fco_cli.federation.typed import plain
+from fco_cli.federation.coordinator.elsewhere import Responses, SiteRows, Specs, masked_specs
+from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
+from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec
+from fco_cli.federation.typed import algorithm_options
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
@@ -34,30 +34,30 @@ log = logging.getLogger(__name__)
 
 
 def at_work(rows: SiteRows, hparams: Hparams, seed: int) -> Callable[..., Clients]:
-    """Who holds the clients of a simulation with these settings."""
+    """Return a factory of the clients of a simulation (`Setup.clients`)."""
 
-    def hold(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
-        return AtSites(rows, problem, algorithm, len(w), hparams, seed)
+    def create(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
+        return RemoteClients(rows, problem, algorithm, len(w), hparams, seed)
 
-    return hold
+    return create
 
 
-class AtSites(Clients):
-    """The clients of a stack of jobs, one at each site."""
+class RemoteClients(Clients):
+    """Clients of a stack of jobs, one at each site."""
 
     def __init__(
         self, rows: SiteRows, problem: Problem, algorithm: Algorithm, jobs: int, hparams: Hparams, seed: int
     ) -> None:
         self.agreement, self.sites, self.names = rows.agreement, rows.agreement.sites, rows.names
         self.problem, self.hparams, self.seed = problem, hparams, seed
-        self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # under which sites keep the jobs' memories
-        self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not yet told
+        self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # keys of the jobs' client state at the sites
+        self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not sent yet
         self.done = 0
         self.algorithm: Algorithm | None = None
-        self._introduce(algorithm)
+        self._send_stack(algorithm)
 
-    def _introduce(self, algorithm: Algorithm) -> None:
-        """Tell the sites the algorithm and its numbers, unless they know."""
+    def _send_stack(self, algorithm: Algorithm) -> None:
+        """Send the algorithm and its parameters to the sites, unless it was sent last."""
         if algorithm is self.algorithm:
             return
         self.sites.stacks += 1
@@ -65,7 +65,7 @@ class AtSites(Clients):
         head = {
             "stack": self.sites.stacks,
             "jobs": len(varying),
-            "algo": plain(algorithm),
+            "algo": algorithm_options(algorithm),
             "regularizer": asdict(self.problem.regularizer),
             "mirror": asdict(self.problem.mirror),
             "transform": asdict(algorithm.transform),
@@ -75,17 +75,17 @@ class AtSites(Clients):
         arrays |= {"transform": _flat(stack_numbers([algorithm.transform] * len(varying)))}
         if varying.transform is not None:
             arrays["transform"] = _flat(varying.transform)
-        self._ask("stack", head, arrays)
+        self._request("stack", head, arrays)
         self.algorithm, self.stack = algorithm, self.sites.stacks
 
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
         assert isinstance(algorithm, Federated)
         assert cohort is not None
-        self._introduce(algorithm)
+        self._send_stack(algorithm)
         state = algorithm.begun(state, cohort)
-        who = [self.names[m] for m in cohort.clients]
+        participants = [self.names[m] for m in cohort.clients]
         head = {
-            **self._about(who),
+            **self._job_header(participants),
             "round": cohort.round,
             "seed": self.seed,
             "batch_size": self.hparams.batch_size,
@@ -97,129 +97,137 @@ class AtSites(Clients):
         shape = (len(self.tokens), self.problem.layout.size)
         if self.sites.mask_bits is not None:
             noise = algorithm.noise_on_mean(cohort)
-            head["factors"] = dict(zip(who, algorithm.counted(cohort).factors.tolist(), strict=True))
-            head["noise"] = None if noise is None else (noise / np.sqrt(len(who))).tolist()  # of each site's share
-            hidden = masked(dict.fromkeys(algorithm.sent, ArraySpec(shape)))
-            sent = self.agreement.ask("train", head, received, who, expected=lambda _: hidden)
-            answers = Answers(sent, self.sites.mask_bits)
+            head["factors"] = dict(zip(participants, algorithm.counted(cohort).factors.tolist(), strict=True))
+            head["noise"] = None if noise is None else (noise / np.sqrt(len(participants))).tolist()  # per site
+            specs = masked_specs(dict.fromkeys(algorithm.sent, ArraySpec(shape)))
+            sent = self.agreement.request("train", head, received, participants, expected=lambda _: specs)
+            responses = Responses(sent, self.sites.mask_bits)
             self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
-            total = np.stack([answers.total(name) for name in algorithm.sent])
-            return algorithm.concluded_from_sum(state, cohort, total, answers.fits())
-        messages = self._messages(algorithm, head, received, who, shape)
+            total = np.stack([responses.total(name) for name in algorithm.sent])
+            return algorithm.concluded_from_sum(state, cohort, total, responses.fits())
+        messages = self._messages(algorithm, head, received, participants, shape)
         self.done = cohort.round + 1
         return algorithm.concluded(state, cohort, messages, None)
 
     def _messages(
-        self, algorithm: Federated, head: dict[str, Any], received: State, who: list[str], shape: tuple[int, int]
+        self,
+        algorithm: Federated,
+        head: dict[str, Any],
+        received: State,
+        participants: list[str],
+        shape: tuple[int, int],
     ) -> Array:
-        """[S, sent, J, P]; of a client that did not answer nothing is finite: it weighs nothing, its memory stays."""
-        enough = max(1, len(who) - (len(self.sites.names) - self.sites.enough))
+        """Return the messages [S, sent, J, P]; NaN for a site without a response, which is dropped from the mean."""
+        least = max(1, len(participants) - (len(self.sites.names) - self.sites.min_sites))
         specs = dict.fromkeys(algorithm.sent, ArraySpec(shape, self.problem.dtype, finite=False))
-        answers = self.agreement.ask("train", head, received, who, at_least=enough, expected=lambda _: specs)
-        messages = np.full((len(who), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
-        for i, name in enumerate(who):
-            if name in answers:
+        responses = self.agreement.request(
+            "train", head, received, participants, min_responses=least, expected=lambda _: specs
+        )
+        messages = np.full((len(participants), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
+        for i, name in enumerate(participants):
+            if name in responses:
                 self.outcomes[name] = []
                 for n, sent in enumerate(algorithm.sent):
-                    messages[i, n] = answers[name].arrays[sent]
+                    messages[i, n] = responses[name].arrays[sent]
             else:
-                log.warning("%s: no answer in round %d; the round goes on without it", name, head["round"] + 1)
+                log.warning("%s: no response in round %d; the round continues without it", name, head["round"] + 1)
         return messages
 
-    def _ask(
+    def _request(
         self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None, expected: Expected = no_arrays
-    ) -> dict[str, Answer]:
-        """A question to all who train."""
-        return self.agreement.ask(kind, head, arrays, self.names, expected=expected)
+    ) -> dict[str, Response]:
+        """Send a request to all sites with training rows."""
+        return self.agreement.request(kind, head, arrays, self.names, expected=expected)
 
-    def _about(self, who: list[str]) -> dict[str, Any]:
+    def _job_header(self, names: list[str]) -> dict[str, Any]:
+        """Return the keys that all requests about client state share."""
         return {
             "stack": self.stack,
             "tokens": self.tokens,
-            "outcomes": {name: self.outcomes[name] for name in who if self.outcomes[name]},
+            "outcomes": {name: self.outcomes[name] for name in names if self.outcomes[name]},
         }
 
     def remember(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
-        if self._remembering:
+        if self._has_memory:
             assert cohort is not None
             assert made.arrived is not None
-            for m, counted in zip(cohort.clients, made.arrived & finite, strict=True):
-                tokens = [token for token, here in zip(self.tokens, counted, strict=True) if here]
+            for m, accepted in zip(cohort.clients, made.arrived & finite, strict=True):
+                tokens = [token for token, used in zip(self.tokens, accepted, strict=True) if used]
                 self.outcomes[self.names[m]].append((cohort.round, tokens))
 
     @property
-    def _remembering(self) -> bool:
+    def _has_memory(self) -> bool:
         return self.algorithm is not None and len(self.algorithm.kept) > 0
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
-        self._introduce(algorithm)
-        answers = self._ask("own", self._about(self.names), expected=self._own_specs)
+        self._send_stack(algorithm)
+        responses = self._request("own", self._job_header(self.names), expected=self._own_specs)
         self.outcomes = {name: [] for name in self.names}
-        found: dict[str, tuple[list[int], list[Array]]] = {}
-        for m, (name, answer) in enumerate(answers.items()):
-            for metric, numbers in answer.arrays.items():
+        collected: dict[str, tuple[list[int], list[Array]]] = {}
+        for m, (name, response) in enumerate(responses.items()):
+            for metric, numbers in response.arrays.items():
                 if not np.isfinite(numbers).all():
-                    log.warning("site %r: the loss of its own model is not finite", name)
-                clients, values = found.setdefault(metric, ([], []))
+                    log.warning("site %r: the loss of its personal model is not finite", name)
+                clients, values = collected.setdefault(metric, ([], []))
                 clients.append(m)
                 values.append(numbers)
-        return {metric: (np.array(clients), np.stack(values)) for metric, (clients, values) in found.items()}
+        return {metric: (np.array(clients), np.stack(values)) for metric, (clients, values) in collected.items()}
 
     def _own_specs(self, name: str) -> Specs:
-        """Return the metrics of a site's own models; it may have held-out rows that this problem does not use."""
+        """Return the specs of a site's personal-model metrics; held-out rows are optional if the problem has none."""
         held_out, specs = self.problem.held_out, {}
         for part in ("train", "validation"):
             optional = part == "validation" and held_out is None
             if part == "validation" and isinstance(held_out, SiteRows) and name not in held_out.names:
                 continue
-            loss = ArraySpec((len(self.tokens),), low=0, high=LARGEST, finite=False, optional=optional)
+            loss = ArraySpec((len(self.tokens),), low=0, high=MAX_MAGNITUDE, finite=False, optional=optional)
             specs[f"own_{part}_loss"] = loss
             if self.problem.loss.classification:
                 specs[f"own_{part}_accuracy"] = ArraySpec(loss.shape, low=0, high=1, optional=optional)
         return specs
 
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:
-        return None  # they stay at their sites
+        return None  # personal models stay at their sites
 
     def keep(self, jobs: Array) -> None:
-        left = [token for token, kept in zip(self.tokens, jobs, strict=True) if not kept]
-        if self._remembering:
-            self._ask("forget", {"tokens": left})
+        removed = [token for token, kept in zip(self.tokens, jobs, strict=True) if not kept]
+        if self._has_memory:
+            self._request("forget", {"tokens": removed})
         self.tokens = [token for token, kept in zip(self.tokens, jobs, strict=True) if kept]
 
     def save(self, j: int) -> Saved:
-        """All jobs' memories reach the sites' disks before the first checkpoint that refers to them."""
-        if not self._remembering:
+        """Return the token and round of job j; with the first job, save all jobs' client state at the sites."""
+        if not self._has_memory:
             return {}
         if j == 0:
-            self._ask("save", {**self._about(self.names), "round": self.done})
+            self._request("save", {**self._job_header(self.names), "round": self.done})
             self.outcomes = {name: [] for name in self.names}
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
     def saved(self) -> None: ...
 
     def load(self, j: int, saved: Saved) -> None:
-        if not self._remembering:
+        if not self._has_memory:
             return
         try:
             self.tokens[j], self.done = saved["token"].tobytes().hex(), int(saved["round"])
         except KeyError as problem:
-            raise DamagedMemory("the checkpoint does not say where the sites' memories are") from problem
+            raise DamagedMemory("the checkpoint has no token of the sites' client state") from problem
         head = {"stack": self.stack, "tokens": [self.tokens[j]], "round": self.done}
-        for name, answer in self._ask("load", head).items():
-            if not answer.head.known:
-                raise DamagedMemory(f"{name} does not know what it remembered in round {self.done}")
+        for name, response in self._request("load", head).items():
+            if not response.head.known:
+                raise DamagedMemory(f"{name} has no saved client state of round {self.done}")
 
     def evaluated(self, evaluations: int) -> Evaluated:
-        """Each asks about every part; the test rows once, and once for the gradient that convergence is judged by."""
+        """Count evaluations: one per part each, one on the test rows, and one for the convergence gradient."""
         parts, test, noise = 1 + (self.problem.held_out is not None), self.problem.test is not None, self.sites.noise
         return Evaluated(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
 
     def ended(self) -> None:
-        if self._remembering:
-            self._ask("forget", {"tokens": self.tokens})
+        if self._has_memory:
+            self._request("forget", {"tokens": self.tokens})
 
 
 def _flat(numbers: Numbers) -> Array:
-    """Records of float64 fields as [J, fields]."""
+    """Return records of float64 fields as an array [J, fields]."""
     return np.frombuffer(numbers.tobytes(), float).reshape(len(numbers), -1)

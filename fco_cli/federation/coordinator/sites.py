@@ -1,4 +1,4 @@
-"""The coordinator's connection to sites: a question goes out, and answers that can be believed come back."""
+"""Connection of the coordinator to the sites: requests out, validated responses back."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
-from fco_cli.federation.schema import ANSWERS, Refused, Software
+from fco_cli.federation.schema import RESPONSES, Refused, Software
 from fco_cli.federation.site.telling import code_digest
 from fco_cli.simulation.clients import ClientsLost
 
-MOST_BYTES = 2**31 - 2**25  # of a message: NVIDIA FLARE's frames have a little less than 2 GiB
-COMPILING_SECONDS = 300.0  # more, for the first question of a kind: sites may have to compile for it
+MAX_MESSAGE_BYTES = 2**31 - 2**25  # frames of NVIDIA FLARE are limited to slightly less than 2 GiB
+COMPILING_SECONDS = 300.0  # additional timeout of the first request of a kind, which may compile kernels
 
 
-Expected = Callable[[str], Mapping[str, ArraySpec]]  # the arrays of a site's answer
+Expected = Callable[[str], Mapping[str, ArraySpec]]  # returns the array specs of a site's response
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A validated answer: its head of the schema for its kind, its arrays as declared."""
+class Response:
+    """Validated response: a head of the schema of its kind, and arrays as declared."""
 
     head: Any
     arrays: Arrays = field(default_factory=dict)
@@ -40,16 +40,20 @@ def no_arrays(_name: str) -> Mapping[str, ArraySpec]:
 
 
 class Link(Protocol):
-    """How messages reach the sites."""
+    """Transport of messages to the sites."""
 
-    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
-        """The answers of those who answered in time."""
+    def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+        """Return the responses, by site, that arrived within `timeout` seconds."""
 
     def close(self) -> None: ...
 
 
 class Sites:
-    """Sites in the order of their names, connected when they are first asked."""
+    """Sites in alphabetical order, connected at the first request.
+
+    With `mask_bits` (fraction bits), sites mask their responses and only sums over all sites are readable. With
+    `noise`, evaluations are noisy and no summaries of rows are requested.
+    """
 
     def __init__(
         self,
@@ -61,52 +65,50 @@ class Sites:
         mask_bits: int | None = None,
         noise: EvaluationNoise | None = None,
     ) -> None:
-        """With `mask_bits` behind the point sites answer through masks, and only sums over all of them are known; with
-        `noise` they tell nothing but rounds and evaluations, which have it."""
         self.mask_bits, self.noise = mask_bits, noise
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
-        self.enough = len(names) if min_sites is None else min_sites
+        self.min_sites = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
-        self.agreement: Agreement | None = None  # on which the sites are now; a new connection is brought to it
+        self.agreement: Agreement | None = None  # current at the sites; replayed on a new connection
         self.stacks = 0
         self.compiled: set[str] = set()
 
-    def ask(
+    def request(
         self,
         kind: str,
         head: dict[str, Any] | None = None,
         arrays: Arrays | None = None,
-        who: list[str] | None = None,
-        at_least: int | None = None,
+        names: list[str] | None = None,
+        min_responses: int | None = None,
         expected: Expected = no_arrays,
-    ) -> dict[str, Answer]:
-        """Return valid answers by site, of all that were asked unless `at_least` is smaller."""
-        who = self.names if who is None else who
-        self._connected()
-        least = len(who) if at_least is None else at_least
-        return self._ask(kind, head or {}, arrays or {}, who, least, expected)
+    ) -> dict[str, Response]:
+        """Return validated responses by site; raise ClientsLost if fewer than `min_responses` arrive."""
+        names = self.names if names is None else names
+        self._ensure_connected()
+        least = len(names) if min_responses is None else min_responses
+        return self._request(kind, head or {}, arrays or {}, names, least, expected)
 
-    def bring_to(self, agreement: Agreement) -> None:
-        """The sites go on with the rows of that agreement, unless they are there already."""
+    def switch_to(self, agreement: Agreement) -> None:
+        """Switch the sites to the rows of an agreement, unless it is the current one."""
         if self.agreement is not agreement:
             self.agreement = agreement
             connected = self.link is not None
-            self._connected()
+            self._ensure_connected()
             if connected:
-                self._repeat(agreement)
+                self._replay(agreement)
 
-    def described(self) -> dict[str, Answer]:
-        """What the sites are, all of them of our version; where they differ from each other is the task's to judge."""
-        self._connected()
-        return self.descriptions
+    def descriptions(self) -> dict[str, Response]:
+        """Return the descriptions of the sites, which all run the coordinator's version."""
+        self._ensure_connected()
+        return self._descriptions
 
     def disconnect(self) -> None:
         if self.link is not None:
             self.link.close()
             self.link = None
 
-    def _connected(self) -> None:
-        """A connection that knows what every connection must; waits for sites that have gone, but not forever."""
+    def _ensure_connected(self) -> None:
+        """Connect if necessary; raise UserError if sites stay unavailable for `patience` seconds."""
         end = time.monotonic() + self.patience
         while self.link is None:
             try:
@@ -116,30 +118,32 @@ class Sites:
                     raise UserError(f"federation: {problem}") from problem
 
     def _connect(self) -> None:
+        """Open a session: descriptions, mask keys and the current agreement."""
         self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
         self.compiled.clear()
-        everyone = len(self.names)
-        self.descriptions = self._ask("describe", {}, {}, self.names, everyone)
+        count = len(self.names)
+        self._descriptions = self._request("describe", {}, {}, self.names, count)
         if self.mask_bits is not None:
-            answers = self._ask("key", {}, {}, self.names, everyone)
-            keys = {name: msgspec.to_builtins(answer.head.key) for name, answer in answers.items()}
-            self._ask("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, everyone)
+            responses = self._request("key", {}, {}, self.names, count)
+            keys = {name: msgspec.to_builtins(response.head.key) for name, response in responses.items()}
+            self._request("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, count)
         if self.agreement is not None:
-            self._repeat(self.agreement)
+            self._replay(self.agreement)
 
-    def _repeat(self, agreement: Agreement) -> None:
-        for kind, head in agreement.questions:
-            self._ask(kind, head, {}, self.names, len(self.names))
+    def _replay(self, agreement: Agreement) -> None:
+        """Repeat the requests of an agreement."""
+        for kind, head in agreement.requests:
+            self._request(kind, head, {}, self.names, len(self.names))
 
-    def _ask(
+    def _request(
         self,
         kind: str,
         head: dict[str, Any],
         arrays: Arrays,
-        who: list[str],
-        at_least: int,
+        names: list[str],
+        min_responses: int,
         expected: Expected = no_arrays,
-    ) -> dict[str, Answer]:
+    ) -> dict[str, Response]:
         assert self.link is not None
         self.number += 1
         if kind == "stack":
@@ -147,64 +151,66 @@ class Sites:
         timeout = self.timeout + COMPILING_SECONDS * (kind not in self.compiled)
         content = Message(kind, head | {"session": self.session, "number": self.number}, arrays).packed()
         try:
-            answers = self.link.ask(who, content, timeout)
-            if len(answers) < at_least:
-                silent = ", ".join(name for name in who if name not in answers)
-                raise ClientsLost(f"no answer from {silent} within {timeout:g} s")
+            responses = self.link.request(names, content, timeout)
+            if len(responses) < min_responses:
+                silent = ", ".join(name for name in names if name not in responses)
+                raise ClientsLost(f"no response from {silent} within {timeout:g} s")
         except ClientsLost:
             self.disconnect()
             raise
         self.compiled.add(kind)
-        return {name: self._checked(name, kind, answers[name], expected) for name in who if name in answers}
+        return {name: self._checked(name, kind, responses[name], expected) for name in names if name in responses}
 
-    def _checked(self, name: str, kind: str, content: bytes, expected: Expected) -> Answer:
-        """Validate an answer to the last question: the only reader. A refusal ends the run with the site's reason."""
-        with from_site(name, kind):
+    def _checked(self, name: str, kind: str, content: bytes, expected: Expected) -> Response:
+        """Return a response to the last request, validated; raise UserError with the site's reason if it refused."""
+        with report_invalid_response(name, kind):
             message = Message.unpacked(content)
             if message.kind == "refused":
                 raise UserError(f"{name}: {shown(message.head_as(Refused).reason)}")
             if message.kind != kind:
-                raise BadMessage("it answers another question")
+                raise BadMessage("belongs to another request")
             if kind == "describe":
                 _check_software(name, message.head_as(Software))
-            head = message.head_as(ANSWERS[kind])
+            head = message.head_as(RESPONSES[kind])
             if head.number != self.number:
-                raise BadMessage("it answers another question")
-            return Answer(head, read_arrays(message.arrays, expected(name)))
+                raise BadMessage("belongs to another request")
+            return Response(head, read_arrays(message.arrays, expected(name)))
 
 
 class Agreement:
-    """Rows as all sites have agreed on them: the questions that bring a site there, today and whenever it is asked
-    about these rows again."""
+    """Common preparation of the sites' rows, as the list of requests that establishes it.
+
+    The requests are replayed after a reconnection and when the sites return from another agreement.
+    """
 
     def __init__(self, sites: Sites) -> None:
         self.sites = sites
-        self.questions: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
 
-    def add(self, kind: str, head: dict[str, Any]) -> dict[str, Answer]:
-        """One question more."""
-        self.sites.bring_to(self)
-        answers = self.sites.ask(kind, head)
-        self.questions.append((kind, head))
-        return answers
+    def add(self, kind: str, head: dict[str, Any]) -> dict[str, Response]:
+        """Send a request and append it to the list."""
+        self.sites.switch_to(self)
+        responses = self.sites.request(kind, head)
+        self.requests.append((kind, head))
+        return responses
 
-    def ask(self, *question: Any, **options: Any) -> dict[str, Answer]:
-        """As `Sites.ask`, of these rows."""
-        self.sites.bring_to(self)
-        return self.sites.ask(*question, **options)
+    def request(self, *arguments: Any, **options: Any) -> dict[str, Response]:
+        """Send a request about these rows (`Sites.request`)."""
+        self.sites.switch_to(self)
+        return self.sites.request(*arguments, **options)
 
 
 def _check_software(name: str, theirs: Software) -> None:
-    """Raise UserError if the site's software is not ours."""
+    """Raise UserError if the site's software differs from the coordinator's."""
     version, code = fco_cli.__version__, code_digest()
     if (theirs.version, theirs.code) != (version, code):
-        versions = f"{shown(theirs.version)} ({theirs.code}), here it is {version} ({code})"
-        raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same")
+        versions = f"{shown(theirs.version)} ({theirs.code}), the coordinator's is {version} ({code})"
+        raise UserError(f"{name}: its fco-cli is {versions}; all parties must install the same version")
 
 
 @contextmanager
-def from_site(name: str, kind: str) -> Iterator[None]:
-    """Report an invalid answer with the site's name and the kind of the question."""
+def report_invalid_response(name: str, kind: str) -> Iterator[None]:
+    """Convert BadMessage to a UserError with the site's name and the kind of the request."""
     try:
         yield
     except BadMessage as problem:

@@ -1,4 +1,4 @@
-"""`task=custom` with rows that are at sites."""
+"""`task=custom` with rows at remote sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fco_cli.data.preparation import Preparation, agree, median_search
 from fco_cli.data.summary import Summary, merged
 from fco_cli.errors import UserError, require
 from fco_cli.federation.coordinator.elsewhere import SiteRows
-from fco_cli.federation.coordinator.sites import Agreement, Answer, Sites, from_site
+from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.schema import Description, RowCounts
@@ -26,22 +26,23 @@ from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.custom import Custom
 
-UNKNOWN_THERE = {
-    "weights": "every row counts once",
-    "class_weight": "every row counts once",
-    "partition": "each of them is one client",
+UNSUPPORTED_KEYS = {
+    "weights": "all rows have weight 1",
+    "class_weight": "all rows have weight 1",
+    "partition": "each site is one client",
 }
 
 
 @dataclass(kw_only=True)
 class CustomAtSites(Custom):
-    """Its data are the sites' own files; what they are is agreed on, their rows stay."""
+    """Custom task whose rows are the files of the sites; only summaries of them are exchanged."""
 
     @classmethod
     def of(cls, task: Custom, sites: Sites) -> CustomAtSites:
-        made = cls(**{key.name: getattr(task, key.name) for key in fields(task)})
-        made.__dict__["sites"] = sites
-        return made
+        """Return the task with the data of the sites."""
+        remote = cls(**{key.name: getattr(task, key.name) for key in fields(task)})
+        remote.__dict__["sites"] = sites
+        return remote
 
     @property
     def connection(self) -> Sites:
@@ -50,50 +51,60 @@ class CustomAtSites(Custom):
     def __post_init__(self) -> None:
         super().__post_init__()
         for holdout in self.holdouts:
-            allowed = "auto, split, rows or none between sites"
+            allowed = "auto, split, rows or none with federation=flare"
             require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
-        require(self.loss != "auto", "task.loss", self.loss, "named between sites: logistic, squared, ...")
-        require(not self.site_intercept, "task.site_intercept", True, "false between sites: they share one intercept")
-        for key, why in UNKNOWN_THERE.items():
-            require(getattr(self, key) is None, f"task.{key}", getattr(self, key), f"null between sites: {why}")
+        allowed = "the name of a loss (logistic, squared, ...) with federation=flare"
+        require(self.loss != "auto", "task.loss", self.loss, allowed)
+        allowed = "false with federation=flare: all sites share one intercept"
+        require(not self.site_intercept, "task.site_intercept", True, allowed)
+        for key, why in UNSUPPORTED_KEYS.items():
+            require(getattr(self, key) is None, f"task.{key}", getattr(self, key), f"null with federation=flare: {why}")
 
     @property
     def clients_available(self) -> int | None:
         return len(self.connection.names) if "sites" in self.__dict__ else None
 
     def contents(self) -> dict[str, str]:
-        """The sites and their rows' hashes, each under a key that only its site knows."""
-        described = self.connection.described()
-        return {"path": " ".join(f"{name}:{answer.head.digest}" for name, answer in described.items())}
+        """Return the names of the sites and hashes of their rows, each keyed with a secret of the site."""
+        descriptions = self.connection.descriptions()
+        return {"path": " ".join(f"{name}:{response.head.digest}" for name, response in descriptions.items())}
 
     def build(self, seed: int, dtype: str) -> TaskData:
-        return self._agreed_on(seed, dtype, None)
+        return self._agreed_data(seed, dtype, None)
 
     def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
-        """Every site holds out its own rows, and all agree anew on what the others are prepared by."""
-        for apart in held_out:
-            made = self._agreed_on(seed, dtype, apart)
-            apart.deal.check(np.array([0 if made.held_out is None else 1]))
-            yield made
+        """Yield the data of every fold; each site holds out its own rows, and the remaining rows are prepared anew."""
+        for fold in held_out:
+            data_of_fold = self._agreed_data(seed, dtype, fold)
+            fold.deal.check(np.array([0 if data_of_fold.held_out is None else 1]))
+            yield data_of_fold
 
-    def _agreed_on(self, seed: int, dtype: str, apart: HeldOut | None) -> TaskData:
-        described = {name: answer.head for name, answer in self.connection.described().items()}
-        agreement, classes = Agreement(self.connection), _agreed_classes(described)
-        _check_names(described)
-        sent = sent_task(self) | {"holdout": self._way("holdout", described), "test": self._way("test", described)}
-        fold = None if apart is None else asdict(apart)
-        head = {"task": sent, "sites": self.connection.names, "seed": seed, "dtype": dtype, "classes": classes}
-        told = self.connection.noise is None  # noise covers evaluations: of the rows themselves nothing is told
-        answers = agreement.add("prepare", head | {"fold": fold, "summary": told})
-        split = self._split(answers, described, classes, told)
-        preparation = self._agreed(agreement, split) if told else _as_they_are(described)
-        outputs = max(counts.outputs for counts in split.values())
+    def _agreed_data(self, seed: int, dtype: str, fold: HeldOut | None) -> TaskData:
+        """Return the data after all sites have split and prepared their rows alike."""
+        descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
+        agreement, classes = Agreement(self.connection), _agreed_classes(descriptions)
+        _check_names(descriptions)
+        ways = {key: self._holdout_way(key, descriptions) for key in ("holdout", "test")}
+        head = {
+            "task": sent_task(self) | ways,
+            "sites": self.connection.names,
+            "seed": seed,
+            "dtype": dtype,
+            "classes": classes,
+        }
+        with_summary = self.connection.noise is None  # summaries of the rows have no noise
+        responses = agreement.add(
+            "prepare", head | {"fold": None if fold is None else asdict(fold), "summary": with_summary}
+        )
+        counts = self._row_counts(responses, descriptions, classes, with_summary)
+        preparation = self._agreed_preparation(agreement, counts) if with_summary else _no_preparation(descriptions)
+        outputs = max(one.outputs for one in counts.values())
         start = seed if self.start == "glorot" else None
         agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
 
         def rows(part: str) -> SiteRows | None:
-            """Those of the sites that have any."""
-            sizes = {name: size for name, counts in split.items() if (size := getattr(counts, part))}
+            """Return the rows of a part, or None if no site has any."""
+            sizes = {name: size for name, one in counts.items() if (size := getattr(one, part))}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
@@ -104,116 +115,120 @@ class CustomAtSites(Custom):
         loss, trained = self.chosen_loss(), dict[str, int]()
         training = rows("training")
         if training is None:
-            raise UserError("federation.sites: none of them has rows to train on")
+            raise UserError("federation.sites: no site has training rows")
         trained |= {name: m for m, name in enumerate(training.names)}
-        require_memory("federation.sites: the order of their rows in a round", 8 * int(training.sizes.sum()))
+        require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
         held_out, test = rows("held_out"), rows("test")
         if self.connection.mask_bits is not None:
-            everybody = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
-            require(everybody, "federation.masks", True, "false here: only some sites have rows of a part")
+            complete = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
+            require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
         return TaskData(
             training, Linear(len(preparation.features), outputs), loss, held_out,
             description=LinearModel(self.loss, classes, preparation),
             features=tuple(preparation.features), test=test, clients=training.names,
         )  # fmt: skip
 
-    def _split(
+    def _row_counts(
         self,
-        answers: dict[str, Answer],
-        described: dict[str, Description],
+        responses: dict[str, Response],
+        descriptions: dict[str, Description],
         classes: list[str] | None,
-        told: bool,
+        with_summary: bool,
     ) -> dict[str, RowCounts]:
-        """Return the sites' counts; raise UserError if one does not match its description or the question."""
-        many = self.chosen_loss().outputs(np.zeros(1), 2) > 1
-        for name, answer in answers.items():
-            with from_site(name, "prepare"):
-                _check_counts(name, answer.head, described[name], told)
-                outputs = answer.head.outputs
-                if (outputs > 1) != many or (many and classes is not None and outputs != len(classes)):
+        """Return the sites' row counts; raise UserError if one does not match its description or the request."""
+        multiclass = self.chosen_loss().outputs(np.zeros(1), 2) > 1
+        for name, response in responses.items():
+            with report_invalid_response(name, "prepare"):
+                _check_counts(name, response.head, descriptions[name], with_summary)
+                outputs = response.head.outputs
+                if (outputs > 1) != multiclass or (multiclass and classes is not None and outputs != len(classes)):
                     raise BadMessage(f"outputs: {outputs} scores do not fit the {self.loss} loss and the classes")
-        return {name: answer.head for name, answer in answers.items()}
+        return {name: response.head for name, response in responses.items()}
 
-    def _way(self, key: str, described: dict[str, Description]) -> str:
-        """How rows are held out, the same at all sites; auto: as their files say, if all of them do."""
+    def _holdout_way(self, key: str, descriptions: dict[str, Description]) -> str:
+        """Return how rows are held out at all sites; `auto` is `split` if all files have that part."""
         way, part = getattr(self, key), {"holdout": "val", "test": "test"}[key]
         if way != "auto":
             return way
-        splits = [part in head.split for head in described.values()]
+        splits = [part in head.split for head in descriptions.values()]
         return "split" if all(splits) else {"holdout": self.validates, "test": "none"}[key]
 
-    def _agreed(self, agreement: Agreement, split: dict[str, RowCounts]) -> Preparation:
-        """The exchange of `preparation.prepared`, with the sites that train."""
+    def _agreed_preparation(self, agreement: Agreement, counts: dict[str, RowCounts]) -> Preparation:
+        """Return the preparation from the summaries of the sites with training rows (`preparation.prepared`)."""
         summaries = {
-            name: Summary.of_plain(msgspec.structs.asdict(counts.summary))
-            for name, counts in split.items()
-            if counts.summary is not None
+            name: Summary.of_plain(msgspec.structs.asdict(one.summary))
+            for name, one in counts.items()
+            if one.summary is not None
         }
         if not summaries:
-            raise UserError("federation.sites: none of them has rows to train on")
+            raise UserError("federation.sites: no site has training rows")
         total = merged(list(summaries.values()))
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
         search = median_search(total)
         specs = {"counts": ArraySpec(search.edges.shape, np.int64)}
         while not search.finished:
-            answers = agreement.ask("count", {}, {"edges": search.edges}, list(summaries), expected=lambda _: specs)
-            for name, answer in answers.items():
-                with from_site(name, "count"):
-                    _check_cumulative(answer.arrays["counts"], summaries[name].rows)
-            search = search.narrowed(answer.arrays["counts"] for answer in answers.values())
+            responses = agreement.request(
+                "count", {}, {"edges": search.edges}, list(summaries), expected=lambda _: specs
+            )
+            for name, response in responses.items():
+                with report_invalid_response(name, "count"):
+                    _check_cumulative(response.arrays["counts"], summaries[name].rows)
+            search = search.narrowed(response.arrays["counts"] for response in responses.values())
         return agree(total, self.recipe, search.high)
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
-        """Those that follow from sums over the sites' rows; none where a site does not tell."""
+        """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""
         known = SUMS.get(type(problem.loss))
         sums = data.sums(w) if known is not None and isinstance(data, SiteRows) else None
         return {} if sums is None or known is None else known.metrics(*sums)
 
 
-def _check_names(described: dict[str, Description]) -> None:
-    """The features' names must be the same at all sites; of those that keep them only the digest is known."""
-    (first, pattern), *others = described.items()
+def _check_names(descriptions: dict[str, Description]) -> None:
+    """Raise UserError if the features' names differ between sites; digests are compared."""
+    (first, pattern), *others = descriptions.items()
     for name, head in others:
         if (head.names_digest, head.features) != (pattern.names_digest, pattern.features):
             counts = f"{head.features} and {pattern.features}"
-            raise UserError(f"{name}: its features are not those of {first} ({counts}; names and order must be equal)")
+            raise UserError(
+                f"{name}: its features differ from those of {first} ({counts}; names and order must be equal)"
+            )
 
 
-def _as_they_are(described: dict[str, Description]) -> Preparation:
-    """Rows that need no preparation."""
-    first = next(iter(described.values()))
+def _no_preparation(descriptions: dict[str, Description]) -> Preparation:
+    """Return a preparation that leaves rows unchanged."""
+    first = next(iter(descriptions.values()))
     return Preparation(_columns(first), [0.0] * first.features, {}, [])
 
 
-def _columns(described: Description) -> list[str]:
-    """Return the names that a site uses for its columns."""
-    return described.names or [f"x{k}" for k in range(described.features)]
+def _columns(description: Description) -> list[str]:
+    """Return the column names that a site uses in messages."""
+    return description.names or [f"x{k}" for k in range(description.features)]
 
 
-def _check_counts(name: str, counts: RowCounts, described: Description, told: bool) -> None:
+def _check_counts(name: str, counts: RowCounts, description: Description, with_summary: bool) -> None:
     """Raise BadMessage if a site's summary does not match its counts and its description."""
     summary = counts.summary
-    if (summary is not None) != (told and counts.training > 0):
-        raise BadMessage("summary: there must be one if rows train and it was requested, and none otherwise")
+    if (summary is not None) != (with_summary and counts.training > 0):
+        raise BadMessage("summary: must be present exactly if it was requested and the site has training rows")
     if summary is not None:
         if (summary.client, summary.rows) != (name, counts.training):
-            raise BadMessage("summary: it must be of this site's training rows")
-        if summary.columns != _columns(described):
+            raise BadMessage("summary: must be of this site's training rows")
+        if summary.columns != _columns(description):
             raise BadMessage("summary: its columns must be the site's features")
 
 
 def _check_cumulative(counts: Array, rows: int) -> None:
-    """Raise BadMessage if counts [d, edges] are not those of so many rows up to each edge."""
+    """Raise BadMessage if counts [d, edges] are not cumulative counts of at most `rows` rows."""
     if (counts < 0).any() or (counts > rows).any() or (np.diff(counts, axis=1) < 0).any():
-        raise BadMessage(f"the array counts must increase from 0 to {rows}, the rows that train")
+        raise BadMessage(f"the array counts must increase from 0 to {rows}, the number of training rows")
 
 
-def _agreed_classes(described: dict[str, Description]) -> list[str] | None:
-    """All sites' classes, in alphabetical order."""
-    if all(head.classes is None for head in described.values()):
+def _agreed_classes(descriptions: dict[str, Description]) -> list[str] | None:
+    """Return the union of all sites' classes, sorted; None if labels are numbers."""
+    if all(head.classes is None for head in descriptions.values()):
         return None
-    for name, head in described.items():
+    for name, head in descriptions.items():
         if head.classes is None:
-            raise UserError(f"{name}: only some sites have words for labels")
-    return sorted({word for head in described.values() for word in head.classes or []})
+            raise UserError(f"{name}: labels are class names at some sites and numbers at others")
+    return sorted({label for head in descriptions.values() for label in head.classes or []})

@@ -1,5 +1,7 @@
-"""Enrolment over NVIDIA FLARE: a certificate authority at the coordinator, keys that never leave their site, and kits
-that let in nothing but what a run needs."""
+"""Enrollment with NVIDIA FLARE: certificate authority, signed requests, and startup kits with restricted permissions.
+
+Private keys never leave their site.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ import yaml
 from fco_cli.data.source import Columns
 from fco_cli.errors import UserError, install_extra, require
 from fco_cli.federation.flare.handshakes import VERBOSITY
-from fco_cli.federation.flare.rights import LEADS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
-from fco_cli.federation.masks import Badge
+from fco_cli.federation.flare.rights import LEAD_RIGHTS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
+from fco_cli.federation.masks import Credentials
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site.audit import FILE
+from fco_cli.federation.site.audit import AUDIT_FILE
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 
@@ -30,37 +32,40 @@ GUARDS = "fco_cli.federation.flare.guards"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
-def kit_of(home: Path, name: str) -> Path:
+def kit_path(home: Path, name: str) -> Path:
+    """Return the folder of a party's startup kit."""
     return home / "kits" / PROJECT / "prod_00" / name
 
 
-def nvflare(*words: object) -> dict[str, Any]:
-    """A command of FLARE, in this process: it takes seconds to load."""
+def nvflare(*arguments: object) -> dict[str, Any]:
+    """Run an nvflare command in this process, as a new process needs seconds to import it, and return its data."""
     try:
         from nvflare.cli import run
     except ImportError:
-        raise UserError(f"fco-federate: needs NVIDIA FLARE: {install_extra('federation')}") from None
-    said, before = io.StringIO(), sys.argv
-    sys.argv = ["nvflare", "--format", "json", *map(str, words)]
+        raise UserError(f"fco-federate: NVIDIA FLARE is not installed: {install_extra('federation')}") from None
+    output, before = io.StringIO(), sys.argv
+    sys.argv = ["nvflare", "--format", "json", *map(str, arguments)]
     code: Any = 0
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
             run("nvflare")
     except SystemExit as end:
         code = end.code
     finally:
         sys.argv = before
     try:
-        answer = json.loads(said.getvalue())
+        answer = json.loads(output.getvalue())
     except ValueError:
-        raise UserError(f"nvflare {words[0]} {words[1]}: {' '.join(said.getvalue().split()) or code}") from None
+        raise UserError(
+            f"nvflare {arguments[0]} {arguments[1]}: {' '.join(output.getvalue().split()) or code}"
+        ) from None
     if code:
-        raise UserError(f"nvflare {words[0]} {words[1]}: {answer.get('message') or answer}")
+        raise UserError(f"nvflare {arguments[0]} {arguments[1]}: {answer.get('message') or answer}")
     return answer.get("data", answer)
 
 
 def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
-    """A request to be signed; the key is made here and stays here."""
+    """Create a key, which stays in `home`, and a certificate request; return the request's path."""
     folder = home / "requests"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     definition = folder / f"{name}.yaml"
@@ -72,7 +77,7 @@ def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
 
 
 def approve(zipped: Path, home: Path) -> tuple[Path, str]:
-    """The signed request, beside the request, and the fingerprint of the authority that signed it."""
+    """Sign a request; return the signed file, in the same folder, and the fingerprint of the authority."""
     require(zipped.name.endswith(".request.zip"), "the request", str(zipped), "a file NAME.request.zip")
     if not zipped.exists():
         raise UserError(f"{zipped}: no such file")
@@ -82,10 +87,10 @@ def approve(zipped: Path, home: Path) -> tuple[Path, str]:
     return signed, answer["rootca_fingerprint_sha256"]
 
 
-def found(address: str, home: Path) -> None:
-    """The first time: an authority, the server's kit and the lead's."""
+def create_federation(address: str, home: Path) -> None:
+    """Create the certificate authority and the kits of the server and the lead."""
     host, _, port = address.rpartition(":")
-    require(bool(host) and port.isdigit(), "the address", address, "HOST:PORT, as the sites reach it")
+    require(bool(host) and port.isdigit(), "the address", address, "HOST:PORT, by which the sites reach the server")
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     server = {"host": host, "fed_learn_port": int(port), "admin_port": int(port)}
     profile = {"name": PROJECT, "scheme": "grpc", "connection_security": "mtls", "server": server}
@@ -97,8 +102,8 @@ def found(address: str, home: Path) -> None:
     (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
 
 
-def is_free(address: str) -> bool:
-    """Whether nobody listens on that port of this machine."""
+def is_port_free(address: str) -> bool:
+    """Return True if no process listens on that port of this machine."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -109,14 +114,14 @@ def is_free(address: str) -> bool:
 
 
 def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
-    """The kit, from what was signed by the authority with that fingerprint, and by no other."""
+    """Create the kit from a signed request; the authority must have that fingerprint."""
     nvflare(
         "package", signed, "--request-dir", home / "requests" / name, "-w", home / "kits", "--fingerprint", fingerprint
     )
 
 
 def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
-    """What this party decides, whatever a kit brings: one class, nobody's code, no shell, no logs sent away."""
+    """Write the party's local restrictions to its kit: one allowed class, no code, shell or log streaming."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources["class_allow_list"] = [SERVER_CLASS if server else SITE_CLASS]
@@ -127,31 +132,31 @@ def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
     else:
         resources["allow_log_streaming"] = False
     name = "ServerGuard" if server else "SiteGuard"
-    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / FILE)}}
+    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / AUDIT_FILE)}}
     resources["components"] = [*components, guard]
-    rights = {role: RIGHTS | (LEADS if role == "lead" else {}) for role in ROLES}
+    rights = {role: RIGHTS | (LEAD_RIGHTS if role == "lead" else {}) for role in ROLES}
     policy = {"format_version": "1.0", "permissions": rights}
     for name, content in (("resources", resources), ("authorization", policy), ("fco", own)):
         (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     os.chmod(kit, 0o700)
 
 
-def site_of(own: dict[str, Any], startup: Path | None = None) -> Site:
-    """A site from what its own `fco.json` says, and its kit."""
+def load_site(own: dict[str, Any], startup: Path | None = None) -> Site:
+    """Return the site that its `fco.json` describes, with the credentials of its kit."""
     home, name = Path(own["home"]), own["name"]
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
     }
-    columns = Columns(**given)
+    columns = Columns(**options)
     file = SiteFile(Path(own["data"]), name, columns, home / "secret")
-    badge = None if startup is None else Badge.of_kit(startup)
-    return Site(name, file, Policy.read(home / "site.yaml"), home, badge)
+    credentials = None if startup is None else Credentials.of_kit(startup)
+    return Site(name, file, Policy.read(home / "site.yaml"), home, credentials)
 
 
-def start(kit: Path, party: str, *words: str) -> NoReturn:
-    """Become FLARE's process of that party; threads are of no use to one client, and would wait for each other."""
+def start(kit: Path, party: str, *settings: str) -> NoReturn:
+    """Replace this process by FLARE's process of that party; a single client needs one Numba thread."""
     module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
     os.environ |= {"NUMBA_NUM_THREADS": "1"} | (VERBOSITY if party == "server" else {})
     command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
-    os.execv(sys.executable, [*command, "--set", "secure_train=true", *words, "config_folder="])
+    os.execv(sys.executable, [*command, "--set", "secure_train=true", *settings, "config_folder="])

@@ -1,9 +1,9 @@
-"""Guards for NVIDIA FLARE 2.9, named in local/resources.json: a site hears its server only, and only what a job needs.
+"""Guards for NVIDIA FLARE 2.9, named in local/resources.json: sites accept only their server's messages for a job.
 
-2.9.0 forwards any member's message to any other member, the sender of a command says itself whether the site's policy
-is to be asked, and whoever has signed a job as "super" may bring code. Without these one hospital could make another
-run shell commands, and a coordinator could run what it likes. They use FLARE's internals, hence the narrow pin of its
-version, and tests that attack. What is turned away has a line in the party's audit file.
+FLARE 2.9.0 forwards messages between any two members, lets the sender of a command skip the site's authorization, and
+accepts code in a job signed with the role "super". Without the guards, a site could run shell commands at another site
+and a coordinator could run arbitrary code. The guards use internals of FLARE, so its version is pinned and tests attack
+a running federation. Refused messages are logged in the party's audit file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import CellChannel, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 
-from fco_cli.federation.flare.handshakes import note_failures
+from fco_cli.federation.flare.handshakes import report_failures
 from fco_cli.federation.flare.rights import SITE_JOB
-from fco_cli.federation.site.audit import write_down
+from fco_cli.federation.site.audit import append_entry
 
 SERVER = "server"
-CONFIG, LONGEST_CONFIG = "config/config_fed_client.json", 10_000  # bytes
+CONFIG, MAX_CONFIG_BYTES = "config/config_fed_client.json", 10_000
 SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
-NEEDED = (  # of what a server may ask of a site's main process
+ALLOWED_TOPICS = (  # topics that a site's main process accepts from the server
     TrainingTopic.CHECK_RESOURCE,
     TrainingTopic.CANCEL_RESOURCE,
     TrainingTopic.DEPLOY,
@@ -48,32 +48,34 @@ NEEDED = (  # of what a server may ask of a site's main process
     TrainingTopic.NOTIFY_JOB_STATUS,
     SysCommandTopic.REPORT_VERSION,
 )
-
-
-COMMANDS = (AdminCommandNames.CHECK_STATUS, AdminCommandNames.ABORT, AdminCommandNames.SHUTDOWN)  # to a job's process
+ALLOWED_COMMANDS = (  # commands that a job's process accepts from the server
+    AdminCommandNames.CHECK_STATUS,
+    AdminCommandNames.ABORT,
+    AdminCommandNames.SHUTDOWN,
+)
 
 
 def member(cell_name: str | None) -> str:
-    """Whose cell that is: those of jobs are named below their owner's."""
+    """Return the member that owns a cell; cells of jobs are named MEMBER.JOB."""
     return (cell_name or "").split(".")[0]
 
 
 class Guard(FLComponent):
-    """What both sides have in common."""
+    """Base class of the guards: refusals are logged and written to the audit file."""
 
     def __init__(self, audit: str) -> None:
         super().__init__()
         self.path = Path(audit)
 
-    def refused(self, kind: str, reason: str, content: bytes = b"") -> str:
-        """The reason, written down."""
+    def refuse(self, kind: str, reason: str, content: bytes = b"") -> str:
+        """Log a refusal and return its reason."""
         self.logger.warning(f"refused: {reason}")
-        write_down(self.path, kind, f"refused: {reason}", content)
+        append_entry(self.path, kind, f"refused: {reason}", content)
         return reason
 
 
 class SiteGuard(Guard):
-    """At a site, and in each of its job processes, which has a connection of its own."""
+    """Guard of a site's main process and of each of its job processes."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         engine = fl_ctx.get_engine()
@@ -82,57 +84,58 @@ class SiteGuard(Guard):
             cell.core_cell.add_incoming_filter("*", "*", self.check, member(cell.get_fqcn()))
         elif event_type == EventType.SYSTEM_START:
             processors = engine.admin_agent.processors
-            processors |= {topic: Refusing(self) for topic in processors if topic not in NEEDED}
-            processors[TrainingTopic.DEPLOY] = Deploying(self, processors[TrainingTopic.DEPLOY])
+            processors |= {topic: RefusedProcessor(self) for topic in processors if topic not in ALLOWED_TOPICS}
+            processors[TrainingTopic.DEPLOY] = CheckedDeploy(self, processors[TrainingTopic.DEPLOY])
 
     def check(self, message: Any, me: str) -> Any:
+        """Return an error reply to a message from another member or with a topic not allowed, else None."""
         origin = message.get_header(MessageHeaderKey.ORIGIN, "")
         if member(origin) not in (SERVER, me):
-            self.refused("message", f"from {origin}, not from the server")
-            return make_reply(ReturnCode.UNAUTHENTICATED, "not from my server")
+            self.refuse("message", f"sender {origin} is not the server")
+            return make_reply(ReturnCode.UNAUTHENTICATED, "the sender is not the server")
         topic = message.get_header(MessageHeaderKey.TOPIC)
-        if message.get_header(MessageHeaderKey.CHANNEL) == CellChannel.CLIENT_COMMAND and topic not in COMMANDS:
-            return make_reply(ReturnCode.INVALID_REQUEST, self.refused("message", f"{topic} is not for servers to ask"))
+        if message.get_header(MessageHeaderKey.CHANNEL) == CellChannel.CLIENT_COMMAND and topic not in ALLOWED_COMMANDS:
+            return make_reply(ReturnCode.INVALID_REQUEST, self.refuse("message", f"{topic} is not an allowed command"))
         return None
 
 
-class Refusing(RequestProcessor):
-    """In place of what no run needs: shells, logs, the environment, restarts."""
+class RefusedProcessor(RequestProcessor):
+    """Processor that refuses commands no run needs: shell, logs, environment, restart."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
 
     def process(self, req: Any, app_ctx: Any) -> Any:
-        return error_reply(self.guard.refused("message", f"{req.topic} is not for servers to ask"))
+        return error_reply(self.guard.refuse("message", f"{req.topic} is not an allowed command"))
 
 
-class Deploying(RequestProcessor):
-    """Before FLARE unpacks a job: it must be the one that `fco-run` submits, to the letter."""
+class CheckedDeploy(RequestProcessor):
+    """Processor that deploys a job only if it is exactly the one that `fco-run` submits."""
 
     def __init__(self, guard: Guard, deploy: RequestProcessor) -> None:
         self.guard, self.deploy = guard, deploy
 
     def process(self, req: Any, app_ctx: Any) -> Any:
-        if is_ours(req.body):
+        if is_fco_job(req.body):
             return self.deploy.process(req, app_ctx)
-        return error_reply(self.guard.refused("job", "it is not the job that fco-run submits", req.body))
+        return error_reply(self.guard.refuse("job", "not the job that fco-run submits", req.body))
 
 
-def is_ours(app: bytes) -> bool:
-    """Whether a site's part of a job has our configuration and nothing else, beside its signatures."""
+def is_fco_job(app: bytes) -> bool:
+    """Return True if a site's part of a job contains `SITE_JOB` and signatures only."""
     try:
         with ZipFile(io.BytesIO(app)) as packed:
             files = [one for one in packed.infolist() if not one.is_dir() and Path(one.filename).name not in SIGNATURES]
             names, size = [one.filename for one in files], sum(one.file_size for one in files)
-            return names == [CONFIG] and size <= LONGEST_CONFIG and json.loads(packed.read(CONFIG)) == SITE_JOB
+            return names == [CONFIG] and size <= MAX_CONFIG_BYTES and json.loads(packed.read(CONFIG)) == SITE_JOB
     except (BadZipFile, ValueError, TypeError, NotImplementedError):
         return False
 
 
 class ServerGuard(Guard):
-    """At the server: who sends is who holds the certificate of the connection, and members talk to the server only.
+    """Guard of the server: senders must match their connection's certificate and send to the server only.
 
-    The first to come with a certificate stays: a copy of a kit is not let in while its owner is there.
+    A second connection with the same certificate, such as from a copied kit, is refused while the first is open.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -140,38 +143,41 @@ class ServerGuard(Guard):
             core = fl_ctx.get_engine().get_cell().core_cell
             core.add_incoming_filter("*", "*", self.check)
             filters = core.in_filter_reg.find("*", "*")
-            filters.insert(0, filters.pop())  # before FLARE's own, which would tell its log only
+            filters.insert(0, filters.pop())  # before FLARE's own filters, which do not write to the audit file
             manager = core.communicator.conn_manager
-            manager.update_endpoint = functools.partial(self.greet, manager, manager.update_endpoint)
-            has_right = AuthorizationService.authorize
-            AuthorizationService.authorize = staticmethod(functools.partial(self.allow, has_right))
-            note_failures(functools.partial(self.refused, "connection"))
+            manager.update_endpoint = functools.partial(self.update_endpoint, manager, manager.update_endpoint)
+            authorize = AuthorizationService.authorize
+            AuthorizationService.authorize = staticmethod(functools.partial(self.authorize, authorize))
+            report_failures(functools.partial(self.refuse, "connection"))
 
-    def greet(self, manager: ConnManager, admit: Callable[..., None], connection: Any, data: dict[str, Any]) -> None:
-        """FLARE would close the older of two connections with one name."""
+    def update_endpoint(
+        self, manager: ConnManager, update: Callable[..., None], connection: Any, data: dict[str, Any]
+    ) -> None:
+        """Accept a connection unless its name is connected already; FLARE would close the older one."""
         name = data.get(HandshakeKeys.ENDPOINT_NAME)
         known = manager.sfm_endpoints.get(name)
         try:
             if known is not None and any(one is not connection for one in known.connections):
                 connection.conn.close()
-                raise CommError(CommError.BAD_DATA, f"a second {name}, which is connected already")
-            admit(connection, data)
+                raise CommError(CommError.BAD_DATA, f"{name} is connected already")
+            update(connection, data)
         except CommError as problem:
-            self.refused("connection", str(problem.message))
+            self.refuse("connection", str(problem.message))
             raise
 
-    def allow(self, has_right: Callable[[Any], tuple[bool, str]], context: Any) -> tuple[bool, str]:
-        """Who asks for more than FLARE gives to its role is written down."""
-        right, reason = has_right(context)
-        if not right:
-            self.refused("right", reason)
-        return right, reason
+    def authorize(self, authorize: Callable[[Any], tuple[bool, str]], context: Any) -> tuple[bool, str]:
+        """Return FLARE's decision and log a refusal."""
+        allowed, reason = authorize(context)
+        if not allowed:
+            self.refuse("right", reason)
+        return allowed, reason
 
     def check(self, message: Any) -> Any:
+        """Return an error reply to a message with a forged sender or between members, else None."""
         peer = member(message.get_prop(MessagePropKey.ENDPOINT).name)
         origin = member(message.get_header(MessageHeaderKey.ORIGIN))
         destination = member(message.get_header(MessageHeaderKey.DESTINATION))
         if peer == SERVER or (origin == peer and destination == SERVER):
             return None
-        self.refused("message", f"of {peer} ({origin} -> {destination})")
-        return make_reply(ReturnCode.UNAUTHENTICATED, "members talk to the server only")
+        self.refuse("message", f"sent by {peer} ({origin} -> {destination})")
+        return make_reply(ReturnCode.UNAUTHENTICATED, "members may send to the server only")

@@ -1,5 +1,4 @@
-"""Strangers at the server's door: a TLS handshake that fails is told by gRPC's own code, on standard error and nowhere
-else, without saying who it was."""
+"""Failed TLS handshakes, which gRPC reports on standard error only and without the address of the peer."""
 
 from __future__ import annotations
 
@@ -8,30 +7,30 @@ import os
 import threading
 from collections.abc import Callable
 
-VERBOSITY = {"GRPC_VERBOSITY": "info"}  # of a process in which they are to be told
+VERBOSITY = {"GRPC_VERBOSITY": "info"}  # environment in which gRPC reports failed handshakes
 MARK = "Handshake failed with error "
 
 
-def note_failures(note: Callable[[str], object]) -> None:
-    """From here on lines of standard error pass through this process, to where they went before; failures are noted."""
-    end, begin = os.pipe()
-    shown = os.dup(2)
-    os.dup2(begin, 2)
-    os.close(begin)
+def report_failures(report: Callable[[str], object]) -> None:
+    """Call `report` for every failed handshake; all lines of standard error still reach their destination."""
+    read_end, write_end = os.pipe()
+    original = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
 
-    def pass_on() -> None:
-        with os.fdopen(end, "rb") as lines:
+    def forward() -> None:
+        with os.fdopen(read_end, "rb") as lines:
             for line in lines:
-                os.write(shown, line)
+                os.write(original, line)
                 _, mark, reason = line.decode(errors="replace").partition(MARK)
                 if mark:
-                    note(f"no certificate of this federation: {reason.strip()}")
+                    report(f"no certificate of this federation: {reason.strip()}")
 
-    reader = threading.Thread(target=pass_on, daemon=True)
+    reader = threading.Thread(target=forward, daemon=True)
     reader.start()
 
     def restore() -> None:
-        os.dup2(shown, 2)  # closes the pipe: the reader comes to its end
+        os.dup2(original, 2)  # closes the pipe, so the reader ends
         reader.join(1.0)
 
     atexit.register(restore)

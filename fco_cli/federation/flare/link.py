@@ -1,7 +1,6 @@
-"""The analyst's link to sites over NVIDIA FLARE: a job is submitted, and its relay asked until the run is over.
+"""Transport from the analyst to the sites over NVIDIA FLARE: a submitted job relays requests until the run ends.
 
-A job of FLARE is disposable: it does not survive the loss of a site or of the server. The run does: what is saved is
-continued by another job.
+A FLARE job does not survive the loss of a site or of the server; the run resumes from its checkpoint with another job.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError, install_extra
-from fco_cli.federation.flare.enrol import LEAD, kit_of
+from fco_cli.federation.flare.enrol import LEAD, kit_path
 from fco_cli.federation.flare.rights import SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 120.0  # after which a relay that hears nothing ends by itself
+IDLE_SECONDS = 120.0  # without requests, after which the relay ends
 LOGIN_SECONDS = 10.0
 READY_SECONDS = 0.5
-MARGIN_SECONDS = 5.0  # beyond what the relay waits for the sites
+MARGIN_SECONDS = 5.0  # added to the relay's timeout
 POLL_SECONDS = 0.25
 
 
-def _impatient(authenticator: Any, **options: Any) -> Any:
-    """FLARE introduces itself before the connection stands, always, and would then wait for a second."""
+def _retry_quickly(authenticator: Any, **options: Any) -> Any:
+    """Return an authenticator that retries after 0.1 s: its first attempt always precedes the connection."""
     return authenticator(**options | {"retry_interval": 0.1})
 
 
-def state_of(home: Path) -> tuple[list[str], int]:
-    """Who has joined, and how many jobs run."""
-    session = FlareLink.session_of(kit_of(home, LEAD), time.monotonic())
+def federation_status(home: Path) -> tuple[list[str], int]:
+    """Return the names of the connected sites and the number of running jobs."""
+    session = FlareLink.open_session(kit_path(home, LEAD), time.monotonic())
     try:
         info = session.get_system_info()
         return sorted(client.name for client in info.client_info), len(info.job_info)
@@ -47,12 +46,12 @@ def state_of(home: Path) -> tuple[list[str], int]:
 
 
 class FlareLink:
-    """One job, from its submission to its end; waits for the server and the sites up to `patience` seconds."""
+    """Link through one FLARE job; waits up to `patience` seconds for the server and the sites."""
 
     def __init__(self, home: Path, sites: list[str], patience: float) -> None:
         self.sites, self.key = sites, secrets.token_hex(16)
         self.end = time.monotonic() + patience
-        self.session = self.session_of(kit_of(home, LEAD), self.end)
+        self.session = self.open_session(kit_path(home, LEAD), self.end)
         self.job = ""
         try:
             self._wait_for_sites()
@@ -60,77 +59,77 @@ class FlareLink:
                 self._write_job(Path(folder))
                 self.job = self.session.submit_job(folder)
             self._wait_for_start()
-        except BaseException:  # the session's threads would keep this process alive
+        except BaseException:  # otherwise the session's threads keep this process alive
             self.close()
             raise
 
-    def ask(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
-        asked = {"sites": sites, "content": content, "timeout": timeout}
-        answers = self._send("ask", asked, timeout + MARGIN_SECONDS)
-        if answers is None:
-            raise ClientsLost("the server does not answer")
-        return {name: answer for name, answer in answers.items() if name in sites}
+    def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
+        payload = {"sites": sites, "content": content, "timeout": timeout}
+        responses = self._send("ask", payload, timeout + MARGIN_SECONDS)
+        if responses is None:
+            raise ClientsLost("no response from the server")
+        return {name: response for name, response in responses.items() if name in sites}
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # whoever does not hear it ends by itself
+        with contextlib.suppress(Exception):  # without it, the relay ends after IDLE_SECONDS
             if self.job:
                 self._send("bye", {}, 1.0)
         with contextlib.suppress(Exception):
             self.session.close()
 
-    def _send(self, topic: str, asked: dict[str, Any], timeout: float) -> Any:
+    def _send(self, topic: str, payload: dict[str, Any], timeout: float) -> Any:
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.message import Message
 
         reply = self.session.api.cell.core_cell.send_request(
-            channel="fco", topic=topic, target=f"server.{self.job}", request=Message(payload=asked | {"key": self.key}),
-            timeout=timeout,
+            channel="fco", topic=topic, target=f"server.{self.job}", timeout=timeout,
+            request=Message(payload=payload | {"key": self.key}),
         )  # fmt: skip
         return reply.payload if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK else None
 
     @staticmethod
-    def session_of(kit: Path, end: float) -> Any:
-        """The lead's session with the server, which may still be starting."""
+    def open_session(kit: Path, end: float) -> Any:
+        """Return a session of the lead; retries until `end`, as the server may still be starting."""
         if not kit.exists():
-            raise UserError(f"federation.home: {kit} is not there: fco-federate serve makes it, on this machine")
+            raise UserError(f"federation.home: {kit} not found; run fco-federate serve on this machine to create it")
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         try:
             from nvflare.fuel.flare_api.flare_api import new_secure_session
             from nvflare.fuel.hci.client import api
             from nvflare.fuel.utils.config_service import ConfigService
         except ImportError:
-            raise UserError(f"federation=flare: needs NVIDIA FLARE: {install_extra('federation')}") from None
-        # Or FLARE looks for its settings in all that is below the working directory, once for every ending.
+            raise UserError(f"federation=flare: NVIDIA FLARE is not installed: {install_extra('federation')}") from None
+        # Without this, FLARE searches the whole working directory for its settings, once per file extension.
         ConfigService.initialize({}, [str(kit / "startup")])
         if not isinstance(api.Authenticator, functools.partial):
-            api.Authenticator = functools.partial(_impatient, api.Authenticator)
+            api.Authenticator = functools.partial(_retry_quickly, api.Authenticator)
         while True:
             try:
-                with contextlib.redirect_stdout(io.StringIO()):  # it talks
+                with contextlib.redirect_stdout(io.StringIO()):  # it prints messages
                     return new_secure_session(LEAD, str(kit), timeout=LOGIN_SECONDS)
             except Exception as problem:
                 if time.monotonic() > end:
                     reason = f"{type(problem).__name__}: {problem}"
-                    raise UserError(f"federation.home: the server of {kit} does not answer: {reason}") from problem
+                    raise UserError(f"federation.home: no response from the server of {kit}: {reason}") from problem
             time.sleep(1.0)
 
     def _wait_for_sites(self) -> None:
-        said = False
+        logged = False
         while True:
-            there = {client.name for client in self.session.get_system_info().client_info}
-            missing = [name for name in self.sites if name not in there]
+            connected = {client.name for client in self.session.get_system_info().client_info}
+            missing = [name for name in self.sites if name not in connected]
             if not missing:
                 return
             names = ", ".join(missing)
             if time.monotonic() > self.end:
-                raise UserError(f"federation.sites: {names} did not join (fco-federate status lists who has)")
-            if not said:
+                raise UserError(f"federation.sites: {names} did not join (fco-federate status lists connected sites)")
+            if not logged:
                 log.info("waiting for %s", names)
-                said = True
+                logged = True
             time.sleep(POLL_SECONDS)
 
     def _wait_for_start(self) -> None:
-        """Until all processes of the job answer, or a site has refused to run it."""
+        """Wait until all processes of the job are ready; raise UserError if a site refuses the job."""
         while True:
             meta = self.session.get_job_meta(self.job)
             status = meta.get("status", "")
@@ -140,11 +139,11 @@ class FlareLink:
                 detail = "; ".join(meta.get("job_deploy_detail") or []) or status
                 raise UserError(f"federation: the job was refused: {detail}")
             if time.monotonic() > self.end:
-                raise ClientsLost(f"the job does not start ({status})")
+                raise ClientsLost(f"the job did not start (status: {status})")
             time.sleep(POLL_SECONDS)
 
     def _write_job(self, folder: Path) -> None:
-        """What each side runs, by the name of an installed class; only the server is told the key."""
+        """Write the job, which names an installed class for each side; only the server receives the key."""
         relay = {
             "id": "fco",
             "path": SERVER_CLASS,

@@ -1,8 +1,7 @@
-"""The server's end of a job of NVIDIA FLARE: it passes the analyst's questions to the sites, and their answers back.
+"""Server side of an NVIDIA FLARE job: a relay of the analyst's requests to the sites and of their responses.
 
-The questions come from the process of `fco-run`, which holds the job's key; the rounds, the record and the checkpoint
-are there. Questions are pushed: FLARE's queue would be polled every two seconds. Nothing of a site is imported here:
-its process starts in half the time.
+Requests come from the `fco-run` process, which has the job's key, the record and the checkpoint. They are pushed to the
+sites, as FLARE's task queue is polled every two seconds. The module imports no site code, to start in half the time.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 
 CHANNEL = "fco"
-READY, QUESTION, BYE = "ready", "ask", "bye"  # what may be said there, to the relay and by it to the sites' processes
-BYTES = (bytes, bytearray, memoryview)
+READY, REQUEST, BYE = "ready", "ask", "bye"  # topics of the channel
+BYTES_TYPES = (bytes, bytearray, memoryview)
 CHECK_SECONDS = 0.1
 READY_SECONDS = 0.3
 
 
 class RelayController(Controller):
-    """One analyst's session; it ends when the analyst says so, or has been silent for long."""
+    """Relay of one analyst's session, until the analyst ends it or sends no request for `idle` seconds."""
 
     def __init__(self, key: str, sites: list[str], idle: float) -> None:
         super().__init__()
         self.key, self.sites, self.idle = key, sites, idle
-        self.over = False
-        self.heard = time.monotonic()
+        self.is_over = False
+        self.last_request = time.monotonic()
 
     def start_controller(self, fl_ctx: FLContext) -> None: ...
 
@@ -48,41 +47,42 @@ class RelayController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.job, self.cell = fl_ctx.get_job_id(), fl_ctx.get_engine().get_cell().core_cell
-        for topic, answer in ((READY, self._ready), (QUESTION, self._ask), (BYE, self._bye)):
-            self.cell.register_request_cb(CHANNEL, topic, self._checked, answer=answer)
-        while not (abort_signal.triggered or self.over or time.monotonic() - self.heard > self.idle):
+        for topic, handler in ((READY, self._ready), (REQUEST, self._forward), (BYE, self._bye)):
+            self.cell.register_request_cb(CHANNEL, topic, self._handle, handler=handler)
+        while not (abort_signal.triggered or self.is_over or time.monotonic() - self.last_request > self.idle):
             time.sleep(CHECK_SECONDS)
 
-    def _checked(self, request: Any, answer: Callable[[dict[str, Any]], Any]) -> Any:
-        """Whoever does not know the key is not heard."""
-        asked = request.payload
-        if not (isinstance(asked, dict) and hmac.compare_digest(str(asked.get("key")), self.key)):
-            return make_reply(ReturnCode.UNAUTHENTICATED, "not the analyst of this job")
+    def _handle(self, request: Any, handler: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return the handler's reply, or an error if the request does not have the job's key."""
+        payload = request.payload
+        if not (isinstance(payload, dict) and hmac.compare_digest(str(payload.get("key")), self.key)):
+            return make_reply(ReturnCode.UNAUTHENTICATED, "invalid key of this job")
         try:
-            return make_reply(ReturnCode.OK, body=answer(asked))
+            return make_reply(ReturnCode.OK, body=handler(payload))
         finally:
-            self.heard = time.monotonic()
+            self.last_request = time.monotonic()
 
-    def _ready(self, asked: dict[str, Any]) -> list[str]:
-        """Whose processes have started."""
-        return sorted(self._push(READY, b"", asked["sites"], READY_SECONDS))
+    def _ready(self, payload: dict[str, Any]) -> list[str]:
+        """Return the sites whose processes have started."""
+        return sorted(self._push(READY, b"", payload["sites"], READY_SECONDS))
 
-    def _ask(self, asked: dict[str, Any]) -> dict[str, bytes]:
-        """The sites' answers to a question."""
-        return self._push(QUESTION, asked["content"], asked["sites"], asked["timeout"])
+    def _forward(self, payload: dict[str, Any]) -> dict[str, bytes]:
+        """Return the sites' responses to a request."""
+        return self._push(REQUEST, payload["content"], payload["sites"], payload["timeout"])
 
-    def _bye(self, asked: dict[str, Any]) -> bool:
-        self.over = True
+    def _bye(self, payload: dict[str, Any]) -> bool:
+        self.is_over = True
         return True
 
     def _push(self, topic: str, content: bytes, sites: list[str], timeout: float) -> dict[str, bytes]:
-        """The answers of those who answered."""
-        named = {FQCN.join([site, self.job]): site for site in sites}
+        """Send a message to the sites and return the replies that arrived, by site."""
+        site_by_cell = {FQCN.join([site, self.job]): site for site in sites}
         replies = self.cell.broadcast_request(
-            CHANNEL, topic, list(named), Message(payload=content), timeout, optional=True
+            CHANNEL, topic, list(site_by_cell), Message(payload=content), timeout, optional=True
         )
         return {
-            named[cell]: bytes(reply.payload)
+            site_by_cell[cell]: bytes(reply.payload)
             for cell, reply in replies.items()
-            if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK and isinstance(reply.payload, BYTES)
+            if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
+            and isinstance(reply.payload, BYTES_TYPES)
         }

@@ -1,1 +1,1 @@
-"""What runs at a site: its rows, its answers, its policy."""
+"""Site: its rows, policy, client state and responses."""

@@ -1,4 +1,4 @@
-"""A site's own file, and its rows as a run wants them: split, and prepared as all sites have agreed."""
+"""Data file of a site, and its rows after the split and the common preparation."""
 
 from __future__ import annotations
 
@@ -26,40 +26,41 @@ from fco_cli.tasks.custom import Custom
 
 @dataclass(frozen=True)
 class Split:
-    """One client's rows before anything is agreed."""
+    """Rows of one client, split but not prepared."""
 
     data: FederatedData
     parts: Parts
-    names: list[str]  # under which its columns are spoken of: not their own if the site keeps those
+    names: list[str]  # of the columns in messages; x0, x1, ... if the site does not share names
 
-    def without(self, apart: HeldOut, client: int, clients: int) -> Split:
-        """The same for a fold, which holds out some of the rows that trained and leaves all others alone."""
+    def hold_out(self, fold: HeldOut, client: int, clients: int) -> Split:
+        """Return the split of a fold, which holds out some training rows; other held-out rows are not used."""
         training = self.parts.training
         held_out = np.zeros(len(training), dtype=bool)
-        held_out[training] = apart.rows_of(client, clients, self.data.y[training])
+        held_out[training] = fold.rows_of(client, clients, self.data.y[training])
         return replace(self, parts=Parts(training & ~held_out, held_out, np.zeros(len(training), dtype=bool)))
 
     def summary(self, name: str) -> Summary:
-        """What the site tells of the rows that train."""
+        """Return the summary of the training rows."""
         return Summary.of(name, self._raw(self.parts.training))
 
-    def check_bare(self) -> None:
-        """Whether nothing must be told of the rows to prepare them: numbers only, and none is missing."""
+    def check_needs_no_preparation(self) -> None:
+        """Raise Refusal if the rows have categorical or missing values."""
         if self.data.levels or first_row(np.isnan, self.data.x) is not None:
             raise Refusal(
-                "it has words or missing values, of which it would have to tell (federation.evaluation_noise)"
+                "the site has categorical or missing values; preparing them would disclose statistics without noise"
+                " (federation.evaluation_noise)"
             )
 
-    def table(self) -> Features:
-        """The rows that train, of which medians are asked."""
+    def training_table(self) -> Features:
+        """Return the training rows before preparation."""
         return self._raw(self.parts.training)
 
     def prepared(self, preparation: Preparation, dtype: str) -> Prepared:
-        """As was agreed."""
+        """Return the rows after the common preparation."""
         try:
             training, held_out, test = (self._prepared(rows, preparation, dtype) for rows in self.parts)
         except UserError:
-            raise Refusal(f"its values are too large for {dtype}") from None
+            raise Refusal(f"the site's values are too large for {dtype}") from None
         return Prepared(training, held_out, test, dtype, tuple(preparation.features))
 
     def _raw(self, rows: Array) -> Features:
@@ -73,7 +74,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One client's rows, ready for a run."""
+    """Prepared rows of one client."""
 
     training: ClientData | None
     held_out: ClientData | None
@@ -83,47 +84,47 @@ class Prepared:
 
 
 class SiteFile:
-    """The rows that a site brings; which file that is, only the site knows."""
+    """Data file of a site; its path is not sent."""
 
     def __init__(self, path: Path, name: str, columns: Columns, secret: Path) -> None:
         self.data: FederatedData = read_alone(path, name, columns)
-        # The rows' hash under a key of the site's own: equal for equal rows, and of no use to anyone who guesses them.
-        own = fingerprint(path, columns)
-        self.digest = hmac.new(_secret(secret), own.encode(), hashlib.sha256).hexdigest()[:16]
+        # A keyed hash is equal for equal rows and cannot be used to test guesses of them.
+        unkeyed = fingerprint(path, columns)
+        self.digest = hmac.new(_secret(secret), unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
 
     def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
-        """As the simulation splits this client's rows, the client-th in the order of the names."""
+        """Return the split that the simulation uses for client number `client`, in the order of names."""
         data = self._with_classes(classes)
         loss = task.chosen_loss()
         if not loss.takes(data.y, None if classes is None else len(classes)).all():
-            raise Refusal(f"its labels do not suit the {loss.name} loss, which needs {loss.allowed()}")
+            raise Refusal(f"the site's labels are invalid for the {loss.name} loss, which needs {loss.allowed()}")
         for holdout in task.holdouts:
             if holdout.way == "clients":
-                raise Refusal(f"task.{holdout.name}=clients is not possible between sites: rows, split or none")
+                raise Refusal(f"task.{holdout.name}: got clients, must be rows, split or none with federation=flare")
         try:
             parts = split(data, *task.holdouts, seed, first=client)
         except UserError:
-            raise Refusal("its file has no split that leaves rows to train on") from None
+            raise Refusal("the site's file has no split that leaves training rows") from None
         names = data.feature_names if share_names else [f"x{k}" for k in range(data.x.shape[1])]
         if data.levels and not share_names:
-            raise Refusal("it has columns of categories, and its policy does not share names (share_names)")
+            raise Refusal("the site has categorical columns, but does not share names (site.yaml: share_names)")
         return Split(data, parts, names)
 
     def _with_classes(self, classes: list[str] | None) -> FederatedData:
-        """Labels counted among the classes of all sites."""
+        """Return the data with labels as indices into the classes of all sites."""
         data = self.data
         if (classes is None) != (data.classes is None):
-            raise Refusal("only some sites have words for labels")
+            raise Refusal("labels are class names at some sites and numbers at others")
         if classes is None or data.classes is None:
             return data
-        places = {name: place for place, name in enumerate(classes)}
-        if not set(data.classes.tolist()) <= places.keys():
-            raise Refusal("its labels are not among those that were agreed")
-        return replace(data, y=np.array([places[name] for name in data.classes.tolist()])[data.y.astype(int)])
+        indices = {name: k for k, name in enumerate(classes)}
+        if not set(data.classes.tolist()) <= indices.keys():
+            raise Refusal("the site's labels are not among the common classes")
+        return replace(data, y=np.array([indices[name] for name in data.classes.tolist()])[data.y.astype(int)])
 
 
 def _secret(path: Path) -> bytes:
-    """The site's own key, drawn once; nobody else can read it."""
+    """Return the site's secret key; create it, readable by its owner only, if it does not exist."""
     if not path.exists():
         path.touch(mode=0o600)
         path.write_bytes(secrets.token_bytes(32))

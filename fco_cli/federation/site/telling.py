@@ -1,4 +1,4 @@
-"""What a site tells of its rows: what they are, how they are split and prepared, and how models do on them."""
+"""Requests about a site's rows: description, split, preparation, and evaluation of models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 import fco_cli
 from fco_cli.data.medians import BINS, counts_up_to
 from fco_cli.data.preparation import Preparation
-from fco_cli.federation.message import LARGEST, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
+from fco_cli.federation.message import MAX_MAGNITUDE, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.noise import with_noise
+from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
-from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Question, names_digest
+from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
-from fco_cli.federation.typed import typed
+from fco_cli.federation.typed import parse_dataclass
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
@@ -32,43 +32,45 @@ from fco_cli.problem.risk import DataRisk, scores_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
 from fco_cli.tasks.custom import Custom
 
-ROOMS = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")  # what a result depends on
-NOT_SENT = ("name", "path", "strength", "radius")  # keys of the task that a site has no use for
+# Packages whose code affects results.
+PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")
+LOCAL_KEYS = ("name", "path", "strength", "radius")  # keys of the task that are not sent to sites
 
 
 @cache
 def code_digest() -> str:
-    """Of the sources that both ends must share for the same bits."""
+    """Return the digest of the sources that must be equal at all parties for bitwise equal results."""
     package = Path(fco_cli.__file__).parent
-    sources = sorted(path for room in ROOMS for path in (package / room).rglob("*.py"))
+    sources = sorted(path for name in PACKAGES for path in (package / name).rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 def sent_task(task: Custom) -> dict[str, Any]:
-    """What a site must know of the task."""
-    return {key.name: getattr(task, key.name) for key in fields(task) if key.name not in NOT_SENT}
+    """Return the keys of the task that are sent to sites."""
+    return {key.name: getattr(task, key.name) for key in fields(task) if key.name not in LOCAL_KEYS}
 
 
-class Telling:
-    """One site's rows in one session, from its file to what a run wants of them."""
+class SiteData:
+    """Rows of one site in one session: split, prepared and evaluated on request."""
 
     def __init__(self, name: str, file: SiteFile, policy: Policy) -> None:
         self.name, self.file, self.policy = name, file, policy
-        self.client = 0  # its place among the sites that train
+        self.client = 0  # index among the sites with training rows
         self.task: Custom | None = None
         self.split: Split | None = None
         self.dtype = "float64"
-        self.outputs = 1  # scores of a row, as many as its own labels need
+        self.outputs = 1  # scores per row that the site's labels need
         self.prepared: Prepared | None = None
         self.model: Linear | None = None
 
-    def describe(self, question: Question) -> Message:
+    def describe(self, request: Request) -> Message:
+        """Return the version of the software, and the features, classes and parts of the file."""
         data = self.file.data
         if len(data.y) < self.policy.min_rows:
-            raise Refusal(f"it has fewer rows than its policy asks for (min_rows: {self.policy.min_rows})")
+            raise Refusal(f"the site has fewer rows than its policy requires (min_rows: {self.policy.min_rows})")
         classes = None if data.classes is None else data.classes.tolist()
         if classes is not None and not self.policy.share_names:
-            raise Refusal("its labels are words, and its policy does not share names (share_names)")
+            raise Refusal("the site's labels are class names, but it does not share names (site.yaml: share_names)")
         return Message("", {
             "version": fco_cli.__version__,
             "code": code_digest(),
@@ -80,100 +82,103 @@ class Telling:
             "split": [] if data.split is None else np.unique(data.split).tolist(),
         })  # fmt: skip
 
-    def prepare(self, question: Prepare) -> Message:
-        """Split the rows; how many there are, and what all must know to agree on their preparation."""
+    def prepare(self, request: Prepare) -> Message:
+        """Split the rows; return their numbers and a summary for the common preparation."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
         self.task = self.split = self.prepared = self.model = None
-        task = typed(Custom, question.task | unused, "task")
+        task = parse_dataclass(Custom, request.task | unused, "task")
         if task.loss == "auto":
-            raise Refusal("task.loss must be named between sites: logistic, squared, ...")
+            raise Refusal(
+                "task.loss: got auto, must be the name of a loss (logistic, squared, ...) with federation=flare"
+            )
         self.policy.check("losses", task.loss)
-        classes, sites, fold = question.classes, question.sites, question.fold
+        classes, sites, fold = request.classes, request.sites, request.fold
         if self.name not in sites:
-            raise Refusal("this run is not for this site")
-        place = sites.index(self.name)
-        split = self.file.split(task, question.seed, place, classes, self.policy.share_names)
+            raise Refusal("the run does not include this site")
+        index = sites.index(self.name)
+        split = self.file.split(task, request.seed, index, classes, self.policy.share_names)
         trains = np.ones(len(sites), bool)
         if fold is not None:
-            apart = HeldOut(Deal(**msgspec.structs.asdict(fold.deal)), fold.number)
-            split, trains = split.without(apart, place, len(sites)), apart.trains(len(sites))
-        self.client = int(trains[:place].sum())
+            held_out_fold = HeldOut(Deal(**msgspec.structs.asdict(fold.deal)), fold.number)
+            split, trains = split.hold_out(held_out_fold, index, len(sites)), held_out_fold.trains(len(sites))
+        self.client = int(trains[:index].sum())
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
         least = self.policy.min_rows
-        if training < least and trains[place]:
-            raise Refusal(f"too few rows would be left to train on (min_rows: {least})")
+        if training < least and trains[index]:
+            raise Refusal(f"fewer training rows than the site's policy requires (min_rows: {least})")
         if fold is not None and 0 < held_out < least:
-            raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); take fewer path.folds")
+            raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); use fewer path.folds")
         outputs = task.chosen_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
-        if not question.summary:
-            split.check_bare()
+        if not request.summary:
+            split.check_needs_no_preparation()
         elif training:
             summary = split.summary(self.name).plain()
             if not np.isfinite([summary["mean"], summary["deviations"]]).all():
-                raise Refusal("its values are too large for their moments; rescale the columns")
-        self.task, self.split, self.dtype, self.outputs = task, split, question.dtype, outputs
+                raise Refusal("the moments of the site's values overflow; rescale the columns")
+        self.task, self.split, self.dtype, self.outputs = task, split, request.dtype, outputs
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
 
-    def count(self, question: Question, arrays: Arrays) -> Message:
-        """How many of its values are at most each of some edges, by column: of medians."""
+    def count(self, request: Request, arrays: Arrays) -> Message:
+        """Return the numbers of values up to each edge, by column, for the search of medians."""
         if self.split is None:
-            raise Refusal("the rows are not split")
+            raise Refusal("the rows are not split yet")
         if not self.policy.share_histograms:
-            raise Refusal("its policy does not share histograms, of which medians are made (share_histograms)")
+            raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
         edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), BINS))})["edges"]
-        return Message("", arrays={"counts": counts_up_to(self.split.table().x, edges)})
+        return Message("", arrays={"counts": counts_up_to(self.split.training_table().x, edges)})
 
-    def apply(self, question: Apply) -> Message:
-        """The preparation that all sites have agreed on, and how many scores a row has."""
+    def apply(self, request: Apply) -> Message:
+        """Apply the common preparation and create the model."""
         if self.split is None or self.task is None:
-            raise Refusal("the rows are not split")
-        preparation = _preparation(question.preparation, self.split.names)
-        if question.outputs < self.outputs or (question.outputs > 1) != (self.outputs > 1):
+            raise Refusal("the rows are not split yet")
+        preparation = _preparation(request.preparation, self.split.names)
+        if request.outputs < self.outputs or (request.outputs > 1) != (self.outputs > 1):
             allowed = "1" if self.outputs == 1 else f"at least {self.outputs}"
-            raise Refusal(f"outputs: got {question.outputs}, must be {allowed}, by its labels and the loss")
+            raise Refusal(f"outputs: got {request.outputs}, must be {allowed} for the site's labels and the loss")
         self.prepared = self.split.prepared(preparation, self.dtype)
-        self.model = Linear(len(preparation.features), question.outputs, seed=question.start)
+        self.model = Linear(len(preparation.features), request.outputs, seed=request.start)
         return Message("")
 
-    def evaluate(self, question: Evaluate, arrays: Arrays) -> Message:
-        """Its share of F on the rows of one part, and what else is a sum over them; of the gradient where they train.
+    def evaluate(self, request: Evaluate, arrays: Arrays) -> Message:
+        """Return the loss and other sums over the rows of one part, and the gradient on training rows.
 
-        The site weights them as the coordinator says, or not at all: then these are its own means.
+        They are multiplied by the site's weight in the request; without one, they are means over the rows.
         """
         rows, model = self.rows(), self.linear()
-        data = {"training": rows.training, "held_out": rows.held_out, "test": rows.test}[question.part]
+        data = {"training": rows.training, "held_out": rows.held_out, "test": rows.test}[request.part]
         if data is None:
-            raise Refusal("it has no such rows")
-        if question.gradient and question.part != "training":
-            raise Refusal("only the rows that train have a gradient")
-        self.policy.check_numbers(question.jobs * model.layout.size)
-        w = read_arrays(arrays, {"w": ArraySpec((question.jobs, model.layout.size))})["w"]
-        with np.errstate(all="ignore"):  # the coordinator detects what has overflowed
-            return Message("", arrays=self._evaluated(question, data, w, self._weight(question)))
+            raise Refusal("the site has no rows of this part")
+        if request.gradient and request.part != "training":
+            raise Refusal("gradients are computed on training rows only")
+        self.policy.check_numbers(request.jobs * model.layout.size)
+        w = read_arrays(arrays, {"w": ArraySpec((request.jobs, model.layout.size))})["w"]
+        with np.errstate(all="ignore"):  # the coordinator detects overflows
+            return Message("", arrays=self._evaluate_rows(request, data, w, self._weight(request)))
 
-    def _evaluated(self, question: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
-        risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=question.gradient)
-        arrays = {"value": np.maximum(risk.value, 0)}  # rounding can leave a perfect fit below 0
-        if question.gradient:
+    def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
+        """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
+        risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=request.gradient)
+        arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
+        if request.gradient:
             arrays["gradient"] = risk.gradient
         if risk.accuracy is not None:
             arrays["hits"] = np.rint(risk.accuracy * len(data.y))
-        if question.noise is not None:
-            return with_noise(arrays, question.noise)
-        if question.part != "training":
-            arrays |= self._scored(question, data, w, weight)
-        sound = [(np.abs(values) <= LARGEST).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
-        overflow = ~np.logical_and.reduce(sound) & np.isfinite(arrays["value"])
+        if request.noise is not None:
+            return clip_and_add_noise(arrays, request.noise)
+        if request.part != "training":
+            arrays |= self._score_metrics(request, data, w, weight)
+        in_range = [(np.abs(values) <= MAX_MAGNITUDE).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
+        overflow = ~np.logical_and.reduce(in_range) & np.isfinite(arrays["value"])
         arrays["value"][overflow] = np.inf
         return arrays
 
-    def _scored(self, question: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
-        """Of rows that a model has not learnt from: sums for the loss's metrics, and the spread of the rows' losses."""
+    def _score_metrics(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
+        """Return the sums for the loss's metrics and the mean squared loss on held-out rows, as far as shared."""
         loss, arrays = self.loss(), Arrays()
-        known, spread = SUMS.get(type(loss)), question.spread and loss.together is None
-        if not question.sums or (known and known.histogram and not self.policy.share_histograms):
+        known, spread = SUMS.get(type(loss)), request.spread and loss.together is None
+        if not request.sums or (known and known.histogram and not self.policy.share_histograms):
             known = None
         if known is None and not spread:
             return arrays
@@ -188,47 +193,45 @@ class Telling:
             arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * weight
         return arrays
 
-    def _weight(self, question: Evaluate) -> float:
-        if question.weights is None:
+    def _weight(self, request: Evaluate) -> float:
+        if request.weights is None:
             return 1.0
-        if self.name not in question.weights:
-            raise BadMessage("weights: there is none for this site")
-        return question.weights[self.name]
+        if self.name not in request.weights:
+            raise BadMessage("weights: no weight for this site")
+        return request.weights[self.name]
 
-    def curvature(self, question: Curvature) -> Message:
-        """The largest eigenvalue over batches of its own rows."""
+    def curvature(self, request: Curvature) -> Message:
+        """Return the largest curvature over batches of the site's rows."""
         problem = TaskData(self.training(), self.linear(), self.loss()).joined(NoRegularizer())
-        random = np.random.default_rng([question.seed, self.client])
-        largest = largest_curvature(problem, np.zeros(BATCHES, int), question.batch_size, random)
+        random = np.random.default_rng([request.seed, self.client])
+        largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)
         return Message("", arrays={"largest": np.array([largest])})
-
-    # What the others need of it.
 
     def rows(self) -> Prepared:
         if self.prepared is None:
-            raise Refusal("the rows are not prepared")
+            raise Refusal("the rows are not prepared yet")
         return self.prepared
 
     def training(self) -> ClientData:
         if (training := self.rows().training) is None:
-            raise Refusal("none of its rows train here")
+            raise Refusal("the site has no training rows in this run")
         return training
 
     def linear(self) -> Linear:
         if self.model is None:
-            raise Refusal("the rows are not prepared")
+            raise Refusal("the rows are not prepared yet")
         return self.model
 
     def loss(self) -> Loss:
         if self.task is None:
-            raise Refusal("the rows are not prepared")
+            raise Refusal("the rows are not prepared yet")
         return self.task.chosen_loss()
 
 
 def _preparation(text: str, columns: list[str]) -> Preparation:
-    """Return the coordinator's preparation; raise BadMessage if it is not one of these columns."""
+    """Return the preparation; raise BadMessage if it is invalid or for other columns."""
     try:
-        msgspec.json.decode(text)  # no number that is not finite, no deep nesting
+        msgspec.json.decode(text)  # refuses NaN, infinity and deep nesting
         made = Preparation.of_json(text, "preparation")
         msgspec.convert(asdict(made), Preparation)
     except (ValueError, RecursionError) as problem:
@@ -237,10 +240,10 @@ def _preparation(text: str, columns: list[str]) -> Preparation:
     features = len(made.features)
     known = made.columns == columns and {*made.flagged, *made.categories} <= set(columns)
     if not known or sizes not in ((len(columns), 0, 0), (len(columns), features, features)):
-        raise BadMessage("preparation: it is not one of this site's columns")
+        raise BadMessage("preparation: its columns must be the site's columns")
     for own in made.categories.values():
         if not own.names or len(set(own.names)) != len(own.names) or len(own.fill) != len(own.names):
-            raise BadMessage("preparation: categories must be distinct, and have a fill value each")
+            raise BadMessage("preparation: categories must be distinct and have one fill value each")
     if not features or any(scale <= 0 for scale in made.scale):
-        raise BadMessage("preparation: it must have features, and scales above 0")
+        raise BadMessage("preparation: must have features and scales > 0")
     return made

@@ -1,4 +1,4 @@
-"""Between sites a run gives the simulation's bits: every algorithm, loss and participation, resumed or not."""
+"""Runs between sites are bitwise equal to simulations: every algorithm, loss and participation, also resumed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def task_of(folder: Path, loss: str, **changes: Any) -> Custom:
 
 @pytest.fixture
 def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Setup, Setup, Varying]]:
-    """The same run as a simulation and between sites."""
+    """Return setups of one run: simulated, and between sites."""
 
-    def make(algo: str, loss: str = "logistic", everybody: bool = False, **changes: Any):
+    def make(algo: str, loss: str = "logistic", full_participation: bool = False, **changes: Any):
         folder, algorithm, psi = hospitals(loss), all_algorithms()[algo](), psi_for(algo)
-        sampled = 3 if everybody or algorithm.everybody else 2
+        sampled = 3 if full_participation or algorithm.everybody else 2
         hparams = make_hparams(clients_per_round=sampled, batch_size=4, **changes)
         task = task_of(folder, loss)
-        apart = CustomAtSites.of(task, make_sites(folder))
+        remote = CustomAtSites.of(task, make_sites(folder))
         setups = []
-        for one in (task, apart):
+        for one in (task, remote):
             problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
             setups.append(Setup(one, problem, hparams, 0, algorithm))
         rows = setups[1].problem.data
@@ -73,62 +73,62 @@ def assert_same(one: list[Job], other: list[Job]) -> None:
         assert a.history.keys() == b.history.keys()
         for name, column in b.history.items():
             if name == "validation_auc":
-                continue  # its bins: test_metrics.py
-            rtol = 1e-9 if a.model.dtype == float else 1e-4  # sums in single precision, here all and there each site's
+                continue  # binned, see test_metrics.py
+            rtol = 1e-9 if a.model.dtype == float else 1e-4  # single-precision sums in another order
             np.testing.assert_allclose(column, a.history[name], rtol=rtol, atol=rtol / 1e3, err_msg=name)
 
 
-@pytest.mark.parametrize("everybody", [True, False], ids=["everybody", "sampled"])
+@pytest.mark.parametrize("full_participation", [True, False], ids=["full", "sampled"])
 @pytest.mark.parametrize("algo", FEDERATED)
-def test_every_algorithm_gives_the_bits_of_the_simulation(both, algo, everybody):
-    here, apart, varying = both(algo, everybody=everybody)
-    assert_same(run(here, varying), run(apart, varying))
+def test_every_algorithm_equals_the_simulation(both, algo, full_participation):
+    local, remote, varying = both(algo, full_participation=full_participation)
+    assert_same(run(local, varying), run(remote, varying))
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
 def test_every_loss(both, loss, weighting):
-    here, apart, varying = both("zhj", loss=loss, weighting=weighting, dtype="float32")
-    assert_same(run(here, varying), run(apart, varying))
+    local, remote, varying = both("zhj", loss=loss, weighting=weighting, dtype="float32")
+    assert_same(run(local, varying), run(remote, varying))
 
 
 @pytest.mark.ci
 @pytest.mark.machine_code
 def test_machine_code(both):
-    here, apart, varying = both("feddualavg")
-    assert_same(run(here, varying), run(apart, varying))
+    local, remote, varying = both("feddualavg")
+    assert_same(run(local, varying), run(remote, varying))
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj", "feddr"])
-def test_a_resumed_run_gives_the_same_bits(both, algo):
-    """The coordinator and all sites start anew from what they have saved in round 2; round 3 is forgotten."""
-    here, apart, varying = both(algo, rounds=5)
+def test_a_resumed_run_equals_the_simulation(both, algo):
+    """The coordinator and all sites restart from round 2; round 3 is discarded."""
+    local, remote, varying = both(algo, rounds=5)
     jobs = [Job(), Job()]
-    simulation = Simulation(apart, jobs, varying)
+    simulation = Simulation(remote, jobs, varying)
     for _ in range(2):
         simulation.advance()
     saved = [dataclasses.replace(job, history=copy.deepcopy(job.history)) for job in simulation.snapshot()]
     simulation.advance()
-    apart.task.connection.disconnect()
-    assert_same(run(here, varying), run(apart, varying, saved))
+    remote.task.connection.disconnect()
+    assert_same(run(local, varying), run(remote, varying, saved))
 
 
 def test_a_job_that_diverges_leaves_the_stack(both):
-    here, apart, varying = both("zhj", loss="squared", rounds=40)
+    local, remote, varying = both("zhj", loss="squared", rounds=40)
     varying = dataclasses.replace(varying, client_lr=np.array([0.01, 50.0]))
-    one, other = run(here, varying), run(apart, varying)
+    one, other = run(local, varying), run(remote, varying)
     assert one[1].diverged is not None
     assert one[1].diverged == other[1].diverged
     assert_same(one, other)
 
 
 @pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
-def test_a_silent_site_is_left_out_of_the_round(both, algo):
-    """As the simulation leaves out a client whose message is not finite, in what it then remembers too."""
-    here, apart, varying = both(algo, everybody=True)
-    apart.task.connection.enough = 2
-    simulation, pooled = (Simulation(setup, [Job(), Job()], varying) for setup in (apart, here))
-    link, messages = apart.task.connection.link, pooled.algorithm._messages
+def test_a_silent_site_is_dropped_from_the_round(both, algo):
+    """The simulation drops a client whose message is not finite; models and client state agree."""
+    local, remote, varying = both(algo, full_participation=True)
+    remote.task.connection.min_sites = 2
+    simulation, pooled = (Simulation(setup, [Job(), Job()], varying) for setup in (remote, local))
+    link, messages = remote.task.connection.link, pooled.algorithm._messages
     for silent in (None, 1, 2, None):
 
         def without(state, cohort, memory, rows, keys, room, silent=silent):
@@ -143,17 +143,17 @@ def test_a_silent_site_is_left_out_of_the_round(both, algo):
     assert_same(pooled.finished, simulation.finished)
 
 
-def test_without_enough_sites_the_run_waits_for_them(both):
-    _, apart, varying = both("feddualavg", everybody=True)
-    simulation = Simulation(apart, [Job(), Job()], varying)
-    apart.task.connection.link.silent_in_training = "north"
+def test_too_few_responses_raise_clients_lost(both):
+    _, remote, varying = both("feddualavg", full_participation=True)
+    simulation = Simulation(remote, [Job(), Job()], varying)
+    remote.task.connection.link.silent_in_training = "north"
     with pytest.raises(ClientsLost, match="north"):
         simulation.advance()
 
 
 @pytest.mark.parametrize("fill", ["mean", "median"])
-def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_on, psi_for, make_hparams, fill):
-    """Categories, missing values, a test split: the features, and then the bits, of the simulation."""
+def test_tables_are_prepared_from_summaries_of_the_sites(tmp_path, make_site_on, psi_for, make_hparams, fill):
+    """With categories, missing values and a test split, features and results equal the simulation's."""
     random = np.random.default_rng(5)
     lines = []
     for name, rows in zip(NAMES, (23, 31, 14), strict=True):
@@ -166,14 +166,14 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_
         lines += [f"{name},{row}" for row in table]
     (tmp_path / "pooled.csv").write_text("\n".join(["client,age,color,size,y", *lines]))
     task = task_of(tmp_path, "logistic", path=str(tmp_path / "pooled.csv"), fill=fill, test="rows", flag_missing=True)
-    apart = CustomAtSites.of(task, make_site_on(tmp_path))
+    remote = CustomAtSites.of(task, make_site_on(tmp_path))
     algorithm, psi, hparams = all_algorithms()["zhj"](), psi_for("zhj"), make_hparams(clients_per_round=3)
     jobs = []
-    for one in (task, apart):
+    for one in (task, remote):
         data = one.data(0, "float64")
         problem = data.joined(psi)
         setup = Setup(one, problem, hparams, 0, algorithm)
-        if one is apart:
+        if one is remote:
             setup = dataclasses.replace(setup, clients=at_work(problem.data, hparams, 0))
         assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
         jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
@@ -182,17 +182,17 @@ def test_tables_as_they_are_are_prepared_by_what_sites_tell(tmp_path, make_site_
 
 
 @pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
-def test_transforms_are_the_simulation_s(both, transform):
-    here, apart, varying = both("zhj")
-    here, apart = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (here, apart))
-    assert_same(run(here, varying), run(apart, varying))
+def test_transforms_equal_the_simulation(both, transform):
+    local, remote, varying = both("zhj")
+    local, remote = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (local, remote))
+    assert_same(run(local, varying), run(remote, varying))
 
 
 def test_a_stack_is_no_larger_than_a_message(both, monkeypatch):
-    """Three sites, six parameters of eight bytes, and methods that send one vector or two."""
+    """Three sites, six parameters of eight bytes, and methods that send one or two vectors."""
     rows = both("zhj")[1].problem.data
-    monkeypatch.setattr("fco_cli.federation.coordinator.elsewhere.MOST_BYTES", 1000)
+    monkeypatch.setattr("fco_cli.federation.coordinator.elsewhere.MAX_MESSAGE_BYTES", 1000)
     assert [rows.jobs_at_once(1, sent, 6) for sent in (1, 2)] == [6, 3]
     assert rows.jobs_at_once(broadcast=20, sent=1, size=6) == 1
-    with pytest.raises(UserError, match=r"3 vectors of 100 parameters are 0.0 GB; a message can have 0.0 GB"):
+    with pytest.raises(UserError, match=r"3 vectors of 100 parameters are 0.0 GB; the limit of a message is 0.0 GB"):
         rows.jobs_at_once(1, 1, 100)

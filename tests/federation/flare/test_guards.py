@@ -1,4 +1,4 @@
-"""Which jobs a site lets in; the attacks with real processes are in test_flare.py."""
+"""Messages and jobs that a site accepts; attacks with real processes are in test_flare.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
-from fco_cli.federation.flare.guards import CONFIG, LONGEST_CONFIG, SIGNATURES, SiteGuard, is_ours
+from fco_cli.federation.flare.guards import CONFIG, MAX_CONFIG_BYTES, SIGNATURES, SiteGuard, is_fco_job
 from fco_cli.federation.flare.link import FlareLink
 
 
@@ -24,22 +24,22 @@ def message(origin: str, channel: str, topic: str) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("received", "line"),
     [
         (message("server.job", CellChannel.CLIENT_COMMAND, AdminCommandNames.CHECK_STATUS), None),
         (message("server.job", "fco", "ask"), None),
         (message("north.job", "fco", "ask"), None),
-        (message("south", "fco", "ask"), "from south, not from the server"),
-        (message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.SHOW_ERRORS), "not for servers to ask"),
+        (message("south", "fco", "ask"), "sender south is not the server"),
+        (message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.SHOW_ERRORS), "is not an allowed command"),
         (
             message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.CONFIGURE_JOB_LOG),
-            "is not for servers to ask",
+            "is not an allowed command",
         ),
     ],
 )
-def test_a_job_s_process_hears_its_server_and_only_what_a_job_needs(tmp_path, asked, line):
+def test_a_job_accepts_allowed_messages_of_its_server_only(tmp_path, received, line):
     audit = tmp_path / "audit.jsonl"
-    reply = SiteGuard(str(audit)).check(asked, "north")
+    reply = SiteGuard(str(audit)).check(received, "north")
     assert (reply is None) == (line is None)
     assert line is None or line in audit.read_text()
 
@@ -54,7 +54,7 @@ def packed(files: dict[str, str]) -> bytes:
 
 @pytest.fixture
 def files(tmp_path) -> dict[str, str]:
-    """The site's part of the job that `fco-run` writes."""
+    """Return the site's part of the job that `fco-run` writes."""
     link = FlareLink.__new__(FlareLink)
     link.sites, link.key = ["north"], "k"
     link._write_job(tmp_path)
@@ -62,26 +62,26 @@ def files(tmp_path) -> dict[str, str]:
     return {str(path.relative_to(site)): path.read_text() for path in site.rglob("*") if path.is_file()}
 
 
-def test_the_job_of_fco_run_with_its_signatures_is_let_in(files):
+def test_the_job_of_fco_run_with_its_signatures_is_accepted(files):
     signed = files | {f"{folder}{name}": "{}" for name in SIGNATURES for folder in ("", "config/")}
-    assert is_ours(packed(signed))
+    assert is_fco_job(packed(signed))
 
 
 @pytest.mark.parametrize("extra", ["custom/mine.py", "config/config_exchange.json", "config/../config/more.json", "x"])
-def test_a_job_with_anything_more_is_not(files, extra):
-    assert not is_ours(packed(files | {extra: "{}"}))
+def test_a_job_with_another_file_is_refused(files, extra):
+    assert not is_fco_job(packed(files | {extra: "{}"}))
 
 
-def test_nor_one_that_names_something_else(files):
+def test_a_job_with_another_class_is_refused(files):
     job = json.loads(files[CONFIG])
     job["executors"][0]["executor"]["path"] = "subprocess.Popen"
-    assert not is_ours(packed(files | {CONFIG: json.dumps(job)}))
-    assert not is_ours(packed(files | {CONFIG: files[CONFIG].replace("{}", '{"guard": null}')}))
+    assert not is_fco_job(packed(files | {CONFIG: json.dumps(job)}))
+    assert not is_fco_job(packed(files | {CONFIG: files[CONFIG].replace("{}", '{"guard": null}')}))
 
 
-def test_nor_what_is_no_job_at_all(files):
-    assert not is_ours(packed({}))
-    assert not is_ours(b"PK")
-    assert not is_ours(None)  # type: ignore[arg-type]
-    assert not is_ours(packed({CONFIG: files[CONFIG] + " " * LONGEST_CONFIG}))
-    assert not is_ours(packed({CONFIG: "{"}))
+def test_invalid_archives_are_refused(files):
+    assert not is_fco_job(packed({}))
+    assert not is_fco_job(b"PK")
+    assert not is_fco_job(None)  # type: ignore[arg-type]
+    assert not is_fco_job(packed({CONFIG: files[CONFIG] + " " * MAX_CONFIG_BYTES}))
+    assert not is_fco_job(packed({CONFIG: "{"}))

@@ -1,13 +1,13 @@
-"""A site's audit file outlives the kill that tears its last line."""
+"""Audit files with an incomplete or invalid line."""
 
 from __future__ import annotations
 
 import pytest
 
-from fco_cli.federation.site.audit import Audit, audited
+from fco_cli.federation.site.audit import Audit, read_entries
 
 
-def test_a_torn_line_costs_only_itself(tmp_path):
+def test_an_incomplete_line_is_ignored(tmp_path):
     path = tmp_path / "audit.jsonl"
     first = Audit(path)
     first.write("train", b"one", "answered")
@@ -16,7 +16,7 @@ def test_a_torn_line_costs_only_itself(tmp_path):
     again = Audit(path)
     assert again.answered == {"train": 1}
     again.write("evaluate", b"three", "answered")
-    assert [entry.kind for entry in audited(path.read_text())] == ["train", "evaluate"]
+    assert [entry.kind for entry in read_entries(path.read_text())] == ["train", "evaluate"]
     assert Audit(path).answered == {"train": 1, "evaluate": 1}
 
 

@@ -1,4 +1,4 @@
-"""What a site refuses: each in one line, in its audit file too, with nothing done and nothing lost."""
+"""Refusals of a site, each with a one-line reason and an audit entry, and of invalid responses by the coordinator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.data.preparation import Recipe, agree
 from fco_cli.data.summary import Summary
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.clients import AtSites
-from fco_cli.federation.coordinator.clients import at_work as clients_at_work
+from fco_cli.federation.coordinator.clients import RemoteClients
+from fco_cli.federation.coordinator.clients import at_work as remote_clients_factory
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
@@ -30,42 +30,42 @@ SESSION = "f" * 32
 
 
 @pytest.fixture
-def asked(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
-    """A site, as somebody sees it who writes messages by hand."""
+def open_site(make_site, hospitals) -> Callable[..., Callable[..., dict[str, Any]]]:
+    """Return a function that sends handwritten messages to a site."""
 
     def make(policy: Policy | None = None, loss: str = "logistic"):
         site: Site = make_site("north", hospitals(loss), policy)
         number = iter(range(1, 1000))
 
-        def ask(kind: str, head: dict | None = None, session: str = SESSION, **arrays: np.ndarray) -> Message:
+        def send(kind: str, head: dict | None = None, session: str = SESSION, **arrays: np.ndarray) -> Message:
             content = Message(kind, {"session": session, "number": next(number), **(head or {})}, arrays).packed()
-            ask.last = content
-            return Message.unpacked(site.answer(content))
+            send.last = content
+            return Message.unpacked(site.handle(content))
 
-        ask.site = site
-        return ask
+        send.site = site
+        return send
 
     return make
 
 
-def prepared(ask, **changes):
+def prepared(send, **changes):
     task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
-    ask("describe")
+    send("describe")
     head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None, "summary": True}
-    return ask("prepare", head | changes)
+    return send("prepare", head | changes)
 
 
-def at_work(ask, **changes):
-    summary = Summary.of_plain(prepared(ask).head["summary"])
+def start_stack(send, **changes):
+    summary = Summary.of_plain(prepared(send).head["summary"])
     agreed = agree(summary, Recipe(standardize=False)).as_json()
-    ask("apply", {"preparation": agreed, "outputs": 1, "start": None})
+    send("apply", {"preparation": agreed, "outputs": 1, "start": None})
     head = {
         "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     numbers = {"client_lr": np.ones(1), "server_lr": np.ones(1), "psi": np.ones((1, 1)), "options": np.zeros((1, 1))}
     numbers["transform"] = np.zeros((1, 1))
-    return ask("stack", head | changes, **numbers)
+    return send("stack", head | changes, **numbers)
 
 
 TRAIN = {
@@ -78,43 +78,43 @@ BILLION = len(DECLARED).to_bytes(8, "big") + DECLARED
 STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
 
 
-def refused(answer: Message, reason: str) -> None:
-    assert answer.kind == "refused"
-    assert reason in answer.head["reason"]
-    assert not answer.arrays
+def refused(response: Message, reason: str) -> None:
+    assert response.kind == "refused"
+    assert reason in response.head["reason"]
+    assert not response.arrays
 
 
-def last_outcome(ask) -> str:
-    return json.loads((ask.site.audit.path).read_text().splitlines()[-1])["outcome"]
+def last_outcome(send) -> str:
+    return json.loads((send.site.audit.path).read_text().splitlines()[-1])["outcome"]
 
 
-def test_an_honest_question_is_answered(asked):
-    ask = asked()
-    assert at_work(ask).kind == "stack"
-    answer = ask("train", TRAIN, **STATE)
-    assert answer.kind == "train"
-    assert all(values.shape == (1, 6) for values in answer.arrays.values())
-    assert last_outcome(ask) == "answered"
+def test_an_honest_request_is_answered(open_site):
+    send = open_site()
+    assert start_stack(send).kind == "stack"
+    response = send("train", TRAIN, **STATE)
+    assert response.kind == "train"
+    assert all(values.shape == (1, 6) for values in response.arrays.values())
+    assert last_outcome(send) == "answered"
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"\0" * 7, b"\xff" * 100, (2**40).to_bytes(8, "big") + b"{}", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}"],
 )
-def test_bytes_that_are_no_message(asked, content):
-    ask = asked()
-    refused(Message.unpacked(ask.site.answer(content)), "head")
-    assert last_outcome(ask).startswith("refused")
+def test_bytes_that_are_not_a_message(open_site, content):
+    send = open_site()
+    refused(Message.unpacked(send.site.handle(content)), "head")
+    assert last_outcome(send).startswith("refused")
 
 
-def test_a_billion_numbers_that_are_declared_are_not_allocated(asked):
-    refused(Message.unpacked(asked().site.answer(BILLION)), "declares more numbers than it contains")
+def test_declared_sizes_are_not_allocated(open_site):
+    refused(Message.unpacked(open_site().site.handle(BILLION)), "declares more numbers than it contains")
 
 
 @pytest.mark.parametrize("dtype", ["object", "<U5", "complex128", "float64]", None, 3])
-def test_arrays_of_other_types(asked, dtype):
+def test_arrays_of_other_types(open_site, dtype):
     text = json.dumps({"kind": "describe", "head": {}, "arrays": {"w": [dtype, 1]}}).encode()
-    refused(Message.unpacked(asked().site.answer(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "invalid type")
+    refused(Message.unpacked(open_site().site.handle(len(text).to_bytes(8, "big") + text + b"\0" * 64)), "invalid type")
 
 
 @pytest.mark.parametrize(
@@ -125,66 +125,66 @@ def test_arrays_of_other_types(asked, dtype):
         ({"z": np.zeros((2, 6))}, "must be float64 [1, 6]"),
     ],
 )
-def test_a_state_of_the_wrong_shape_or_type(asked, changes, reason):
-    ask = asked()
-    at_work(ask)
-    refused(ask("train", TRAIN, **(STATE | changes)), reason)
+def test_a_state_of_the_wrong_shape_or_type(open_site, changes, reason):
+    send = open_site()
+    start_stack(send)
+    refused(send("train", TRAIN, **(STATE | changes)), reason)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_state_that_is_not_finite(asked, value):
-    """Jobs that diverge leave the stack: nobody honest sends one."""
-    ask = asked()
-    at_work(ask)
-    refused(ask("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
-    assert ask.site.working.memory.rows == {}
+def test_a_state_that_is_not_finite(open_site, value):
+    """An honest coordinator removes diverged jobs from the stack."""
+    send = open_site()
+    start_stack(send)
+    refused(send("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
+    assert send.site.trainer.memory.rows == {}
 
 
-def test_a_replayed_message(asked):
-    ask = asked()
-    ask("describe")
-    first = ask.last
-    prepared(ask)
-    refused(Message.unpacked(ask.site.answer(first)), "replayed or out-of-order")
-    assert last_outcome(ask) == "refused: replayed or out-of-order message"
+def test_a_replayed_message(open_site):
+    send = open_site()
+    send("describe")
+    first = send.last
+    prepared(send)
+    refused(Message.unpacked(send.site.handle(first)), "replayed or out-of-order")
+    assert last_outcome(send) == "refused: replayed or out-of-order message"
 
 
-def test_another_coordinator(asked):
-    ask = asked()
-    prepared(ask)
-    refused(ask("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+def test_another_coordinator(open_site):
+    send = open_site()
+    prepared(send)
+    refused(send("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
-def test_kinds_that_are_not_known(asked, kind):
-    refused(asked()(kind), "not known here")
+def test_unknown_kinds(open_site, kind):
+    refused(open_site()(kind), "unknown kind of message")
 
 
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
-        ({"path": "/etc/passwd"}, None),  # taken away: a site reads its own file, whatever is sent
+        ({"path": "/etc/passwd"}, None),  # ignored: a site reads its own file
         ({"loss": "os.system"}, "task.loss"),
         ({"loss": 3}, "task.loss"),
         ({"code": "import os"}, "no such key"),
         ({"standardize": "${oc.env:HOME}"}, "task.standardize"),
     ],
 )
-def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
-    ask = asked()
+def test_tasks_that_a_coordinator_may_not_send(open_site, task, reason):
+    send = open_site()
     usual = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
-    answer = prepared(ask, task=usual | task)
+    response = prepared(send, task=usual | task)
     if reason is None:
-        assert answer.head["training"] == 31
+        assert response.head["training"] == 31
     else:
-        refused(answer, reason)
+        refused(response, reason)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"algo": {"name": "subprocess.Popen"}}, "algo.name"),
-        ({"algo": {"name": "optimum"}}, "no federated algorithm"),
+        ({"algo": {"name": "optimum"}}, "is not a federated algorithm"),
         ({"algo": {"name": "zhj", "local_steps": "x"}}, "no such key"),
         ({"regularizer": {"name": "l1", "strength": -1.0}}, "regularizer.strength"),
         (
@@ -197,18 +197,18 @@ def test_tasks_that_a_coordinator_may_not_send(asked, task, reason):
         ({"jobs": 10**9}, "max_numbers"),
     ],
 )
-def test_stacks_that_are_refused(asked, changes, reason):
-    refused(at_work(asked(), **changes), reason)
+def test_stacks_that_are_refused(open_site, changes, reason):
+    refused(start_stack(open_site(), **changes), reason)
 
 
 @pytest.mark.parametrize("token", ["../../../tmp/x", "/etc", "0" * 31, "", "0" * 31 + "/"])
-def test_a_token_is_no_path(asked, token, tmp_path):
-    ask = asked()
-    at_work(ask)
+def test_a_path_as_token_is_refused(open_site, token, tmp_path):
+    send = open_site()
+    start_stack(send)
     refused(
-        ask("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "tokens[0]: expected str matching"
+        send("save", {"stack": 1, "tokens": [token], "outcomes": {}, "round": 1}), "tokens[0]: expected str matching"
     )
-    refused(ask("forget", {"tokens": [token]}), "tokens[0]: expected str matching")
+    refused(send("forget", {"tokens": [token]}), "tokens[0]: expected str matching")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_token_is_no_path(asked, token, tmp_path):
         (Policy(max_numbers=5, min_rows=2), "max_numbers: 5"),
     ],
 )
-def test_a_policy_is_kept_and_the_analyst_told(hospitals, make_sites, make_hparams, policy, reason):
+def test_a_policy_is_enforced_and_reported(hospitals, make_sites, make_hparams, policy, reason):
     folder = hospitals("logistic")
 
     def whole_run() -> None:
@@ -232,38 +232,38 @@ def test_a_policy_is_kept_and_the_analyst_told(hospitals, make_sites, make_hpara
         psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
         hparams = make_hparams(rounds=5, clients_per_round=3)
         problem = task.data(0, "float64").joined(psi)
-        hold = clients_at_work(problem.data, hparams, 0)
+        clients = remote_clients_factory(problem.data, hparams, 0)
         rate = np.array([0.1])
-        run(Setup(task, problem, hparams, 0, algorithm, clients=hold), Varying.in_rates(algorithm, psi, rate, rate))
+        run(Setup(task, problem, hparams, 0, algorithm, clients=clients), Varying.in_rates(algorithm, psi, rate, rate))
 
-    with pytest.raises(UserError, match=reason) as told:
+    with pytest.raises(UserError, match=reason) as caught:
         whole_run()
-    assert str(told.value).startswith(tuple(f"{name}: " for name in NAMES))
-    assert "\n" not in str(told.value)
+    assert str(caught.value).startswith(tuple(f"{name}: " for name in NAMES))
+    assert "\n" not in str(caught.value)
 
 
-def test_the_audit_file_has_every_message_and_no_number(asked):
-    ask = asked()
-    at_work(ask)
-    entries = [json.loads(line) for line in ask.site.audit.path.read_text().splitlines()]
+def test_the_audit_file_has_every_message_and_no_number(open_site):
+    send = open_site()
+    start_stack(send)
+    entries = [json.loads(line) for line in send.site.audit.path.read_text().splitlines()]
     assert [entry["kind"] for entry in entries] == ["describe", "prepare", "apply", "stack"]
     assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
 
 
-def test_what_leaves_a_site_does_not_grow_with_its_rows(asked, monkeypatch):
-    """Every answer to an honest coordinator has the size of the model, whatever the number of rows."""
-    ask = asked()
-    at_work(ask)
-    for answer in (ask("train", TRAIN, **STATE), ask("evaluate", EVALUATE, w=np.zeros((1, 6)))):
-        assert answer.kind != "refused"
-        assert all(values.size <= 6 for values in answer.arrays.values())
+def test_response_sizes_do_not_depend_on_the_rows(open_site, monkeypatch):
+    """The size of a response depends on the model only."""
+    send = open_site()
+    start_stack(send)
+    for response in (send("train", TRAIN, **STATE), send("evaluate", EVALUATE, w=np.zeros((1, 6)))):
+        assert response.kind != "refused"
+        assert all(values.size <= 6 for values in response.arrays.values())
 
 
 DROPPED = object()
 
 
 def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes]) -> Callable[[], Any]:
-    """The same connection, with answers changed from the first on."""
+    """Return a function that connects and changes all responses."""
 
     def connected() -> Any:
         link = connect()
@@ -273,26 +273,26 @@ def changing(connect: Callable[[], Any], changed: Callable[[str, bytes], bytes])
     return connected
 
 
-def test_groups_in_blocks_are_no_path(asked):
+def test_a_path_as_groups_of_a_block_is_refused(open_site):
     group = {"name": "group_lasso", "strength": 1.0, "group_size": 1, "groups": "/etc/passwd"}
-    refused(at_work(asked(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
+    refused(start_stack(open_site(), regularizer={"name": "blockwise", "blocks": {"weights": group}}), "mapping")
 
 
 @pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
-def test_numbers_of_jobs_are_checked_like_those_of_a_configuration(asked, number):
-    ask = asked()
-    at_work(ask)
+def test_parameters_of_jobs_are_validated(open_site, number):
+    send = open_site()
+    start_stack(send)
     head = {
         "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     ones, zeros = np.ones(2), np.zeros((2, 1))
     numbers = {"client_lr": ones, "server_lr": ones, "psi": np.array([[1.0], [number]])}
-    refused(ask("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
+    refused(send("stack", head, **numbers, options=zeros, transform=zeros), "strength" if number < 0 else "psi")
 
 
-class TestWhatASiteSends:
-    """The coordinator does not believe an answer because a site has sent it."""
+class TestResponses:
+    """Validation of responses by the coordinator."""
 
     @pytest.fixture
     def session(self, hospitals, make_sites, make_hparams, make_algorithm):
@@ -301,7 +301,7 @@ class TestWhatASiteSends:
         problem = task.data(0, "float64").joined(L1(strength=0.1))
         algorithm = make_algorithm("feddualavg", problem)
         hparams = make_hparams(clients_per_round=3)
-        clients = AtSites(problem.data, problem, algorithm, 1, hparams, 0)
+        clients = RemoteClients(problem.data, problem, algorithm, 1, hparams, 0)
         return task.connection, clients, algorithm, problem, hparams
 
     def trained(self, session):
@@ -318,22 +318,22 @@ class TestWhatASiteSends:
             (np.zeros((10**6,)), "must be float64 [1, 6]"),
         ],
     )
-    def test_of_the_wrong_shape_or_type(self, session, values, reason):
-        def changed(name, answer):
-            message = Message.unpacked(answer)
+    def test_wrong_shape_or_type(self, session, values, reason):
+        def changed(name, response):
+            message = Message.unpacked(response)
             if name == "north" and message.kind == "train":
                 return Message("train", message.head, dict.fromkeys(message.arrays, values)).packed()
-            return answer
+            return response
 
         session[0].link.changed = changed
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as caught:
             self.trained(session)
-        assert str(told.value).startswith("site 'north': invalid response to 'train': ")
-        assert reason in str(told.value)
+        assert str(caught.value).startswith("site 'north': invalid response to 'train': ")
+        assert reason in str(caught.value)
 
-    @pytest.mark.parametrize("answer", [b"", b"x" * 1000, Message("train", {"number": 1}).packed(), BILLION])
-    def test_no_answer_to_this_question(self, session, answer):
-        session[0].link.changed = lambda name, own: answer if name == "north" else own
+    @pytest.mark.parametrize("response", [b"", b"x" * 1000, Message("train", {"number": 1}).packed(), BILLION])
+    def test_no_response_to_this_request(self, session, response):
+        session[0].link.changed = lambda name, own: response if name == "north" else own
         with pytest.raises(UserError, match=r"^site 'north': invalid response to 'train': "):
             self.trained(session)
 
@@ -349,23 +349,23 @@ class TestWhatASiteSends:
         ],
     )  # fmt: skip
     def test_an_invalid_head(self, hospitals, make_sites, kind, key, value):
-        def changed(name, answer):
-            message = Message.unpacked(answer)
+        def changed(name, response):
+            message = Message.unpacked(response)
             if name == "north" and message.kind == kind:
                 head = {**message.head, key: value} if value is not DROPPED else {**message.head}
                 if value is DROPPED:
                     del head[key]
                 return Message(kind, head).packed()
-            return answer
+            return response
 
         folder = hospitals("logistic")
         sites = make_sites(folder)
         sites.connect = changing(sites.connect, changed)
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as caught:
             CustomAtSites.of(task_of(folder, "logistic"), sites).data(0, "float64")
-        assert str(told.value).startswith(f"site 'north': invalid response to '{kind}': ")
-        assert key in str(told.value)
-        assert "\n" not in str(told.value)
+        assert str(caught.value).startswith(f"site 'north': invalid response to '{kind}': ")
+        assert key in str(caught.value)
+        assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("array", "value"),
@@ -375,37 +375,37 @@ class TestWhatASiteSends:
         ],
     )  # fmt: skip
     def test_an_evaluation_out_of_range(self, session, array, value):
-        def changed(name, answer):
-            message = Message.unpacked(answer)
+        def changed(name, response):
+            message = Message.unpacked(response)
             if name == "north" and message.kind == "evaluate":
                 arrays = message.arrays | {array: np.full_like(message.arrays[array], value)}
                 return Message("evaluate", message.head, arrays).packed()
-            return answer
+            return response
 
         session[0].link.changed = changed
         with pytest.raises(UserError, match=rf"^site 'north': invalid response to 'evaluate': the array {array} "):
             session[3].risk(np.zeros((1, 6)))
 
-    def test_a_loss_that_overflows_is_not_recorded_and_warned_of(self, session, caplog):
-        """An honest site answers so of a model that has diverged."""
+    def test_a_loss_that_overflows_is_not_recorded_and_warned_about(self, session, caplog):
+        """An honest site sends an infinite loss for a diverged model."""
 
-        def changed(name, answer):
-            message = Message.unpacked(answer)
+        def changed(name, response):
+            message = Message.unpacked(response)
             arrays = message.arrays | {"value": np.full(1, np.inf)}
-            return Message(message.kind, message.head, arrays).packed() if name == "north" else answer
+            return Message(message.kind, message.head, arrays).packed() if name == "north" else response
 
         session[0].link.changed = changed
         assert session[3].risk(np.zeros((1, 6))).value == np.inf
         assert "site 'north': the loss of a model on its training rows is not finite" in caplog.text
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_not_finite_weighs_nothing(self, session, value):
-        def changed(name, answer):
-            message = Message.unpacked(answer)
+    def test_messages_that_are_not_finite_are_dropped(self, session, value):
+        def changed(name, response):
+            message = Message.unpacked(response)
             if name == "north" and message.kind == "train":
                 arrays = {key: np.full_like(values, value) for key, values in message.arrays.items()}
                 return Message("train", message.head, arrays).packed()
-            return answer
+            return response
 
         session[0].link.changed = changed
         made = self.trained(session)
@@ -416,7 +416,7 @@ class TestWhatASiteSends:
         monkeypatch.setattr("fco_cli.federation.coordinator.sites.code_digest", lambda: "0" * 16)
         sites = make_sites(hospitals("logistic"))
         with pytest.raises(UserError, match=r"east: its fco-cli is .* all parties must install the same"):
-            sites.described()
+            sites.descriptions()
 
     def test_other_features(self, hospitals, make_sites, tmp_path):
         folder = tmp_path / "data"
@@ -426,17 +426,17 @@ class TestWhatASiteSends:
             arrays["features"] = np.array(["a", "b", "c", "d", "f" if name == "south" else "e"])
             np.savez(folder / f"{name}.npz", **arrays)
         task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder))
-        with pytest.raises(UserError, match="south: its features are not those of east"):
+        with pytest.raises(UserError, match="south: its features differ from those of east"):
             task.data(0, "float64")
 
 
-def test_labels_are_counted_among_everyones_classes(make_sites, tmp_path):
+def test_labels_are_indices_into_the_union_of_classes(make_sites, tmp_path):
     folder: Path = tmp_path / "data"
     folder.mkdir()
     random = np.random.default_rng(0)
-    for name, words in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
+    for name, labels in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
         y = np.arange(12) % 2
-        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=words)
+        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=labels)
     task = CustomAtSites.of(task_of(folder, "softmax"), make_sites(folder))
     made = task.data(0, "float64")
     assert made.description.classes == ["maybe", "no", "yes"]

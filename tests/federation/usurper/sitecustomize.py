@@ -1,8 +1,8 @@
-"""A coordinator that means ill; Python runs this first where its PYTHONPATH has this folder.
+"""Attacking coordinator; Python imports this module at start if PYTHONPATH has this folder.
 
-A job that has a file `as_super` is signed anew on its way to the sites: by somebody of the role "super", whom FLARE
-lets do everything, with a certificate of the federation's own authority, which this coordinator holds (CA). When the
-file ORDER appears, north's main process is asked for what no server has to ask; OUTCOMES tells what it said.
+A job with a file `as_super` is signed again on its way to the sites, with the unrestricted role "super" and a
+certificate of the federation's authority (CA). When the file ORDER appears, forbidden commands are sent to north's main
+process; the replies are written to OUTCOMES.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPICS = ("sys.shell", "sys.report_env", "train.restart")
 
 
 def usurped(message) -> None:
-    """What a server sends to a site, changed."""
+    """Return the changed message of a server to a site."""
     asked = getattr(message, "payload", None)
     if getattr(asked, "topic", None) == "train.deploy" and MARK.encode() in asked.body:
         asked.body = signed_by_super(asked.body)
@@ -80,7 +80,7 @@ def work() -> None:
 
 
 def server_cell():
-    """The server's own, once it is there."""
+    """Return the server's cell, once it exists."""
     module = sys.modules.get("nvflare.fuel.f3.cellnet.core_cell")
     return None if module is None or not hasattr(module, "CoreCell") else module.CoreCell.ALL_CELLS.get("server")
 
