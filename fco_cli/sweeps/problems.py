@@ -14,7 +14,7 @@ from fco_cli.federation.coordinator.clients import at_work
 from fco_cli.federation.coordinator.elsewhere import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.clients import Clients, Here
+from fco_cli.simulation.clients import Clients, LocalClients
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.smoothness import (
@@ -116,7 +116,7 @@ def setup_of(run: Run, problem: Problem) -> Setup:
 
 def holder_of(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
     """Who holds the problem's clients: this process, or their sites."""
-    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else Here
+    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else LocalClients
 
 
 def varying_of(runs: list[Run]) -> Varying:

@@ -160,7 +160,7 @@ def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
         fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
         for i, (_, record) in enumerate(waiting):
             job = jobs[i]
-            if job is not None and (reason := fresh.why_unfit(job)):
+            if job is not None and (reason := fresh.checkpoint_mismatch(job)):
                 record.refuse_checkpoint(reason)
                 jobs[i] = None
     return [job or Job() for job in jobs]

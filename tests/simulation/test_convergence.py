@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.simulation.convergence import hessian, judge, residual_enough
+from fco_cli.simulation.convergence import hessian, judge, residual_threshold
 
 RATES = [0.001, 0.02, 0.03, 0.04]  # each reaches the tolerance in another round, the first one never
 
@@ -32,7 +32,7 @@ def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
         assert away <= verdict.distance <= 1e3 * away
         assert (verdict.bound is None) == (loss == "logistic")
         assert verdict.bound is None or verdict.distance <= verdict.bound <= 1e3 * away
-        assert verdict.line.startswith(f"converged: the pooled solution to {verdict.distance:.0e} (an estimate")
+        assert verdict.line.startswith(f"converged: within {verdict.distance:.0e} of the pooled solution (an estimate")
 
 
 def test_the_hessian_of_a_logistic_loss(make_problem):
@@ -48,9 +48,9 @@ def test_residuals_are_relative_to_lambda_or_to_the_gradient_at_the_start(make_p
         problem = make_problem(regularizer(psi))
         start = np.linalg.norm(problem.risk(np.zeros((1, problem.layout.size))).gradient)
         expected = 1e-3 * (start if scale is None else scale)
-        np.testing.assert_allclose(residual_enough(problem, problem.regularizer.numbers, 1e-3), expected)
+        np.testing.assert_allclose(residual_threshold(problem, problem.regularizer.numbers, 1e-3), expected)
         verdict = judge(problem, problem.regularizer.numbers, 1e-9, np.zeros(problem.layout.size), history([1.0]), None)
-        assert verdict.relative_to == ("the gradient at the start" if scale is None else "lambda")
+        assert verdict.relative_to == ("the initial gradient" if scale is None else "lambda")
         np.testing.assert_allclose(verdict.kkt, 1e3 * 1e-3 / (start if scale is None else scale))
 
 
@@ -59,14 +59,14 @@ def test_a_lambda_that_no_gradient_notices_is_none(make_problem, regularizer):
     problem = make_problem(regularizer("l1", strength=1e-320))
     numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
     verdict = judge(problem, numbers, 1e-9, model, history([1.0]), None)
-    assert verdict.relative_to == "the gradient at the start"
+    assert verdict.relative_to == "the initial gradient"
     np.testing.assert_allclose(verdict.kkt, 1 / problem.gradient_at_start)
 
 
 def test_rounding_is_the_floor(make_problem, regularizer):
     """No residual falls below the rounding of the gradient, however small lambda is."""
     problem = make_problem(regularizer("l1", strength=1e-12), dtype="float32")
-    enough = residual_enough(problem, problem.regularizer.numbers, 1e-8)
+    enough = residual_threshold(problem, problem.regularizer.numbers, 1e-8)
     assert enough > 1e-7 * problem.gradient_at_start
 
 
@@ -83,7 +83,7 @@ def test_what_is_left_to_do(make_problem, regularizer):
     assert -0.02 < verdict.slope < 0
     still = judge(problem, numbers, 1e-6, model, history(np.full(101, 0.1)), None)
     assert still.more_rounds is None
-    assert still.line.startswith("not converged: the residual no longer falls")
+    assert still.line.startswith("not converged: the residual no longer decreases")
 
 
 @pytest.mark.parametrize("algo", ["centralized", "zhj"])

@@ -59,7 +59,7 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
 @pytest.fixture
 def patient(monkeypatch):
     """As many rounds are evaluated together as have been before."""
-    monkeypatch.setattr(engine, "IN_VAIN", 1.0)
+    monkeypatch.setattr(engine, "MAX_OVERRUN", 1.0)
 
 
 ALL_ROWS = {"rounds": "auto", "most_rounds": 90, "tolerance": 0.3, "clients_per_round": "all", "batch_size": 100}
@@ -169,7 +169,7 @@ def test_data_beyond_all_numbers_are_refused(make_setup, simulate):
     setup = make_setup("lasso", "centralized")
     data = setup.problem.data
     huge = replace(setup.problem, data=ClientData(data.x, data.y * 1e200, data.offsets))
-    with pytest.raises(UserError, match=r"^task: the objective at the start is beyond all numbers"):
+    with pytest.raises(UserError, match=r"^task: the initial objective overflows"):
         simulate(replace(setup, problem=huge), [0.01])
 
 
@@ -194,9 +194,9 @@ def test_a_checkpoint_that_does_not_fit_is_known(make_setup, simulate, damage):
     setup = make_setup("lasso", "centralized")
     (half,) = simulate(setup, [0.01], rounds=3)
     fresh = Simulation(setup, [Job()], in_rates(setup, [0.01]))
-    assert fresh.why_unfit(half) is None
+    assert fresh.checkpoint_mismatch(half) is None
     DAMAGES[damage](half)
-    assert fresh.why_unfit(half)
+    assert fresh.checkpoint_mismatch(half)
 
 
 def test_all_diverge_at_once(make_setup, simulate):

@@ -9,7 +9,7 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation import evaluate as module
-from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarized
+from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarize_own
 
 
 def test_local_models_are_summarised_by_median_and_quartiles(make_setup):
@@ -51,7 +51,7 @@ def rows_of(data, m):
 @pytest.mark.parametrize("at_a_time", [1, 2**30])
 def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_time):
     """Two jobs, unequal clients; of three held-out clients one is nobody, the others are 2 and 0."""
-    monkeypatch.setattr(module, "AT_A_TIME", at_a_time)
+    monkeypatch.setattr(module, "CHUNK_BYTES", at_a_time)
     plain = make_problem(loss="logistic", sizes=(7, 4, 9), features=2)
     apart = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
     problem = replace(plain, held_out=replace(apart, trained_as=np.array([2, -1, 0])))
@@ -72,7 +72,7 @@ def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_
 def test_a_summary_says_how_the_worst_fare(make_problem):
     """A tenth of the clients has a larger loss, a tenth a smaller accuracy."""
     values = np.arange(11.0)[:, None] * [1, 10]
-    metrics = summarized({"own_train_loss": (np.arange(11), values), "own_train_accuracy": (np.arange(11), values)})
+    metrics = summarize_own({"own_train_loss": (np.arange(11), values), "own_train_accuracy": (np.arange(11), values)})
     said = {name: found.tolist() for name, found in metrics.items()}
     common = {"": [5, 50], "_q25": [2.5, 25], "_q75": [7.5, 75]}
     assert said == {
@@ -83,7 +83,7 @@ def test_a_summary_says_how_the_worst_fare(make_problem):
     }
     for none in (np.nan, np.inf):
         values = np.append(np.ones(20), none)[:, None]
-        summary = summarized({"own_train_loss": (np.arange(21), values)})
+        summary = summarize_own({"own_train_loss": (np.arange(21), values)})
         assert all(np.isnan(value) for value in summary.values())
 
 

@@ -97,7 +97,7 @@ def test_memory_that_does_not_fit_is_refused(tmp_path):
     memory = FileMemory(initial, CLIENTS, [tmp_path])
     memory.write(np.array([2]), np.ones((1, 1, 1, SIZE)), np.ones((1, 1), bool))
     saved = memory.save(0)
-    with pytest.raises(DamagedMemory, match="does not say where"):
+    with pytest.raises(DamagedMemory, match="no valid index of the client memory"):
         FileMemory(initial, CLIENTS + 1, [tmp_path]).load(0, saved)
     (tmp_path / FILE).write_bytes(b"half")
     with pytest.raises(DamagedMemory, match="too short"):
@@ -119,7 +119,7 @@ def test_what_another_method_remembered_is_refused(make_memory, kind):
         else (ProcessMemory(other))
     )
     other.write(np.array([4, 1]), np.ones((2, *other.initial.shape), dtype), np.ones((2, 2), bool))
-    with pytest.raises(DamagedMemory, match="remember arrays of another shape or precision"):
+    with pytest.raises(DamagedMemory, match="client memory has another shape or precision"):
         memory.load(1, other.save(1))
 
 
@@ -265,5 +265,5 @@ with tempfile.TemporaryDirectory() as folder:
     simulation = engine.Simulation(setup, [engine.Job()], varying, [Path(folder)])
     while simulation.advance():
         pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.place >= 0).sum())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.slots >= 0).sum())
 """

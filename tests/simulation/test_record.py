@@ -202,7 +202,7 @@ def test_a_record_with_a_file_that_was_cut_short_is_not_done(record, job, caplog
 def test_a_result_that_cannot_be_moved_aside_is_one_line(record, monkeypatch):
     (record.folder / "result.json").write_text("{")
     monkeypatch.setattr("pathlib.Path.rename", full_disk)
-    with pytest.raises(UserError, match=r"result\.json: not used .*, and cannot be moved aside: No space"):
+    with pytest.raises(UserError, match=r"result\.json: not used .* and cannot be renamed: No space"):
         record.result()
 
 

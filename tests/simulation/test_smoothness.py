@@ -121,11 +121,11 @@ def test_where_the_start_does_not_tell_auto_is_refused(make_problem, regularizer
     huge = make_problem(features=3)
     huge.data.x[:] = 1e200
     for unknown, line in (
-        (network, "for a network from where it starts"),
+        (network, "for a network"),
         (positive, "in the norm of mirror=entropy"),
-        (huge, "on these data"),
+        (huge, "for these data"),
     ):
         with pytest.raises(UserError) as caught:
             automatic_rate(unknown, 0, 4)
-        said = "hparams.client_lr: got 'auto', must be a number > 0 here: L, of which it is the inverse, is not known"
-        assert str(caught.value) == f"{said} {line}"
+        reason = "auto needs the smoothness constant L, which is unknown"
+        assert str(caught.value) == f"hparams.client_lr: got 'auto', must be a number > 0: {reason} {line}"

@@ -68,7 +68,7 @@ def test_memory_of_another_shape_starts_a_run_over(tmp_path, monkeypatch, caplog
         job.memory["rows"] = np.repeat(job.memory["rows"], 2, axis=1)
     record.save_checkpoint(job, code_of(run))
     execute([run], Silent(), Stop())
-    assert "remember arrays of another shape or precision; the stack starts over" in caplog.text
+    assert "client memory has another shape or precision; the stack starts over" in caplog.text
     assert metrics(run) == metrics(whole)
 
 
