@@ -18,7 +18,7 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import problems
 from fco_cli.sweeps.run import Sweep
 from fco_cli.sweeps.runner import code_of, execute
-from fco_cli.sweeps.stacks import stacks_of
+from fco_cli.sweeps.stacks import group_into_stacks
 
 register()
 SMALL = [
@@ -48,7 +48,7 @@ def test_a_stack_of_words_and_numbers(tmp_path, psi):
     """auto runs as the number it stands for does, beside others, with other server rates and strengths."""
     words = [f"regularizer={psi}", "hparams.client_lr=auto"]
     runs = [run_of(tmp_path, *words), run_of(tmp_path, *words, "hparams.server_lr=0.3"), run_of(tmp_path, words[0])]
-    assert len(stacks_of(runs)) == 1
+    assert len(group_into_stacks(runs)) == 1
     auto, slower, plain = execute(runs, Silent(), Stop())
     taken = auto.result["client_lr"]
     assert (slower.result["client_lr"], plain.result["client_lr"]) == (taken, 0.001)
