@@ -44,7 +44,7 @@ def test_hydras_parser_needs_the_guard_and_has_it():
 
 @pytest.mark.usefixtures("strict")
 def test_help_that_is_text_is_still_checked():
-    with hydra_on_314.only_text_is_checked(), pytest.raises(ValueError, match="badly formed"):
+    with hydra_on_314.check_only_text(), pytest.raises(ValueError, match="badly formed"):
         argparse.ArgumentParser().add_argument("--wrong", help="%(nosuch)s")
     with pytest.raises((ValueError, TypeError)):  # and the guard is gone
         argparse.ArgumentParser().add_argument("--lazy", help=object())

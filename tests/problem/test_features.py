@@ -77,8 +77,8 @@ def test_groups_may_come_from_a_table(tmp_path):
     ("content", "words"),
     [
         (b"age,body\n", "must begin with the line feature,group"),
-        (b"feature,group\nage\n", "line 2 has no two columns"),
-        (b"feature,group\nage,a\nage,b\n", "line 3 names 'age' again"),
+        (b"feature,group\nage\n", "line 2 must have two columns"),
+        (b"feature,group\nage,a\nage,b\n", "line 3 repeats 'age'"),
         (b"\xff\xfe", "no CSV file in UTF-8"),
     ],
 )
@@ -87,5 +87,5 @@ def test_a_table_that_is_none_is_refused(tmp_path, content, words):
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^regularizer.groups: .*{words}"):
         GroupLasso(strength=1, group_size=1, groups=str(path))
-    with pytest.raises(UserError, match="is no CSV file"):
+    with pytest.raises(UserError, match="is not a CSV file"):
         GroupLasso(strength=1, group_size=1, groups=str(tmp_path / "nosuch.csv"))
