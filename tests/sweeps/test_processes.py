@@ -87,9 +87,9 @@ def test_a_stack_whose_process_always_dies_fails_with_one_line(tmp_path):
 def test_a_request_to_stop_reaches_every_process(tmp_path):
     stop = Stop()
 
-    def ask(event):
+    def request_stop(event):
         stop.signal_number = signal.SIGTERM
 
-    parts = list(run_in_processes([make_stack(tmp_path, number) for number in range(3)], 2, 512, stop, ask))
+    parts = list(run_in_processes([make_stack(tmp_path, number) for number in range(3)], 2, 512, stop, request_stop))
     assert not any(part.results or part.failures for part in parts)
     assert len(list(tmp_path.rglob("checkpoint.npz"))) >= 1

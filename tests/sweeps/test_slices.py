@@ -19,7 +19,7 @@ register()
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run on a file that is named by a relative path."""
+    """Return a run on a file with a relative path."""
     monkeypatch.chdir(tmp_path)
     values = np.random.default_rng(0).standard_normal((12, 2))
     np.savez("data.npz", x=values, y=values.sum(axis=1), client=np.repeat(["a", "b", "c"], 4))

@@ -74,7 +74,7 @@ def test_runs_are_grouped_by_the_settings_that_may_vary(tmp_path):
 
 
 def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
-    """Every run under way holds a lock file open, and some systems allow 256; the order is kept."""
+    """Every running job holds a lock file open, and some systems allow 256; the order is kept."""
     runs = make_runs(tmp_path, *TINY["lasso"], rates=[(0.001 * i, 1) for i in range(1, 501)])
     stacks = group_into_stacks(runs)
     assert [len(stack.runs) for stack in stacks] == [200, 200, 100]
@@ -125,7 +125,7 @@ def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
     def runs(name, rates):
         return make_runs(tmp_path / name, *TINY[task], f"algo={algo}", *needed, rates=rates)
 
-    several = RATES[::4]  # every client rate, with some of the server's
+    several = RATES[::4]  # every client rate, with some server rates
     grid = runs("grid", several)
     grid_result = execute(grid)
     statuses = {result["status"] for result in grid_result.results.values()}
@@ -175,7 +175,7 @@ def test_one_failing_run_fails_alone(tmp_path, monkeypatch):
     assert Record(runs[2].folder).result() is None
 
 
-def test_a_warning_of_a_run_that_is_tried_again_alone_is_counted_once(tmp_path, monkeypatch):
+def test_a_warning_of_a_retried_run_is_counted_once(tmp_path, monkeypatch):
     runs = make_runs(tmp_path, *TINY["lasso"], rates=RATES[:3])
 
     def warn_or_fail(stack, *rest):
@@ -189,7 +189,7 @@ def test_a_warning_of_a_run_that_is_tried_again_alone_is_counted_once(tmp_path, 
     assert list(result.warnings.values()) == [("few rows", 3)]
 
 
-def test_results_are_added_up():
+def test_results_are_merged():
     result = StackResult({"a": {}}, {"b": "no"})
     result.add(StackResult({"c": {}}, {"d": "neither"}))
     assert result == StackResult({"a": {}, "c": {}}, {"b": "no", "d": "neither"})
