@@ -98,7 +98,7 @@ class Run:
         run.mirror.primal(run.regularizer)  # raises UserError for a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.hparams.until_converged:
-            run.check_end()
+            run.check_auto_rounds()
         run.method.check_transform(run.hparams.weighting)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
@@ -118,7 +118,7 @@ class Run:
     def check_seed(self) -> None:
         require(0 <= self.seed < LARGEST, "seed", self.seed, "a whole number from 0 to 2^63 - 1")
 
-    def check_end(self) -> None:
+    def check_auto_rounds(self) -> None:
         """Raise UserError if rounds=auto is combined with settings that need a known last round."""
         number = "a whole number >= 1: "
         is_exact, allowed = (

@@ -21,6 +21,7 @@ from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import QuadraticRisk
 
+STALLED = "the residual no longer decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
 LARGE_GAP = (
     "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
     "scales; standardize them (task.standardize=true) or run more rounds"
@@ -110,12 +111,7 @@ def judge(
         distance, bound = _distance(problem, model, float(residuals[-1]))
         return replace(verdict, distance=distance, bound=bound, relative_gap=gap)
     more = _more_rounds(rounds, residuals, threshold)
-    if more is None:
-        advice = (
-            "the residual no longer decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
-        )
-    else:
-        advice = f"about {more} more rounds" + (f", or {faster}" if faster else "")
+    advice = STALLED if more is None else f"about {more} more rounds" + (f", or {faster}" if faster else "")
     return replace(verdict, more_rounds=more, advice=advice)
 
 

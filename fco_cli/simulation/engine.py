@@ -32,10 +32,7 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
-MONITORED_METRICS = (
-    "objective",
-    "own_train_loss_worst_decile",
-)  # personal models may explode while the shared does not
+MONITORED_METRICS = ("objective", "own_train_loss_worst_decile")  # personal models may diverge on their own
 EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple of its initial value
 
 # An evaluation reads all rows (or a Gram matrix) whether it has one model or many, so several rounds are evaluated in

@@ -26,9 +26,7 @@ class Hparams:
     weighting: str = "uniform"  # client weights p_m in F and in every mean: uniform, or examples (rows per client)
     normalize_steps: bool = True  # divide a client's update by its number of steps; false: the paper's plain mean,
     # which weighs client m by p_m K_m if the clients take different numbers of steps
-    last_batch: str = (
-        "keep"  # remaining rows of an epoch: keep as a smaller batch, drop, or straddle into the next epoch
-    )
+    last_batch: str = "keep"  # remaining rows of an epoch: keep as a smaller batch, drop, or straddle into the next
     dtype: str = "float64"
     fraction_bits: int | None = None  # add messages in 64-bit fixed point with this number of fractional bits, required
     # by masks (docs/federation.md); null: floating point

@@ -22,14 +22,14 @@ class Stop:
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers
             for number in SIGNALS:
-                self._previous[number] = signal.signal(number, self._remember)
+                self._previous[number] = signal.signal(number, self._record_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _remember(self, number: int, _frame: object) -> None:
+    def _record_signal(self, number: int, _frame: object) -> None:
         if self.signal_number is not None:
             raise KeyboardInterrupt
         self.signal_number = number
