@@ -140,13 +140,13 @@ def register() -> None:
 
 
 def _cache_parser() -> None:
-    """Cache OmegaConf's parser of ${...}, which dominates the composition of a sweep's similar jobs."""
+    """Cache OmegaConf's parser of ${...}: parsing takes longer than the lookup, and the jobs of a sweep share it."""
     if not hasattr(omegaconf.base.parse, "cache_info"):
         omegaconf.base.parse = lru_cache(maxsize=4096)(omegaconf.base.parse)
 
 
 def store_schema(path: str, kind: Callable[[], type], package: str | None = None) -> None:
-    """Register a schema under /schema without building it, as ConfigStore.store would."""
+    """Register a schema under /schema; unlike ConfigStore.store, do not build it yet."""
     *groups, name = ("schema", *path.split("/"))
     repository = ConfigStore.instance().repo
     for group in groups:
