@@ -1,4 +1,4 @@
 """Federated composite optimization: run it, study it, apply it."""
 
 __version__ = "0.3.0"
-VERSION = f"fco-cli {__version__}"  # what every command answers to --version; on PyPI `fco` is somebody else's
+VERSION = f"fco-cli {__version__}"  # printed by --version; `fco` on PyPI is another project

@@ -1,8 +1,8 @@
-"""What the theorems say about client_lr on a task's data (`fco-advise task=...`).
+"""Recommendations of the theorems for client_lr on a task's data (`fco-advise task=...`).
 
-The constants are estimates from at most 64 clients: gradients are sampled at the start and near their pooled
-optimum, where the theorems ask for suprema over the domain. They are Euclidean; for the entropy map on the unit
-simplex they are upper bounds.
+The constants are estimated from at most 64 clients, with gradients at the initial weights and near the pooled optimum
+of these clients; the theorems use suprema over the domain. They are Euclidean; for the entropy map on the unit simplex
+they are upper bounds.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.simulation.smoothness import batch_gradient, estimate_smoothness
 
 CLIENTS, BATCHES = 64, 8
-NEAR = 1e-5  # the optimum's certificate: B enters the advice only by its roots
+OPTIMUM_TOLERANCE = 1e-5  # enough, since B enters the recommendations only through its roots
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems need to know of a problem and of how it is run."""
+    """Constants of a problem and its hyperparameters that appear in the theorems."""
 
     smoothness: float  # L, of the loss on a batch
-    sigma: float  # of a batch's gradient about its client's
-    zeta: float  # the largest distance of a client's gradient from the mean
-    gradient: float  # G, the longest batch gradient met
+    sigma: float  # standard deviation of batch gradients around the client's gradient
+    zeta: float  # largest distance of a client's gradient from the mean
+    gradient: float  # G, largest norm of a batch gradient
     divergence: float  # B = D_h(w*, w_0)
-    steps: float  # K, the clients' mean
+    steps: float  # K, the mean over the clients
     rounds: int  # R
-    clients: int  # M, those of one round
+    clients: int  # M, clients per round
 
     @property
     def largest_stable(self) -> float:
-        """Beyond 2/L a gradient step overshoots on some batch."""
+        """Step size 2/L, above which a gradient step overshoots on some batch."""
         return 2 / self.smoothness
 
     def recommended(self) -> dict[str, dict[str, float]]:
-        """For every theorem the limits on its step size, by their reason; the smallest is the recommendation."""
+        """Return the limits on the step size by theorem and reason; the smallest one is the recommendation."""
         smoothness, sigma, zeta = self.smoothness, self.sigma, self.zeta
         b, k, r, m = self.divergence, self.steps, self.rounds, self.clients
         noise = _ratio(np.sqrt(m * b), sigma * np.sqrt(k * r))
@@ -68,22 +68,22 @@ class Constants:
         }
 
 
-def _ratio(above: float, below: float) -> float:
-    return float(above / below) if below > 0 else np.inf
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator / denominator) if denominator > 0 else np.inf
 
 
 def estimate_constants(run: Run, problem: Problem) -> Constants:
-    """Return the constants of a problem whose rows are in this process, estimated from a sample of its clients."""
+    """Return the constants of a problem with local rows, estimated from a sample of its clients."""
     if not (problem.model.convex and problem.regularizer.convex):
-        raise UserError("the theorems are about convex problems; this task, regularizer pair is not")
+        raise UserError("the theorems are about convex problems; this task and regularizer are not convex")
     hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     chosen = random.permutation(problem.data.clients)[:CLIENTS]
     sample = replace(problem, data=problem.data.take(np.isin(problem.data.owners, chosen)))
-    start, near = sample.initial_models(psi), Optimum(tolerance=NEAR)
-    solver = near.bind(sample, Varying.in_rates(near, run.regularizer, np.ones(1), np.ones(1)))
+    start, method = sample.initial_models(psi), Optimum(tolerance=OPTIMUM_TOLERANCE)
+    solver = method.bind(sample, Varying.in_rates(method, run.regularizer, np.ones(1), np.ones(1)))
     optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
-    sigma = zeta = longest = 0.0
+    sigma = zeta = largest = 0.0
     for w in (start, optimum):
         mean = sample.risk(w).gradient
         for low, high in pairwise(sample.data.offsets):
@@ -91,14 +91,14 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
             client = batch_gradient(sample, w, own)
             zeta = max(zeta, float(np.linalg.norm(client - mean)))
             rows = [random.permutation(own)[: hparams.batch_size] for _ in range(BATCHES)]
-            batches = np.concatenate([batch_gradient(sample, w, some) for some in rows])
+            batches = np.concatenate([batch_gradient(sample, w, batch) for batch in rows])
             sigma = max(sigma, float(np.sqrt(((batches - client) ** 2).sum(axis=1).mean())))
-            longest = max(longest, float(np.linalg.norm(batches, axis=1).max()))
+            largest = max(largest, float(np.linalg.norm(batches, axis=1).max()))
     return Constants(
         smoothness=estimate_smoothness(problem, run.seed, hparams.batch_size),
         sigma=sigma,
         zeta=zeta,
-        gradient=longest,
+        gradient=largest,
         divergence=_divergence(problem, optimum[0], start[0]),
         steps=Sampler(problem.data.sizes, hparams, run.seed).mean_steps,
         rounds=hparams.last_round,
@@ -107,17 +107,17 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
 
 
 def _divergence(problem: Problem, w: Array, start: Array) -> float:
-    """D_h over all blocks; those that are not regularized are Euclidean."""
+    """Return D_h summed over all blocks; blocks without regularization are Euclidean."""
     total = 0.0
     for block in problem.layout.blocks:
-        place = problem.layout.slices[block.name]
-        a, b = w[place].astype(float), start[place].astype(float)
+        columns = problem.layout.slices[block.name]
+        a, b = w[columns].astype(float), start[columns].astype(float)
         total += problem.mirror.divergence(a, b) if block.regularized else float(((a - b) ** 2).sum() / 2)
     return total
 
 
 def paper_grid() -> list[float]:
-    """The client learning rates of the paper's grid, from its one home in the configuration."""
+    """Return the client learning rates of the paper's grid, read from the configuration."""
     text = files("fco_cli.conf").joinpath("hparams/grid/paper.yaml").read_text(encoding="utf-8")
     params = OmegaConf.create(text).hydra.sweeper.params
     return [float(rate) for rate in str(params["hparams.client_lr"]).split(",")]

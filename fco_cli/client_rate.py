@@ -1,4 +1,4 @@
-"""A client learning rate: a number, or so many times 1/L, with the L of the run's data."""
+"""Parsing of client learning rates: numbers, or multiples of 1/L with the L of the run's data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AUTO = "auto"
 
 
 def relative(rate: object) -> float | None:
-    """How many times 1/L a client rate is: 1 for `auto`, 0.3 for `0.3/L`; None for a plain number."""
+    """Return the multiple of 1/L of a client rate: 1 for `auto`, 0.3 for `0.3/L`; None for a plain number."""
     if rate == AUTO:
         return 1.0
     times = str(rate).removesuffix("/L")
@@ -20,6 +20,7 @@ def relative(rate: object) -> float | None:
 
 
 def positive(key: str, given: float | str, allowed: str) -> float:
+    """Return a value as a float; raise UserError unless it is finite and positive."""
     try:
         number = float(given)
     except ValueError:

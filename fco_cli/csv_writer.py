@@ -1,4 +1,4 @@
-"""The writer of all CSV files: numbers read back exactly, and no spreadsheet takes a text for a formula."""
+"""Writer of CSV files: numbers can be read back exactly, and spreadsheets do not interpret text as formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMULA_MARKS = ("=", "+", "-", "@")
 
 
 def as_csv(header: Iterable[object], rows: Iterable[Iterable[object]], number_format: str = "") -> str:
-    """Return a table as text; without a format every float has the digits that identify it."""
+    """Return a table as CSV; without a number format, floats have enough digits to be read back exactly."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(name, "") for name in header])
@@ -26,11 +26,11 @@ def _cell(value: object, number_format: str) -> Any:
 
 
 def as_text_cell(text: str) -> str:
-    """Return printable text; an apostrophe before one that begins like a formula says that it is text."""
+    """Return printable text, with an apostrophe in front if it begins like a formula."""
     text = escape_unprintable(text)
     return f"'{text}" if text.lstrip().startswith(FORMULA_MARKS) else text
 
 
 def escape_unprintable(text: str) -> str:
-    """Return the text with control characters and lone surrogates as \\x1b."""
+    """Return the text with control characters and lone surrogates escaped as in \\x1b."""
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -1,4 +1,4 @@
-"""The ways in which a command can end badly, and how each is said in one line."""
+"""Exceptions of the commands, and their messages in one line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something the user gave is wrong: one clear line, exit code 2, no traceback."""
+    """Invalid user input, reported as one line with exit code 2 and no traceback."""
 
 
 class NoCertificate(UserError):
-    """A solver has stopped short of what was asked of it; another run of the same sweep may well arrive."""
+    """A solver that stopped before reaching its tolerance; other runs of the same sweep may still succeed."""
 
 
 class Interrupted(Exception):
-    """A signal asked the run to stop; its checkpoint is on disk."""
+    """A stop by a signal, after the checkpoint was written."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"stopped by signal {signal_number}")
@@ -26,11 +26,11 @@ class Interrupted(Exception):
 
 
 class SweepFailed(Exception):
-    """Some runs of a sweep failed; the message lists them, a line each."""
+    """Failure of some runs of a sweep; the message lists them, one per line."""
 
 
 def is_foreseen(problem: Exception) -> bool:
-    """Whether it is one of those above, or Hydra's or OmegaConf's word for a wrong configuration."""
+    """Return True for the exceptions above and for configuration errors of Hydra and OmegaConf."""
     if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):
         return True
     from hydra.errors import HydraException
@@ -41,7 +41,7 @@ def is_foreseen(problem: Exception) -> bool:
 
 @contextmanager
 def as_python_errors() -> Iterator[None]:
-    """What a user got wrong is a ValueError in Python, of the one line that a command says; Ctrl-C is what it is."""
+    """Convert errors of the user into ValueError with one line, and Interrupted into KeyboardInterrupt."""
     try:
         yield
     except Interrupted as problem:
@@ -53,41 +53,41 @@ def as_python_errors() -> Iterator[None]:
 
 
 def require(condition: bool, key: str, given: object, allowed: str) -> None:
-    """Refuse a value of the configuration in the one wording that every key uses."""
+    """Raise UserError about the value of a key unless the condition holds."""
     if not condition:
         names = allowed.removeprefix("one of ").split(", ") if allowed.startswith("one of ") else []
         raise UserError(f"{key}: got {given!r}, must be {allowed}{did_you_mean(str(given), names)}")
 
 
 def install_extra(extra: str) -> str:
-    """Return how to install an optional dependency; on PyPI the name fco-cli is not this project's."""
+    """Return how to install an optional dependency; fco-cli on PyPI is another project."""
     return f"run pip install '.[{extra}]' in the checkout of this project"
 
 
-def no_such_key(key: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
-    """The wording for a key that no schema knows; `elsewhere` are whole keys of other groups."""
+def no_such_key(key: str, allowed: Iterable[str], other_keys: Iterable[str] = ()) -> UserError:
+    """Return the error for an unknown key; `other_keys` are the full keys of other groups, for suggestions."""
     allowed = list(allowed)
     group, dot, name = key.rpartition(".")
-    same_name = [other for other in elsewhere if other.rpartition(".")[2] == name]
+    same_name = [other for other in other_keys if other.rpartition(".")[2] == name]
     hint = did_you_mean(name, allowed, group + dot)
     if same_name and not group:
         hint = f"; did you mean {' or '.join(same_name)}?"
     elif not hint and not group:
-        hint = did_you_mean(name, elsewhere)
+        hint = did_you_mean(name, other_keys)
     return UserError(f"{key}: no such key; allowed: {', '.join(allowed)}{hint}")
 
 
-def did_you_mean(word: str, names: Iterable[str], prefix: str = "") -> str:
-    """The name that is nearest to the word by its last part, as the end of a message; nothing if none is near."""
+def did_you_mean(text: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return a suggestion with the name whose last part is most similar to the text; empty if none is similar."""
     from difflib import get_close_matches
 
     by_last_part = {name.rpartition(".")[2]: name for name in names}
-    near = get_close_matches(word, by_last_part, n=1, cutoff=0.7)
+    near = get_close_matches(text, by_last_part, n=1, cutoff=0.7)
     return f"; did you mean {prefix}{by_last_part[near[0]]}?" if near else ""
 
 
 def one_line(problem: BaseException) -> str:
-    """What is wrong, key first, also where Hydra and OmegaConf say it over several lines or only in the cause."""
+    """Return the message of an exception in one line, key first, also for those of Hydra and OmegaConf."""
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -99,7 +99,7 @@ def one_line(problem: BaseException) -> str:
     if isinstance(cause, MissingMandatoryValue) and cause.full_key:
         return f"{cause.full_key}: has no value and needs one: {cause.full_key}=..."
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return f"{cause.full_key}: {_plainly(str(cause).splitlines()[0])}"
+        return f"{cause.full_key}: {_reworded(str(cause).splitlines()[0])}"
     if isinstance(problem, MissingConfigException) and problem.missing_cfg_file and problem.options:
         group, _, option = problem.missing_cfg_file.rpartition("/")
         hint = did_you_mean(option, problem.options)
@@ -114,18 +114,18 @@ def one_line(problem: BaseException) -> str:
 
 
 def _keys_of(node: Any, prefix: str = "") -> list[str]:
-    """All keys of a composed configuration in full, Hydra's own left out."""
+    """Return all full keys of a composed configuration except Hydra's."""
     from omegaconf import DictConfig
 
     if not isinstance(node, DictConfig) or node._is_none() or node._is_missing():
         return [prefix] if prefix else []
     keys = [key for key in node if isinstance(key, str) and key != "hydra"]
     inner = (_keys_of(node._get_node(key), f"{prefix}.{key}" if prefix else key) for key in keys)
-    return [key for found in inner for key in found]
+    return [key for group in inner for key in group]
 
 
-def _plainly(message: str) -> str:
-    """OmegaConf's words for a value of the wrong type, in ours."""
+def _reworded(message: str) -> str:
+    """Return OmegaConf's message about a value of the wrong type in the wording of `require`."""
     message = re.sub(r"^field '.*' is not Optional$", "got null, must have a value", message)
     message = re.sub(r"^Value (.*) is not a valid bool.*$", r"got \1, must be true or false", message)
     message = re.sub(r"^Value (.*) of type '.*' could not be converted to (\w+)$", r"got \1, must be \2", message)
@@ -133,6 +133,6 @@ def _plainly(message: str) -> str:
         r"^Value (.*) of type .* 'Union\[int, float, str\]'$", r"got \1, must be a number or auto", message
     )
     message = re.sub(
-        r"^Value (.*) of type .* 'Union\[int, str\]'$", r"got \1, must be a whole number or a word", message
+        r"^Value (.*) of type .* 'Union\[int, str\]'$", r"got \1, must be a whole number or a text", message
     )
     return re.sub("Integer$", "a whole number", re.sub("Float$", "a number", message))

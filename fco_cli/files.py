@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, locks between processes, the cache's place, and YAML, fast."""
+"""Atomic writing of files, locks between processes, the cache folder, and fast YAML output."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import yaml
 from fco_cli.errors import UserError
 
 LARGEST_TABLE = 64 << 20  # bytes
-PART = ".part-"  # in the name of a file that is being written; one that a killed process left is no use to anyone
+PART = ".part-"  # in the names of temporary files
 
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
-    """Replace a regular file as a whole or not at all; write through any other kind of file.
+    """Replace a regular file atomically; write to any other kind of file in place.
 
-    The content reaches the disk before the name does, and the name before we return: a file that refers to another
-    (result.json to all others, a checkpoint to the clients' memory) is written after it and so never outlives it.
-    Without `flush` a power failure may leave an unreadable file (a process that dies cannot): enough for checkpoints,
-    whose damage is detected, and which are written often.
+    The content is flushed to disk before the file is renamed, and the name before the function returns. A file that
+    refers to another (result.json to all others, a checkpoint to the clients' memory) is therefore written after it.
+    Without `flush` a power failure, but not the death of the process, may leave an unreadable file. This is enough for
+    checkpoints, which are written often and checked when they are read.
 
-    A link stays, and the file that it refers to is replaced. Devices, pipes and the files that standard output and
-    error have open (/dev/stdout) are written in place: a rename would turn them into regular files.
+    The target of a symbolic link is replaced, not the link. Devices, pipes and the files of standard output and error
+    (/dev/stdout) are written in place, since a rename would turn them into regular files.
     """
     status = file_status(path)
     if status is None or (stat.S_ISREG(status.st_mode) and _standard_stream(status) is None):
@@ -40,7 +40,7 @@ def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
 
 
 def file_status(path: Path) -> os.stat_result | None:
-    """Return the status of a file to be written, None if there is none yet; raise UserError if it cannot be one."""
+    """Return the status of a file to be written, None if it does not exist; raise UserError for an invalid path."""
     if not path.name or "\0" in str(path):
         raise UserError(f"{str(path)!r}: must be the name of a file")
     try:
@@ -55,7 +55,7 @@ def file_status(path: Path) -> os.stat_result | None:
 
 
 def _replace(path: Path, content: bytes, flush: bool) -> None:
-    """Write a new file beside the old one and rename it."""
+    """Write a temporary file in the same folder and rename it."""
     temporary = path.with_name(f".{path.name}{PART}{os.getpid()}")
     try:
         with temporary.open("wb", buffering=0) as file:
@@ -66,13 +66,13 @@ def _replace(path: Path, content: bytes, flush: bool) -> None:
         if flush:
             _flush_folder(path.parent)
     except OSError as problem:
-        with suppress(OSError):  # a disk that has become read-only does not let us tidy up either
+        with suppress(OSError):  # fails if the disk has become read-only
             temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
 def _standard_stream(status: os.stat_result) -> int | None:
-    """Return the descriptor of standard output or error if it has this file open."""
+    """Return the descriptor of standard output or error if it refers to this file."""
     for descriptor in (1, 2):
         with suppress(OSError):  # closed
             if os.path.samestat(os.fstat(descriptor), status):
@@ -81,7 +81,7 @@ def _standard_stream(status: os.stat_result) -> int | None:
 
 
 def _write_in_place(path: Path, status: os.stat_result, content: bytes) -> None:
-    """Write to a device or a pipe, or after what a standard stream has written."""
+    """Write to a device or a pipe, or append to a standard stream."""
     descriptor = _standard_stream(status)
     try:
         if descriptor is None:
@@ -92,21 +92,21 @@ def _write_in_place(path: Path, status: os.stat_result, content: bytes) -> None:
                 stream.flush()
             with io.FileIO(descriptor, "wb", closefd=False) as file:
                 write_all(file, content)
-    except BrokenPipeError:  # the reader has left, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         raise
     except OSError as problem:
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
 def write_all(file: io.FileIO, content: bytes) -> None:
-    """All of it: a raw file may take less at a time, and the rest is where a full disk shows."""
+    """Write the whole content; a single write to a raw file may be partial, for example on a full disk."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _flush_folder(folder: Path) -> None:
-    """The names in it, where the system can."""
+    """Flush the names in a folder to disk, if the system supports it."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -117,52 +117,52 @@ def _flush_folder(folder: Path) -> None:
 
 
 def pairs_from(path: Path, key: str, header: str) -> dict[str, str]:
-    """A small table of two columns, CSV with the given header, as a mapping from the first to the second."""
+    """Return a CSV table of two columns with the given header as a mapping from the first to the second."""
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_TABLE:
-            raise UserError(f"{key}: {path} is no CSV file of at most {LARGEST_TABLE >> 20} MiB")
+            raise UserError(f"{key}: {path} is not a CSV file of at most {LARGEST_TABLE >> 20} MiB")
         rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), strict=True))
     except OSError as problem:
         raise UserError(f"{key}: {path} cannot be read: {problem.strerror}") from problem
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise UserError(f"{key}: {path} is no CSV file in UTF-8: {problem}") from problem
+        raise UserError(f"{key}: {path} is not a CSV file in UTF-8: {problem}") from problem
     if not rows or ",".join(rows[0]) != header:
         raise UserError(f"{key}: {path} must begin with the line {header}")
     pairs: dict[str, str] = {}
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != 2 or row[0] in pairs:
-            fault = "has no two columns" if len(row) != 2 else f"names {row[0]!r} again"
+            fault = "must have two columns" if len(row) != 2 else f"repeats {row[0]!r}"
             raise UserError(f"{key}: {path}, line {number} {fault}")
         pairs[row[0]] = row[1]
     return pairs
 
 
 def remove_parts(folder: Path) -> None:
-    """Forget what killed processes were writing there; only for who has locked the folder."""
+    """Remove the temporary files of killed processes; the caller must have locked the folder."""
     for path in folder.glob(f".*{PART}*"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def lock(path: Path, wait: bool) -> Iterator[bool]:
-    """Hold a lock file for this process; False if another one holds it. A lock ends with its process, in any case."""
+    """Lock a file for this process; yield False if another process holds it. A lock ends with its process."""
     from filelock import FileLock, Timeout
 
-    held = FileLock(path)
+    file_lock = FileLock(path)
     try:
-        held.acquire(timeout=-1 if wait else 0)
+        file_lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         pass
     except OSError as problem:
         raise UserError(f"{path.parent}: cannot be written: {problem.strerror}") from problem
     try:
-        yield held.is_locked
+        yield file_lock.is_locked
     finally:
-        held.release()
+        file_lock.release()
 
 
 def cache_folder(name: str) -> Path:
-    """Where this system keeps what can be made again: ~/.cache/fco/<name> on Linux, or below $XDG_CACHE_HOME."""
+    """Return a folder of the user's cache: ~/.cache/fco/<name> on Linux, or below $XDG_CACHE_HOME."""
     from platformdirs import user_cache_path
 
     return user_cache_path("fco", appauthor=False) / name
@@ -170,7 +170,7 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Be the only process at work in a cache folder; the others wait."""
+    """Create and lock a cache folder; other processes wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -180,7 +180,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml, where PyYAML has it
-    """Quotes text that OmegaConf would read back as a number, such as 1e-3."""
+    """YAML dumper that quotes text that OmegaConf would read back as a number, such as 1e-3."""
 
     def represent_text(self, text: str) -> Any:
         try:
@@ -195,7 +195,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 class _Item:
-    """An item of a mapping; it equals every other one that reads the same."""
+    """Cache key: an item of a mapping, equal to every other item with the same representation."""
 
     def __init__(self, key: Any, value: Any) -> None:
         self.content = {key: value}
@@ -218,7 +218,7 @@ def _as_yaml(content: Any) -> str:
 
 
 def as_yaml(content: Any) -> str:
-    """Plain content as YAML; a sweep writes hundreds of configurations, which have most of their groups in common."""
+    """Return plain content as YAML, with cached items: the configurations of a sweep share most of their groups."""
     if not isinstance(content, dict) or not content:
         return _as_yaml(content)
     return "".join(_item_as_yaml(_Item(key, value)) for key, value in content.items())

@@ -1,8 +1,8 @@
-"""Hydra 1.3 on Python 3.14: since then argparse formats every help text as soon as it is added, to find mistakes in it.
+"""Patch that makes Hydra 1.3 work on Python 3.14.
 
-Hydra gives one help text as an object that becomes text when it is shown, and argparse takes it for a mistake
-("badly formed help string"). While Hydra builds its parser, only help that is text is checked. Hydra 1.4, so far
-in release candidates, sees to it itself: with it this module can go.
+Since Python 3.14 argparse checks the format of every help text when an argument is added. Hydra passes one help text as
+an object that is converted to text later, which fails the check ("badly formed help string"). While Hydra builds its
+parser, this patch restricts the check to strings. It can be removed with Hydra 1.4, which fixes the problem.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import Any
 
 
 def mend() -> None:
-    """Let Hydra build its parser under the guard, for its commands and for tab completion."""
+    """Patch the function that builds Hydra's parser, for commands and for tab completion."""
     import hydra.main  # noqa: F401 - the module, which the function of that name hides
     from hydra._internal import utils
 
-    build = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
+    build = getattr(utils.get_args_parser, "unpatched", utils.get_args_parser)
 
     def get_args_parser() -> argparse.ArgumentParser:
-        with only_text_is_checked():
+        with check_only_text():
             return build()
 
-    get_args_parser.unguarded = build  # type: ignore[attr-defined]
+    get_args_parser.unpatched = build  # type: ignore[attr-defined]
     utils.get_args_parser = get_args_parser
     sys.modules["hydra.main"].get_args_parser = get_args_parser  # type: ignore[attr-defined]
 
 
 @contextmanager
-def only_text_is_checked() -> Iterator[None]:
+def check_only_text() -> Iterator[None]:
+    """Restrict argparse's check of help texts to strings."""
     check = getattr(argparse.ArgumentParser, "_check_help", None)
     if check is None:  # before Python 3.14
         yield

@@ -1,4 +1,4 @@
-"""How much memory there is, and the one refusal of what would take more, before it is asked for."""
+"""Memory available to the process, and a check before large allocations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 @cache
 def machine_memory() -> int:
-    """Bytes that this process could ever have: the machine's, or what its cgroup or `ulimit -v` leaves of them.
+    """Return the memory limit of this process in bytes: physical memory, cgroup limits or `ulimit -v`.
 
-    Not what is free at this moment: the same command must get the same answer tomorrow. Where nothing is known
-    (Windows) it is more than anything could need, and nothing is refused.
+    The currently free memory is not considered, so that the same command always has the same result. If the limit is
+    unknown (Windows), it is sys.maxsize.
     """
     return min([sys.maxsize, *_physical(), *_cgroup_limits(), *_address_space()])
 
 
 def require_memory(what: str, needed: int) -> None:
-    """Refuse what needs more bytes than there are; `what` begins the line, as in `task.samples=1e9: the data`."""
+    """Raise UserError if `needed` bytes exceed the limit; `what` starts the line, as `task.samples=1e9: the data`."""
     if needed > machine_memory():
         raise UserError(
             f"{what} would take {in_units(needed)} of memory; this machine has {in_units(machine_memory())}"
@@ -32,7 +32,7 @@ def require_memory(what: str, needed: int) -> None:
 
 
 def in_units(count: int) -> str:
-    """Bytes for people; any integer, also one that no float can hold."""
+    """Return a number of bytes as text with a unit; the integer may be larger than any float."""
     scale = next((k for k in range(len(UNITS)) if count < 1000 ** (k + 1)), len(UNITS))
     if scale == len(UNITS):
         return f"more than 1000 {UNITS[-1]}"
@@ -55,7 +55,7 @@ def _address_space() -> Iterator[int]:
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
-    """The limits of the process's cgroup and of all above it, in version 2 (first line) and 1 of Linux' scheme."""
+    """Yield the memory limits of the process's cgroup and of its parents, for versions 1 and 2 of Linux cgroups."""
     try:
         groups = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:  # not Linux
@@ -65,10 +65,10 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
             continue
         top, file = (root, "memory.max") if controllers == "" else (root / "memory", "memory.limit_in_bytes")
         group = PurePosixPath(path)
-        for place in (group, *group.parents):
+        for ancestor in (group, *group.parents):
             try:
-                limit = (top / str(place).lstrip("/") / file).read_text(encoding="utf-8").strip()
-            except OSError:  # the root has none, and a container may see less than its path says
+                limit = (top / str(ancestor).lstrip("/") / file).read_text(encoding="utf-8").strip()
+            except OSError:  # the root has no limit, and a container may not see all parents
                 continue
-            if limit.isdecimal():  # "max": none
+            if limit.isdecimal():  # not "max", which is no limit
                 yield int(limit)

@@ -1,4 +1,4 @@
-"""Whether a folder is ours alone, so that what is read from it is what we have written."""
+"""Check that only the current user can write to a folder."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from pathlib import Path
 
 
 def why_unsafe(folder: Path) -> str | None:
-    """Who else could put files into the folder, or another folder in its place; None if nobody could."""
-    if not hasattr(os, "getuid"):  # Windows: the user's profile is her own
+    """Return the reason why another user could write to the folder or replace it; None if no one can."""
+    if not hasattr(os, "getuid"):  # on Windows the user's profile is private
         return None
     if folder.lstat().st_uid != os.getuid() or stat.S_IMODE(folder.lstat().st_mode) != 0o700:
-        return "it is not ours alone"
-    for place in folder.parents:
-        status = place.lstat()
+        return "it is not private (owner and mode 700)"
+    for parent in folder.parents:
+        status = parent.lstat()
         if status.st_uid not in (os.getuid(), 0):
-            return f"{place} belongs to another user"
+            return f"{parent} belongs to another user"
         by_others = status.st_mode & stat.S_IWOTH
-        by_group = status.st_mode & stat.S_IWGRP and not _is_our_own_group(status.st_gid)
-        sticky = status.st_mode & stat.S_ISVTX  # as /tmp is: nobody can rename what is not his own
-        if (by_others or by_group) and not sticky:
-            return f"others can write to {place}"
+        by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        is_sticky = status.st_mode & stat.S_ISVTX  # as /tmp: users can rename only their own files
+        if (by_others or by_group) and not is_sticky:
+            return f"others can write to {parent}"
     return None
 
 
-def _is_our_own_group(group: int) -> bool:
-    """Whether it is the group of one that many systems give each user, whose folders it may write."""
+def _is_private_group(group: int) -> bool:
+    """Return True for a group with the user as its only member, which many systems create for each user."""
     import grp
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
     except KeyError:
         return False
-    return found.gr_name == user and set(found.gr_mem) <= {user}
+    return entry.gr_name == user and set(entry.gr_mem) <= {user}

@@ -1,4 +1,4 @@
-"""Progress over a list of long steps, for people: a bar on a terminal, a log line for each step elsewhere."""
+"""Progress display for a list of long steps: a progress bar on a terminal, otherwise a log line per step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 def track(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """Go through the items and say where we are."""
+    """Yield the items and show the progress."""
     from rich.console import Console
     from rich.progress import Progress
 

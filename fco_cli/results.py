@@ -1,6 +1,6 @@
-"""Schemas of result.json: of a run, of a path and of the theory experiment.
+"""Schemas and reader of result.json, for runs, paths and the theory experiment.
 
-Keys with a default are absent from records of earlier editions. Every reader of a result.json uses one of these.
+Keys with a default are absent from records of earlier versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from fco_cli.typed_files import BadRecord, converted, one_printable_line, parse_json, read_bounded
 
-LARGEST = 256 << 20  # bytes: a path lists its features
+LARGEST = 256 << 20  # bytes; that of a path lists its features
 
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Seed = Annotated[int, Meta(ge=0)]
@@ -24,7 +24,7 @@ Number = int | float
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8,64}\Z")]
-# It becomes part of a file's name: no separators, no dot in front.
+# Part of file names: no separators and no leading dot.
 Name = Annotated[str, Meta(pattern=r"\A\w[\w.-]{0,79}\Z")]
 METRIC = r"\A\w[\w.()@=-]{0,79}\Z"
 Metric = Annotated[str, Meta(pattern=METRIC)]
@@ -35,13 +35,13 @@ class Result(msgspec.Struct, kw_only=True):
     """Keys that every result has."""
 
     status: Literal["finished", "diverged"]
-    files: dict[str, Count | None] | None = None  # the other files, with their sizes in bytes; null: of any size
+    files: dict[str, Count | None] | None = None  # sizes of the other files in bytes; null: any size
 
-    required_files: ClassVar[tuple[str, ...]] = ()  # of a record without that list
+    required_files: ClassVar[tuple[str, ...]] = ()  # checked if `files` is absent
 
 
 class RunIdentity(msgspec.Struct, kw_only=True):
-    """Digests that say which runs are comparable."""
+    """Digests that define which runs are comparable."""
 
     family: Digest
     problem: Digest
@@ -91,7 +91,7 @@ class RunResult(Result, kw_only=True):
 
 
 class Choice(msgspec.Struct, kw_only=True):
-    """A chosen model of a path."""
+    """Selected model of a path."""
 
     place: Count
     cv_loss: Number | None
@@ -106,14 +106,14 @@ class Choice(msgspec.Struct, kw_only=True):
 
 
 class Choices(msgspec.Struct, kw_only=True):
-    """Both models that a path chooses."""
+    """Both selected models of a path."""
 
     min: Choice
     one_standard_error: Choice = msgspec.field(name="1se")
 
 
 class Stability(msgspec.Struct, kw_only=True):
-    """Selection frequencies of the features at the place of a path up to which the bound holds."""
+    """Selection frequencies of the features at the last position of a path for which the bound holds."""
 
     place: Count
     threshold: float
@@ -122,7 +122,7 @@ class Stability(msgspec.Struct, kw_only=True):
     frequency: list[float]
 
     def __post_init__(self) -> None:
-        _require(max(self.stable, default=-1) < len(self.frequency), "stable names a feature that is not there")
+        _require(max(self.stable, default=-1) < len(self.frequency), "stable has an index without a frequency")
 
 
 class PathResult(Result, kw_only=True):
@@ -154,7 +154,8 @@ class PathResult(Result, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.stability is not None and self.features is not None:
-            _require(len(self.features) == len(self.stability.frequency), "stability.frequency is not of its features")
+            is_complete = len(self.features) == len(self.stability.frequency)
+            _require(is_complete, "stability.frequency and features differ in length")
 
 
 class TheoryResult(Result, kw_only=True):
@@ -164,7 +165,7 @@ class TheoryResult(Result, kw_only=True):
     cells: Count
     violated: dict[str, Count]
     identity_error: dict[str, float]
-    table: list[list[str]]  # as it is printed, the header first
+    table: list[list[str]]  # as printed, header first
     seconds: NotNegative
     config: str
 
@@ -173,8 +174,10 @@ class TheoryResult(Result, kw_only=True):
     def __post_init__(self) -> None:
         _require(bool(self.table), "table is empty")
         header, *rows = self.table
-        _require(len(header) >= 4 and all(len(row) == len(header) for row in rows), "table has rows of other lengths")
-        _require(all(row[1].isdecimal() and row[2].isdecimal() for row in rows), "table has no counts of cells")
+        _require(
+            len(header) >= 4 and all(len(row) == len(header) for row in rows), "table has rows of different lengths"
+        )
+        _require(all(row[1].isdecimal() and row[2].isdecimal() for row in rows), "table has no numbers of cells")
 
 
 def _require(condition: bool, fault: str) -> None:
@@ -183,7 +186,7 @@ def _require(condition: bool, fault: str) -> None:
 
 
 def read_result(folder: Path, schema: type[Result]) -> dict[str, Any]:
-    """Return the checked content of a folder's result.json."""
+    """Return the validated content of a folder's result.json; raise BadRecord if it is invalid."""
     path = folder / "result.json"
     plain = parse_json(read_bounded(path, LARGEST), path.name)
     try:
@@ -200,21 +203,23 @@ def check_complete(folder: Path, schema: type[Result], result: dict[str, Any]) -
     sizes = result.get("files") or dict.fromkeys(schema.required_files)
     for name, expected in sizes.items():
         file = folder / name
-        if not os.path.isfile(file):  # of a name that the system does not take, Path.is_file raises OSError
+        if not os.path.isfile(file):  # Path.is_file raises OSError for invalid names
             raise BadRecord(one_printable_line(f"incomplete: {name} is missing"))
         if expected is not None and (size := file.stat().st_size) != expected:
             raise BadRecord(one_printable_line(f"incomplete: {name} has {size} bytes of {expected}"))
 
 
 def listed_files(folder: Path, ignored: tuple[str, ...] = ()) -> dict[str, int | None]:
-    """Return the sizes of a record's files by name: all but hidden ones, run.log, and those whose name begins with one
-    of `ignored`. The size of config.yaml, which names folders of this machine, is left out: None."""
-    found: dict[str, int | None] = {}
+    """Return the sizes of a record's files by name, except hidden files, run.log and names that begin with `ignored`.
+
+    The size of config.yaml is None, since it contains paths of this machine.
+    """
+    sizes: dict[str, int | None] = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") for part in parts) or parts[0].startswith(
+        is_ignored = any(part.startswith(".") for part in parts) or parts[0].startswith(
             ("run.log", "result.json", *ignored)
         )
-        if path.is_file() and not hidden and ".corrupt-" not in path.name:
-            found["/".join(parts)] = None if parts == ("config.yaml",) else path.stat().st_size
-    return found
+        if path.is_file() and not is_ignored and ".corrupt-" not in path.name:
+            sizes["/".join(parts)] = None if parts == ("config.yaml",) else path.stat().st_size
+    return sizes

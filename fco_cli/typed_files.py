@@ -1,7 +1,7 @@
 """Readers of stored files: bounded in size, parsed strictly, converted to the schema of the file.
 
-Every file of a record has one schema, a msgspec structure or a dataclass, beside its only reader. Unknown keys are
-allowed: a later edition may add some. Whatever is wrong becomes one line that names the file and the key.
+Every file of a record has one schema, a msgspec structure or a dataclass, and one reader. Unknown keys are allowed,
+since a later version may add some. Errors are reported in one line with the file and the key.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ T = TypeVar("T")
 MEBIBYTE = 2**20
 LARGEST_JSON = 4 * MEBIBYTE
 LONGEST_LINE = 400  # characters of a message
-PLACE = re.compile(r"(?P<fault>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)  # as msgspec ends its messages
+PLACE = re.compile(r"(?P<fault>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)  # format of msgspec's messages
 PATTERN = re.compile(r"`str` matching regex '(.*)'")
 
 
 class BadRecord(ValueError):
-    """What is wrong with a file of a record, in one line."""
+    """Invalid file of a record, described in one line."""
 
 
 class Missing(BadRecord):
-    """There is no such file."""
+    """A file that does not exist."""
 
 
 class Unreadable(BadRecord):
-    """The system does not open or read the file."""
+    """A file that the system cannot open or read."""
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a regular file; refuse a pipe, a device, a folder or a file beyond `limit` bytes unread."""
+    """Return the content of a regular file; raise BadRecord for other kinds of files or more than `limit` bytes."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would wait for a writer
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise BadRecord(f"{path.name}: not a regular file")
             with open(handle, "rb", closefd=False) as file:
-                content = file.read(found.st_size + 1) if found.st_size <= limit else b""
+                content = file.read(status.st_size + 1) if status.st_size <= limit else b""
         finally:
             os.close(handle)
     except OSError as problem:
         kind = Missing if isinstance(problem, FileNotFoundError) else Unreadable
         raise kind(f"{path.name}: {problem.strerror or problem}") from problem
-    if found.st_size > limit or len(content) > limit:
+    if status.st_size > limit or len(content) > limit:
         raise BadRecord(f"{path.name}: larger than {limit / MEBIBYTE:g} MiB")
     return content
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """Return plain content: UTF-8, without duplicate keys, without NaN or numbers beyond those of a float."""
+    """Return the content of a JSON text; raise BadRecord for duplicate keys, NaN, overflow and invalid UTF-8."""
     try:
         plain = json.loads(
             content.decode(), object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_finite, parse_int=_whole
         )
-        json.dumps(plain, ensure_ascii=False).encode()  # half a character, which JSON can spell, is not text
+        json.dumps(plain, ensure_ascii=False).encode()  # raises for lone surrogates, which JSON can escape
     except (ValueError, RecursionError) as problem:
         fault = "nested too deeply" if isinstance(problem, RecursionError) else one_printable_line(str(problem))
         raise BadRecord(f"{name} is not JSON: {fault}") from problem
@@ -80,8 +80,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is not a number of JSON")
+def _refuse(text: str) -> float:
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -90,7 +90,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    """Return a whole number of at most 64 bits."""
+    """Return an integer of at most 64 bits."""
     number = int(text) if len(text) < 20 else 2**63
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{text[:20]}... has more than 64 bits")
@@ -98,13 +98,13 @@ def _whole(text: str) -> int:
 
 
 def converted(plain: Any, schema: type[T], name: str) -> T:
-    """Return plain content as the schema's type; raise BadRecord, which names the key, if it does not fit."""
+    """Return plain content converted to the schema's type; raise BadRecord with the key if it is invalid."""
     try:
         return msgspec.convert(plain, schema)
     except msgspec.ValidationError as problem:
-        found = PLACE.fullmatch(str(problem))
-        fault, place = (found["fault"], found["place"]) if found else (str(problem), "")
-        fault = PATTERN.sub(lambda found: "text of the form " + found[1].replace("\\\\", "\\"), fault)
+        match = PLACE.fullmatch(str(problem))
+        fault, place = (match["fault"], match["place"]) if match else (str(problem), "")
+        fault = PATTERN.sub(lambda match: "text of the form " + match[1].replace("\\\\", "\\"), fault)
         where = f"{name}: {place}" if place else name
         raise BadRecord(one_printable_line(f"{where}: {fault[:1].lower()}{fault[1:]}")) from problem
 
@@ -115,7 +115,7 @@ def read_json(path: Path, schema: type[T], limit: int = LARGEST_JSON) -> T:
 
 
 def read_npz(path: Path, limit: int) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file that is no larger than `limit`, packed or unpacked; pickles are refused."""
+    """Return the arrays of an .npz file of at most `limit` bytes, compressed or not; raise BadRecord for pickles."""
     content = io.BytesIO(read_bounded(path, limit))
     try:
         with zipfile.ZipFile(content) as archive:
@@ -123,12 +123,12 @@ def read_npz(path: Path, limit: int) -> dict[str, np.ndarray]:
                 raise BadRecord(f"unpacks to more than {limit / MEBIBYTE:g} MiB")
         with np.load(content, allow_pickle=False) as arrays:
             return {name: np.asarray(arrays[name]) for name in arrays.files}
-    except Exception as problem:  # a changed bit in a zip file raises any of a dozen types, NotImplementedError too
+    except Exception as problem:  # a damaged zip file raises one of many types, such as NotImplementedError
         raise BadRecord(one_printable_line(f"{path.name}: {problem}")) from problem
 
 
 def read_arrays(path: Path, limit: int) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file as float64; refuse those that hold anything but real numbers."""
+    """Return the arrays of an .npz file as float64; raise BadRecord if one is not real-valued."""
     arrays = read_npz(path, limit)
     for name, values in arrays.items():
         if values.dtype.kind not in "fiub":
@@ -138,5 +138,5 @@ def read_arrays(path: Path, limit: int) -> dict[str, np.ndarray]:
 
 def one_printable_line(text: str) -> str:
     """Return text on one line, without control characters, shortened if it is long."""
-    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in " ".join(text.split()))
-    return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"

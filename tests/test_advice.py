@@ -1,4 +1,4 @@
-"""The step-size advisor: its estimates on data whose constants are known, and the theorems' formulas."""
+"""Tests of the step-size recommendations: estimated constants on known data, and the formulas of the theorems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = {"rounds": [1], "steps": [1], "clients": [4], "rates": [0.1], "seeds": 2
 
 
 def test_estimates_on_the_quadratic_instance():
-    """L, zeta and B are known exactly there, sigma up to sampling."""
+    """L, zeta and B are known exactly for this instance, sigma up to sampling."""
     grid = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0)
     instance = grid.instance(4)
     hparams = Hparams(client_lr=0.1, server_lr=1.0, rounds=50, clients_per_round=4, batch_size=1, local_epochs=2)
@@ -46,7 +46,7 @@ def test_problems_that_are_not_convex_are_refused():
         estimate_constants(SimpleNamespace(), problem)
 
 
-def test_recommendations_are_the_theorems():
+def test_recommendations_follow_the_theorems():
     """By hand: B/(L R) = 1/64, its cube root 1/4; sqrt(M B) / (sigma sqrt(K R)) = 4 / (2 * 16)."""
     limits = KNOWN.recommended()
     assert limits["theorem 0, as server_lr * client_lr"] == pytest.approx({"smoothness": 1 / 128, "noise": 0.125})
@@ -97,12 +97,12 @@ def test_sparse_rows_have_the_constants_of_dense_ones(labeled):
     dense = constants_of(labeled, Linear(6), batch_size=3)
     sparse = constants_of(replace(labeled, x=stored), SparseLinear(6), batch_size=3)
     for name, value in asdict(dense).items():
-        # the power iteration starts from other vectors, and ends below L
+        # the power iteration starts from other vectors and ends below L
         assert getattr(sparse, name) == pytest.approx(value, rel=0.05 if name == "smoothness" else 1e-9), name
 
 
-def test_a_weight_of_two_has_the_constants_of_a_row_that_is_there_twice(labeled):
-    """With whole clients as batches, whose gradients do not depend on how rows are drawn."""
+def test_a_weight_of_two_equals_a_repeated_row(labeled):
+    """Batches are whole clients, whose gradients do not depend on the order of rows."""
     twice = np.arange(len(labeled.y)) % 3 == 0
     repeats = 1 + twice
     offsets = np.append(0, np.cumsum(np.add.reduceat(repeats, labeled.offsets[:-1])))

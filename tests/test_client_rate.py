@@ -1,4 +1,4 @@
-"""A client learning rate is a number, or so many times 1/L."""
+"""Tests of client learning rates: numbers and multiples of 1/L."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_multiples_of_1_over_l(rate, times):
 
 
 @pytest.mark.parametrize("word", ["/L", "-1/L", "0/L", "x/L", "nan/L", "1e400/L"])
-def test_no_multiple(word):
+def test_other_texts_are_not_multiples(word):
     with pytest.raises(UserError, match=r"hparams.client_lr: got .*, must be auto or a multiple of 1/L such as 0.3/L"):
         relative(word)
 

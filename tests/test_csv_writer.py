@@ -1,4 +1,4 @@
-"""CSV: numbers read back exactly, text is never a formula, and nobody writes CSV by another way."""
+"""Tests of the CSV writer: exact numbers, no formulas, and no other writer of CSV in the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_text_that_begins_like_a_formula_is_marked_as_text(name):
 
 
 def test_a_client_whose_name_is_a_formula_is_text_in_the_table_of_clients():
-    """What `selection` writes as clients.csv."""
+    """`selection` writes this table as clients.csv."""
     lines = _as_csv([{"client": "=1+1", "loss": -0.5}, {"client": "north", "loss": 2, "auc": 0.5}]).decode()
     assert lines == "client,loss,auc\n'=1+1,-0.5,\nnorth,2,0.5\n"
 
@@ -38,7 +38,7 @@ def test_numbers_read_back_exactly_and_are_never_marked():
     assert as_csv(["x"], [[-0.1], [np.float64(-3)], [-2], [True]], ".17g") == "x\n-0.10000000000000001\n-3\n-2\nTrue\n"
 
 
-def test_control_characters_and_halves_of_characters_are_shown():
+def test_control_characters_and_lone_surrogates_are_escaped():
     assert as_csv(["a"], [["\x1b]0;x\x07\n\udc80"]]).encode() == b"a\n\\x1b]0;x\\x07\\x0a\\xdc80\n"
 
 
@@ -52,11 +52,11 @@ def test_a_frame_is_written_as_pandas_writes_it():
     assert text.as_csv(frame) == frame.to_csv(index=False)
 
 
-def test_there_is_one_writer_of_csv():
-    writers = {"writer", "DictWriter", "to_csv"}
-    found = set()
+def test_no_other_module_writes_csv():
+    functions = {"writer", "DictWriter", "to_csv"}
+    writers = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr in writers:
-                found.add(path.relative_to(PACKAGE).as_posix())
-    assert found == {"csv_writer.py"}
+            if isinstance(node, ast.Attribute) and node.attr in functions:
+                writers.add(path.relative_to(PACKAGE).as_posix())
+    assert writers == {"csv_writer.py"}

@@ -1,4 +1,4 @@
-"""Files: YAML that OmegaConf reads back as it was, locks between processes, the cache's place, and no Unix needed."""
+"""Tests of YAML output, locks between processes, the cache folder, special files, and imports on Windows."""
 
 import ast
 import os
@@ -28,8 +28,8 @@ def test_numbers_and_order_are_kept():
     assert list(back) == list(content)
 
 
-def test_groups_that_were_written_before_are_those_of_their_own_configuration():
-    """Equal numbers of different types are not the same text."""
+def test_cached_groups_belong_to_their_configuration():
+    """Equal numbers of different types have different texts."""
     contents = [{"a": {"rate": rate}, "b": [rate], "c": {}} for rate in (1, 1.0, True, "1", "1.0", 1e-3, "1e-3", None)]
     texts = [as_yaml(content) for content in contents]
     assert texts == [as_yaml(content) for content in contents]
@@ -50,8 +50,8 @@ with lock(Path(sys.argv[1]), wait=True) as ours:
 """
 
 
-def test_a_lock_is_of_one_process_and_ends_with_it(tmp_path):
-    """Also where it is killed in a way that lets it clean up nothing."""
+def test_a_lock_belongs_to_one_process_and_ends_with_it(tmp_path):
+    """The lock also ends if the process is killed without cleaning up."""
     path = tmp_path / ".lock"
     with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "True\n"
@@ -65,7 +65,7 @@ def test_a_lock_is_of_one_process_and_ends_with_it(tmp_path):
         assert ours
 
 
-def test_a_place_that_cannot_be_locked_is_one_line(tmp_path):
+def test_a_folder_that_cannot_be_locked_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"), lock(tmp_path / "file" / ".lock", wait=True):
         pass
@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_locked_is_one_line(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system has its own place")
-def test_the_cache_is_where_linux_wants_it(tmp_path, monkeypatch):
+def test_the_cache_folder_on_linux(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder("data") == tmp_path / "fco" / "data"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -109,7 +109,7 @@ print(len(names))
 
 
 def test_every_module_can_be_imported_on_windows():
-    """Where there is no fcntl, no resource and no user id."""
+    """Windows has no fcntl, no resource and no user ids."""
     done = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     modules = list((Path(__file__).parents[1] / "fco_cli").rglob("*.py"))
@@ -154,7 +154,7 @@ def test_a_pipe_is_written_through(tmp_path, linked):
 
 @pytest.mark.parametrize(("minor", "fault"), [(3, None), (7, "No space left")])
 def test_a_device_is_written_through(tmp_path, minor, fault):
-    """Private copies of /dev/null and /dev/full: the machine's own are not touched."""
+    """Private copies of /dev/null and /dev/full protect those of the machine."""
     device = tmp_path / "device"
     try:
         os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, minor))
@@ -172,7 +172,7 @@ def test_a_device_is_written_through(tmp_path, minor, fault):
 
 @pytest.fixture
 def stdout_link(tmp_path):
-    """A private copy of /dev/stdout: code that renames over it must not reach the machine's own."""
+    """Return a private copy of /dev/stdout, since a rename must not replace that of the machine."""
     link = tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")
     if not link.exists():
@@ -192,24 +192,24 @@ print("after")
 
 @pytest.mark.parametrize("mode", ["w", "a"])
 @pytest.mark.parametrize("name", ["stdout", "out.txt"])
-def test_standard_output_is_continued_where_it_stands(tmp_path, stdout_link, mode, name):
-    """Also where it is a regular file: a rename would part the name from what is written there later."""
+def test_standard_output_is_appended_to(tmp_path, stdout_link, mode, name):
+    """This includes regular files, where a rename would separate the name from later output."""
     path = tmp_path / "out.txt"
     path.write_text("first\n")
     with path.open(mode) as file:
-        words = [sys.executable, "-c", TO_OUTPUT, tmp_path / name]
-        subprocess.run(words, stdout=file, check=True)
+        command = [sys.executable, "-c", TO_OUTPUT, tmp_path / name]
+        subprocess.run(command, stdout=file, check=True)
     assert path.read_text() == "first\n" * (mode == "a") + "before\ncontent\nafter\n"
 
 
 def test_a_pipe_as_standard_output_is_written(stdout_link):
-    words = [sys.executable, "-c", TO_OUTPUT, stdout_link]
-    assert subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout == b"before\ncontent\nafter\n"
+    command = [sys.executable, "-c", TO_OUTPUT, stdout_link]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"before\ncontent\nafter\n"
     assert stdout_link.is_symlink()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "folder", "a\0b"])
-def test_what_is_no_name_of_a_file_is_refused(tmp_path, monkeypatch, name):
+def test_an_invalid_file_name_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="must be the name of a file"):
@@ -218,7 +218,7 @@ def test_what_is_no_name_of_a_file_is_refused(tmp_path, monkeypatch, name):
 
 
 def test_every_text_file_is_read_and_written_as_utf_8():
-    """Not as the locale says: under LC_ALL=C that is ASCII."""
+    """The encoding must not depend on the locale; it is ASCII under LC_ALL=C."""
     package = Path(fco_cli.__file__).parent
     lacking = []
     for path in package.rglob("*.py"):

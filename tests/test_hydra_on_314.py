@@ -1,4 +1,4 @@
-"""Hydra's parser on Python 3.14, whose argparse looks into every help text; here on any Python."""
+"""Tests of Hydra's parser with the argparse of Python 3.14, on any Python."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from fco_cli import hydra_on_314
 
 @pytest.fixture
 def strict(monkeypatch):
-    """argparse as of 3.14, on an older Python too; Hydra's functions as they came."""
+    """Use the help check of Python 3.14 on an older Python too, with Hydra's original functions."""
     unguarded = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
     monkeypatch.setattr(utils, "get_args_parser", unguarded)
     monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", unguarded)
@@ -32,7 +32,7 @@ def strict(monkeypatch):
 
 
 @pytest.mark.usefixtures("strict")
-def test_hydras_parser_needs_the_guard_and_has_it():
+def test_hydras_parser_needs_the_patch():
     with pytest.raises((ValueError, TypeError)):
         utils.get_args_parser()
     hydra_on_314.mend()
@@ -43,8 +43,8 @@ def test_hydras_parser_needs_the_guard_and_has_it():
 
 
 @pytest.mark.usefixtures("strict")
-def test_help_that_is_text_is_still_checked():
-    with hydra_on_314.only_text_is_checked(), pytest.raises(ValueError, match="badly formed"):
+def test_help_texts_are_still_checked():
+    with hydra_on_314.check_only_text(), pytest.raises(ValueError, match="badly formed"):
         argparse.ArgumentParser().add_argument("--wrong", help="%(nosuch)s")
-    with pytest.raises((ValueError, TypeError)):  # and the guard is gone
+    with pytest.raises((ValueError, TypeError)):  # the patch has been removed
         argparse.ArgumentParser().add_argument("--lazy", help=object())

@@ -1,4 +1,4 @@
-"""How much memory there is, and the refusal of what needs more."""
+"""Tests of the memory limit of the process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fco_cli.errors import UserError
 from fco_cli.memory_limit import in_units, machine_memory, require_memory
 
 
-def test_a_machine_has_some_memory_and_no_more_than_an_address_can_name():
+def test_the_memory_limit_is_positive_and_addressable():
     assert 1 << 28 < machine_memory() <= sys.maxsize
 
 
-def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path):
+def test_the_smallest_limit_of_a_cgroup_and_its_parents_counts(tmp_path):
     own = tmp_path / "own"
     (tmp_path / "v2/slice/job").mkdir(parents=True)
     (tmp_path / "v2/slice/job/memory.max").write_text("max\n")
@@ -31,7 +31,7 @@ def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit a process's addresses")
-def test_a_limit_of_the_shell_counts():
+def test_the_limit_of_ulimit_counts():
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
         "from fco_cli.memory_limit import machine_memory; print(machine_memory())"
@@ -41,7 +41,7 @@ def test_a_limit_of_the_shell_counts():
 
 
 @pytest.mark.parametrize(
-    ("count", "says"),
+    ("count", "text"),
     [
         (0, "0 bytes"),
         (999, "999 bytes"),
@@ -52,11 +52,11 @@ def test_a_limit_of_the_shell_counts():
         (10**400, "more than 1000 EB"),
     ],
 )
-def test_bytes_are_said_in_the_unit_that_suits_them(count, says):
-    assert in_units(count) == says
+def test_bytes_are_printed_with_a_suitable_unit(count, text):
+    assert in_units(count) == text
 
 
-def test_what_needs_more_than_there_is_is_refused_with_both_numbers(monkeypatch):
+def test_the_message_has_the_needed_and_the_available_memory(monkeypatch):
     monkeypatch.setattr(memory_limit, "machine_memory", lambda: 2_000_000)
     require_memory("d.npz", 2_000_000)
     with pytest.raises(UserError, match=r"^d.npz would take 3 MB of memory; this machine has 2 MB$"):

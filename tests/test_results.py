@@ -1,4 +1,4 @@
-"""Records of the edition before this one, which listed no files, are read as before."""
+"""Tests of records of the previous version, which had no list of files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fco_cli.simulation.record import Record
 OLD = Path(__file__).parent / "old_records"
 
 
-def test_a_finished_run_is_done():
+def test_an_old_run_is_complete():
     result = Record(OLD / "run").result(RunResult)
     assert result["final"]["objective"] == 0.6735359136196197
     assert "files" not in result
 
 
-def test_a_finished_path_is_done():
+def test_an_old_path_is_complete():
     assert Record(OLD / "path").result(PathResult)["chosen"]["1se"]["place"] == 0
 
 
-def test_a_report_reads_them():
+def test_a_report_reads_old_records():
     assert read_record(OLD / "run").final["nonzeros"] == 4
     path = RecordedPath.read(OLD / "path")
     assert path.weights.shape == (4, 6)
@@ -35,5 +35,5 @@ def test_a_report_reads_them():
 
 
 @pytest.mark.parametrize("folder", ["run", "path/min", "path/1se"])
-def test_their_models_predict(folder):
+def test_old_models_predict(folder):
     assert predictions(OLD / folder, OLD / "new.csv").startswith("row,prediction,probability of 1\n0,0,0.4")

@@ -1,4 +1,4 @@
-"""What a user writes: the schemas of the groups, the typed run, and when two runs are the same."""
+"""Configuration: schemas of the groups, the typed run and its identity."""
 
 from fco_cli.config.run import Run
 from fco_cli.config.schemas import register

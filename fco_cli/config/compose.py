@@ -1,4 +1,4 @@
-"""From words, as the command line has them, to the configuration: Hydra, called from Python."""
+"""Composition of configurations from overrides with Hydra, called from Python."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shipped() -> Iterator[Hydra]:
-    """Hydra on the shipped configuration; an application's own Hydra is put aside meanwhile."""
+    """Initialize Hydra with the shipped configuration; restore the application's global Hydra afterwards."""
     from hydra import initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
     from fco_cli.config.schemas import register
 
     register()
-    theirs = GlobalHydra.instance().hydra
+    original = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("fco_cli.conf", job_name="fco", version_base="1.3"):
-            ours = GlobalHydra.instance().hydra
-            assert ours is not None
-            yield ours
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            yield hydra
     finally:
-        GlobalHydra.instance().hydra = theirs
+        GlobalHydra.instance().hydra = original
 
 
-def compose(words: Sequence[str]) -> DictConfig:
-    """The configuration of one run."""
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Return the configuration of one run."""
     import hydra
 
     with shipped():
-        return hydra.compose("config", list(words))
+        return hydra.compose("config", list(overrides))
 
 
 @contextmanager
-def blaming_words(begun: list[bool], where: str) -> Iterator[None]:
-    """Until our own work has begun, nothing but the words has been at work: what Hydra stumbles over stands there."""
+def blaming_words(started: list[bool], where: str) -> Iterator[None]:
+    """Convert any exception into a UserError about the overrides, unless `started` is nonempty.
+
+    Until our own code has started, only Hydra has run, and its exceptions are caused by the overrides.
+    """
     try:
         yield
     except Exception as problem:
-        if begun or is_foreseen(problem):
+        if started or is_foreseen(problem):
             raise
         raise UserError(f"{where}: {type(problem).__name__}: {one_line(problem)}") from problem

@@ -1,9 +1,9 @@
-"""When two runs are the same: THE definition of the same data, the same problem, the same stack and the same run.
+"""Identity of a run: digests that define when two runs have the same data, problem, stack or result.
 
-Computed once from a typed run and stored in its record; nobody else computes it. What a result does not depend on
-(paths, threads, settings that an algorithm does not use) is left out. The code that a run executes is part of it: its
-task, loss, regularizer, mirror map, algorithm, transform and engine with all that they refer to, in this package and in
-the user's modules. A record made by other code is another record.
+The identity is computed once from a typed run and stored in its record. It excludes everything that does not affect
+the result: paths, threads, and settings that the algorithm does not use. It includes the code that the run executes:
+task, loss, regularizer, mirror map, algorithm, transform and engine, with all code they refer to in this package and in
+the user's modules. A record made by other code is therefore another record.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from fco_cli.errors import UserError
 if TYPE_CHECKING:
     from fco_cli.config.run import Run
 
-RATES = ("client_lr", "server_lr")  # they may vary along the job axis
-ENDING = frozenset(("tolerance", "most_rounds"))  # when rounds=auto ends
+RATES = ("client_lr", "server_lr")  # may vary along the job axis
+STOPPING_KEYS = frozenset(("tolerance", "most_rounds"))  # stopping rule of rounds=auto
 EXECUTION = ("fco_cli.sweeps.runner", "execute")
 PATH_EXECUTION = ("fco_cli.path.record", "recorded_selection")
-# No number of a result depends on these: the configuration enters by its values.
+# Packages and modules that no result depends on; the configuration enters by its values.
 WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "kernels.cache")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Equal strings mean equal things."""
+    """Digests of a run; two runs with equal digests agree in the following."""
 
     data: str  # the clients' rows, the model and the loss
-    problem: str  # the same with regularizer, mirror map and weights of the clients: what is minimized
-    family: str  # problems that differ only in the seed of their data
-    stack: str  # runs that differ only in what may vary along the job axis
-    run: str  # runs with the same result
-    code: str  # the code that a run executes
+    problem: str  # the data, the regularizer, the mirror map and the client weights
+    family: str  # the problem up to the seed of its data
+    stack: str  # everything except settings that may vary along the job axis
+    run: str  # the result
+    code: str  # the executed code
 
 
 def identity_of(run: Run) -> Identity:
-    used = run.algo.uses | (ENDING if run.hparams.until_converged and "rounds" in run.algo.uses else frozenset())
+    """Return the identity of a run."""
+    used = run.algo.uses | (STOPPING_KEYS if run.hparams.until_converged and "rounds" in run.algo.uses else frozenset())
     hparams = {key: value for key, value in asdict(run.hparams).items() if key in used}
     unused = packages_not_used(run)
 
@@ -51,13 +52,13 @@ def identity_of(run: Run) -> Identity:
     data = {"task": run.task.identity() | code_of(run.task, unused), "seed": run.seed, "dtype": run.hparams.dtype}
     kind = {"mirror": described(run.mirror), "weighting": run.hparams.weighting}
     psi, algo = described(run.regularizer), described(run.algo)
-    # A record without the clients' models, or without snapshots, is no record of a run that asks for them.
+    # A run that records client models or snapshots needs another record than one without.
     extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
     if (noise := run.federation.noise) is not None:
         extra["evaluation_noise"] = asdict(noise)
     if run.path is not None:
         extra["path"] = asdict(run.path)
-        psi.pop("strength" if "strength" in psi else "radius", None)  # what it chooses
+        psi.pop("strength" if "strength" in psi else "radius", None)  # chosen by the path
     common = {
         **data, **kind, **extra,
         "execution": digest_of(execution_roots(run), (*WITHOUT_NUMBERS, *unused)),
@@ -66,7 +67,7 @@ def identity_of(run: Run) -> Identity:
         "hparams": {key: value for key, value in hparams.items() if key not in RATES},
     }  # fmt: skip
     whole = {**common, "regularizer": psi, "algo": algo, "hparams": hparams}
-    if (transform := run.method.transform).name != "none":  # it is none, too, where an algorithm sends no messages
+    if (transform := run.method.transform).name != "none":  # also "none" for an algorithm without messages
         common["transform"] = {"kind": transform.name} | code_of(transform, unused)
         whole["transform"] = described(transform)
     return Identity(
@@ -80,20 +81,20 @@ def identity_of(run: Run) -> Identity:
 
 
 def executed_code(run: Run) -> str:
-    """Return a digest of all code that a run executes."""
+    """Return the digest of all code that a run executes."""
     parts = (run.task, run.algo, run.regularizer, run.mirror, run.method.transform)
     classes = tuple(kind for part in parts for kind in part_classes(part))
     return digest_of((*execution_roots(run), *classes), (*WITHOUT_NUMBERS, *packages_not_used(run)))
 
 
 def check_code(run: Run) -> None:
-    """Raise UserError if this process does not have the code by which the run was identified, in another process."""
+    """Raise UserError if this process has other code than the process that computed the run's identity."""
     if executed_code(run) != run.identity.code:
         raise UserError(f"{run.folder}: the code was edited after this command started; run the command again")
 
 
 def code_of(part: Any, without: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the digest of a part's class, of the classes it holds, and of all code that they refer to."""
+    """Return the digest of a part's class, its bound classes, and all code that they refer to."""
     return {"code": digest_of(tuple(part_classes(part)), (*WITHOUT_NUMBERS, *without))}
 
 
@@ -109,7 +110,7 @@ def execution_roots(run: Run) -> tuple[Definition, ...]:
 
 
 def packages_not_used(run: Run) -> tuple[str, ...]:
-    """Return the packages that the text refers to but that this run does not execute."""
+    """Return the packages that the code refers to but this run does not execute."""
     return () if run.federation.apart else ("federation",)
 
 

@@ -1,4 +1,4 @@
-"""A composed configuration, typed and checked."""
+"""The typed and validated configuration of a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.tasks import Task
 
-LARGEST = 2**63  # what a machine's integer can hold
-BYTES_PER_EVALUATION = 24 * 32  # two dozen numbers in lists
+LARGEST = 2**63  # integers must be below
+BYTES_PER_EVALUATION = 24 * 32  # 24 metrics as Python numbers
 PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams", "federation")
 
 
 @dataclass
 class Run:
-    """What one run computes, and where it leaves its record."""
+    """Configuration of one run."""
 
     task: Task
     algo: Algorithm
@@ -50,13 +50,13 @@ class Run:
     record_clients: bool
     record_path: bool
     threads: int | None
-    experiment: Experiment | None  # the one that it belongs to, if any
-    path: PathSettings | None  # a choice among many models, and not one run
-    resolved: dict[str, Any]  # the configuration
+    experiment: Experiment | None  # the experiment that the run belongs to
+    path: PathSettings | None  # settings of experiment=path
+    resolved: dict[str, Any]  # the resolved configuration
 
     @classmethod
     def of(cls, config: DictConfig) -> Run:
-        """Check everything that can be known before any data are built."""
+        """Return the run of a configuration; raise UserError for any error that does not depend on the data."""
         check_profile(config)
         experiment = None if config.experiment is None else _typed(config, "experiment")
         if experiment is not None:
@@ -65,16 +65,14 @@ class Run:
             config = config.copy()
             config.task.path = ""  # the rows are at the sites
         parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
-        for key, part in parts.items():  # Hydra lets +key=value add keys that no schema knows
+        for key, part in parts.items():  # +key=value can add keys that are not in the schema
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
         for key in ("algo", "regularizer", "mirror", "transform", "federation"):
             name, own = parts[key].name, type(parts[key]).name
-            require(
-                name == own, f"{key}.name", name, f"{own}, which {key}={own} brings; another is chosen by {key}=..."
-            )
+            require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
         parts["task"] = parts["federation"].placed(parts["task"], parts["hparams"])
         run = cls(
             **parts,
@@ -89,7 +87,7 @@ class Run:
             resolved=plain(config, resolve=True),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
-        require(is_folder_name, "task.name", run.task.name, "of letters, digits, _ and -: it names a folder")
+        require(is_folder_name, "task.name", run.task.name, "a folder name of letters, digits, _ and -")
         run.check_seed()
         require(
             str(run.output_dir) != "." and config.output_dir.isprintable(), "output_dir", config.output_dir, "a folder"
@@ -97,10 +95,10 @@ class Run:
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.check_sites()
-        run.mirror.primal(run.regularizer)  # refuses a pair without a closed form
+        run.mirror.primal(run.regularizer)  # raises UserError for a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.hparams.until_converged:
-            run.check_end()
+            run.check_auto_rounds()
         run.method.check_transform(run.hparams.weighting)
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
@@ -108,41 +106,44 @@ class Run:
         return run
 
     def with_numbers(self, numbers: Mapping[str, int | float]) -> Run:
-        """The run that differs from this one in its learning rates and its seed only, checked as `of` checks those."""
+        """Return a copy with other learning rates or seed, which are checked as in `of`."""
         rates: dict[str, Any] = {key.removeprefix("hparams."): rate for key, rate in numbers.items() if key != "seed"}
         other = copy.copy(self)
         other.__dict__.pop("identity", None)
         other.hparams, other.seed = replace(self.hparams, **rates), int(numbers.get("seed", self.seed))
-        other.resolved = filled(self.resolved, numbers)
+        other.resolved = replace_numbers(self.resolved, numbers)
         other.check_seed()
         return other
 
     def check_seed(self) -> None:
         require(0 <= self.seed < LARGEST, "seed", self.seed, "a whole number from 0 to 2^63 - 1")
 
-    def check_end(self) -> None:
-        """Refuse rounds=auto for what needs to know its last round."""
-        number = "a whole number >= 1 here: "
-        exact, allowed = self.federation.noise is None, f"{number}evaluations with noise do not tell the end"
-        require(exact, "hparams.rounds", AUTO, allowed)
-        require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has many models")
+    def check_auto_rounds(self) -> None:
+        """Raise UserError if rounds=auto is combined with settings that need a known last round."""
+        number = "a whole number >= 1: "
+        is_exact, allowed = (
+            self.federation.noise is None,
+            f"{number}convergence cannot be tested with noisy evaluations",
+        )
+        require(is_exact, "hparams.rounds", AUTO, allowed)
+        require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has personal models")
         for key in ("record_clients", "record_path"):
-            require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true has to know the last round")
+            require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true needs a known last round")
 
     def check_sites(self) -> None:
-        """Between sites there are no pooled rows, and a client's model stays with it."""
+        """Raise UserError for settings that would need rows or models of single clients outside of their sites."""
         if self.federation.apart:
-            require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: no rows come together")
-            hidden = not (self.federation.masked or self.federation.noise) or self.algo.personal is None
-            allowed = f"one without personal models: {self.algo.name}'s do well or not at each site, which is no sum"
-            require(hidden, "algo", self.algo.name, allowed)
+            require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: rows stay at their sites")
+            is_hidden = not (self.federation.masked or self.federation.noise) or self.algo.personal is None
+            allowed = f"one without personal models: the metrics of {self.algo.name} would disclose those of each site"
+            require(is_hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
-            exact = self.path is None or self.federation.noise is None
-            allowed = "one without a path where federation.evaluation_noise is set: a path is chosen by exact sums"
-            require(exact, "experiment", "path", allowed)
+            is_exact = self.path is None or self.federation.noise is None
+            allowed = "an experiment without a path, which needs exact sums: federation.evaluation_noise is set"
+            require(is_exact, "experiment", "path", allowed)
 
     def check_memory(self) -> None:
-        """Refuse what would not fit this machine, before anything is drawn, read or waited for."""
+        """Raise UserError if the data or metrics would not fit into memory, before anything is read or generated."""
         hparams = self.hparams
         require_memory("task: the data", self.task.bytes_needed(self.hparams.dtype))
         evaluations = hparams.last_round // hparams.eval_every
@@ -150,19 +151,20 @@ class Run:
         require_memory(what, evaluations * BYTES_PER_EVALUATION)
 
     def check_batches(self, sizes: Array, together: bool) -> None:
-        """The rows that a round goes through are listed in memory; `sizes` are those of the clients.
+        """Raise UserError if batches are too small, or if the row indices of a round do not fit into memory.
 
-        `together` says that a client's loss is one of all its rows, which must then make one batch.
+        `sizes` are the rows of the clients. `together` is True if the loss of a client is not a sum over rows, so that
+        a batch must contain all of them.
         """
         hparams, largest = self.hparams, int(sizes.max())
-        whole = f"at least {largest}, the rows of the largest client: this task knows no smaller batches"
+        allowed = f"at least {largest}, the rows of the largest client: this task needs all rows in one batch"
         if together and self.algo.federated:
-            require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, whole)
+            require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, allowed)
         rows = int(np.sort(sizes)[-hparams.sampled(len(sizes)) :].sum()) * hparams.local_epochs
         require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
 
     def check_clients(self, available: int) -> None:
-        """A round cannot sample more clients than there are, nor fewer than the algorithm needs."""
+        """Raise UserError if a round samples more clients than available or fewer than the algorithm needs."""
         sampled = self.hparams.sampled(available)
         if self.algo.federated:
             allowed = f"at most {available}, the task's clients"
@@ -171,7 +173,7 @@ class Run:
 
     @property
     def method(self) -> Algorithm:
-        """The algorithm, with what its messages go through."""
+        """The algorithm with the transform of its messages."""
         return self.algo.through(self.transform)
 
     @property
@@ -191,9 +193,9 @@ class Run:
         return self.output_dir / self.task.name / self.algo.name / self.run_id
 
     def describe(self) -> str:
-        """One line for people."""
-        given = asdict(self.regularizer).items()
-        psi = [f"{key} {value}" for key, value in given if isinstance(value, int | float)]
+        """Return a summary in one line."""
+        values = asdict(self.regularizer).items()
+        psi = [f"{key} {value}" for key, value in values if isinstance(value, int | float)]
         parts = [f"{self.task.name} with {self.algo.name}: {self.regularizer.name} {', '.join(psi)}".rstrip()]
         if self.mirror.name != "euclidean":
             parts.append(f"mirror {self.mirror.name}")
@@ -202,13 +204,15 @@ class Run:
             parts.append(f"transform {self.transform.name} {', '.join(numbers)}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
         parts += [
-            f"{key} {_said(getattr(self.hparams, key))}" for key in ("client_lr", "server_lr") if key in self.algo.uses
+            f"{key} {_format_rate(getattr(self.hparams, key))}"
+            for key in ("client_lr", "server_lr")
+            if key in self.algo.uses
         ]
         return ", ".join([*parts, f"seed {self.seed}"])
 
 
-def filled(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """A plain configuration with other numbers; what is left as it is, is shared."""
+def replace_numbers(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plain configuration with other numbers; unchanged groups are shared, not copied."""
     config = config.copy()
     for key, number in numbers.items():
         group, _, name = key.rpartition(".")
@@ -219,7 +223,7 @@ def filled(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]
     return config
 
 
-def _said(rate: float | str) -> str:
+def _format_rate(rate: float | str) -> str:
     return rate if isinstance(rate, str) else f"{rate:g}"
 
 
@@ -231,22 +235,23 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
 
 
 def check_profile(config: DictConfig) -> None:
-    """First of all: numbers of rounds may depend on it."""
+    """Raise UserError if the profile is invalid; must precede other checks, since numbers of rounds depend on it."""
     _typed(config, "profile")
 
 
 def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
+    """Return a configuration as plain dictionaries and lists."""
     return cast("dict[str, Any]", OmegaConf.to_container(config, resolve=resolve))
 
 
 def _path_settings(config: DictConfig) -> PathSettings | None:
-    brought = config.path is None or OmegaConf.get_type(config, "path") is PathSettings
-    require(brought, "path", config.path, "null: experiment=path brings it")
+    is_valid = config.path is None or OmegaConf.get_type(config, "path") is PathSettings
+    require(is_valid, "path", config.path, "null: experiment=path brings it")
     return None if config.path is None else _typed(config, "path")
 
 
 def _typed(config: DictConfig, key: str) -> Any:
-    """A group as the object that checks its values."""
+    """Return a group as an object of its dataclass, which checks the values."""
     part = OmegaConf.to_object(config[key])
     _refuse_unknown_keys(f"{key}.", config[key], part)
     return part

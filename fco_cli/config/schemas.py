@@ -1,7 +1,7 @@
-"""The schemas of the configuration's groups, registered with Hydra.
+"""Schemas of the configuration groups, registered with Hydra.
 
-The dataclasses of tasks, algorithms, regularizers, mirror maps, transforms and hyper-parameters are themselves the
-schemas of their groups: a field is a key, its range is checked where it is declared.
+The dataclasses of tasks, algorithms, regularizers, mirror maps, transforms and hyperparameters are the schemas of their
+groups: a field is a key, and the dataclass checks its range.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import TASKS
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
-PLAIN = "of letters, digits, _, - and ., the first no .: it names files"
+FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
 LARGEST_SCALE = 100
 
 
-def is_plain(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*", name) is not None
 
 
 @dataclass
 class Selection:
-    """How an experiment chooses its best learning rates: by the mean of a metric over the last rounds."""
+    """Rule by which an experiment selects learning rates: the mean of a metric over the last rounds."""
 
     metric: str = MISSING
     mode: str = MISSING  # max or min
     last: int = MISSING  # rounds; 1 is the last evaluated round
-    second: str = "objective"  # where that ties: the smallest of this; the ledger also says what it would have chosen
+    second: str = "objective"  # metric to be minimized in case of ties; the ledger also reports its selection
 
     def __post_init__(self) -> None:
         require(self.mode in ("max", "min", MISSING), "experiment.select.mode", self.mode, "max or min")
-        sound = self.last == MISSING or 1 <= self.last < 2**63
-        require(sound, "experiment.select.last", self.last, "a whole number >= 1")
+        is_valid = self.last == MISSING or 1 <= self.last < 2**63
+        require(is_valid, "experiment.select.last", self.last, "a whole number >= 1")
 
 
 @dataclass
 class NearBest:
-    """Learning rates around the best of the full grid: all that profile=quick runs."""
+    """Learning rates near the best of the full grid, used by profile=quick."""
 
     client_lr: str = "0.001,0.01"
     server_lr: str = "0.1,1"
@@ -61,45 +61,45 @@ class NearBest:
 
 @dataclass
 class Experiment:
-    """What a report must know of an experiment; it cannot change a run's result."""
+    """Settings of an experiment for its report; they do not affect the results of runs."""
 
     name: str = MISSING
     title: str = MISSING
     select: Selection = field(default_factory=Selection)
     panels: list[str] = MISSING
-    paper: str = ""  # the figure of the paper that this is
-    twin_of: str = ""  # the experiment beside which it is drawn
+    paper: str = ""  # the figure of the paper that it reproduces
+    twin_of: str = ""  # the experiment next to which it is drawn
     near_best: NearBest = field(default_factory=NearBest)
 
     def __post_init__(self) -> None:
-        require(self.name == MISSING or is_plain(self.name), "experiment.name", self.name, PLAIN)
+        require(self.name == MISSING or is_file_name(self.name), "experiment.name", self.name, FILE_NAME)
 
     def check(self, metrics: Collection[str]) -> None:
-        """Refuse an experiment that speaks of metrics which its runs do not have."""
+        """Raise UserError if the experiment refers to a metric that its runs do not have."""
         known = [metric for metric in metrics if metric != "round"]
-        chosen = [("experiment.select.metric", self.select.metric), ("experiment.select.second", self.select.second)]
-        for key, metric in chosen + [("experiment.panels", panel) for panel in self.panels]:
+        selected = [("experiment.select.metric", self.select.metric), ("experiment.select.second", self.select.second)]
+        for key, metric in selected + [("experiment.panels", panel) for panel in self.panels]:
             require(metric in known, key, metric, "one of " + ", ".join(known))
 
 
 @dataclass
 class Profile:
-    """The `profile` group: how much of the paper's scale an experiment runs at."""
+    """The `profile` group: the scale of an experiment relative to the paper's."""
 
     name: str = MISSING
-    scale: float = MISSING  # of the number of rounds
-    outputs: str = MISSING  # where experiments leave their records
-    note: str = ""  # what figures must say of it
+    scale: float = MISSING  # factor of the number of rounds
+    outputs: str = MISSING  # folder of the experiments' records
+    note: str = ""  # printed on figures
 
     def __post_init__(self) -> None:
-        require(self.name == MISSING or is_plain(self.name), "profile.name", self.name, PLAIN)
-        sound = self.scale == MISSING or 0 < self.scale <= LARGEST_SCALE
-        require(sound, "profile.scale", self.scale, f"a number above 0, at most {LARGEST_SCALE}")
+        require(self.name == MISSING or is_file_name(self.name), "profile.name", self.name, FILE_NAME)
+        is_valid = self.scale == MISSING or 0 < self.scale <= LARGEST_SCALE
+        require(is_valid, "profile.scale", self.scale, f"a number above 0, at most {LARGEST_SCALE}")
 
 
 @dataclass
 class RunConfig:
-    """One run, complete."""
+    """Schema of the complete configuration of a run."""
 
     task: Any = MISSING
     algo: Any = MISSING
@@ -109,7 +109,7 @@ class RunConfig:
     hparams: Any = MISSING
     federation: Any = MISSING
     seed: int = MISSING
-    seeds: int | None = None  # with -m: so many seeds, from 0 on
+    seeds: int | None = None  # with -m: number of seeds, starting at 0
     output_dir: str = MISSING
     force: bool = MISSING
     record_clients: bool = MISSING
@@ -117,16 +117,19 @@ class RunConfig:
     dry_run: bool = MISSING
     threads: int | None = MISSING
     experiment: Experiment | None = None
-    theory: Any = None  # in place of a run: experiment=theory, whose schema is that of fco_cli/theory
-    path: Any = None  # likewise: experiment=path chooses a strength
+    theory: Any = None  # settings of experiment=theory (fco_cli/theory), which replaces the run
+    path: Any = None  # settings of experiment=path, which replaces the run
     profile: Profile = field(default_factory=Profile)
 
 
 def register() -> None:
-    """Tell Hydra the schemas; the YAML files of conf/ refer to them as /schema/... and to rounds as ${at_scale:...}."""
+    """Register schemas, resolvers and plugins with Hydra.
+
+    The YAML files of conf/ refer to schemas as /schema/... and scale numbers of rounds by ${at_scale:...}.
+    """
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
-    _parse_once()
-    for plugin in (FusedLauncher, GridSweeper):  # Hydra's own search misses them in an editable install
+    _cache_parser()
+    for plugin in (FusedLauncher, GridSweeper):  # Hydra does not find them in an editable install
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
     store_schema("path", lambda: PathSettings)
@@ -136,40 +139,40 @@ def register() -> None:
     store_schema("run", lambda: RunConfig, package="_global_")
 
 
-def _parse_once() -> None:
-    """To parse ${...} takes OmegaConf longer than to look up what it names, and a sweep's jobs all have the same."""
+def _cache_parser() -> None:
+    """Cache OmegaConf's parser of ${...}: parsing takes longer than the lookup, and the jobs of a sweep share it."""
     if not hasattr(omegaconf.base.parse, "cache_info"):
         omegaconf.base.parse = lru_cache(maxsize=4096)(omegaconf.base.parse)
 
 
 def store_schema(path: str, kind: Callable[[], type], package: str | None = None) -> None:
-    """Tell Hydra a schema under /schema; ConfigStore.store would make it at once."""
+    """Register a schema under /schema; unlike ConfigStore.store, do not build it yet."""
     *groups, name = ("schema", *path.split("/"))
-    place = ConfigStore.instance().repo
+    repository = ConfigStore.instance().repo
     for group in groups:
-        place = place.setdefault(group, {})
-    place[f"{name}.yaml"] = _Schema(f"{name}.yaml", kind, "/".join(groups), package)
+        repository = repository.setdefault(group, {})
+    repository[f"{name}.yaml"] = _Schema(f"{name}.yaml", kind, "/".join(groups), package)
 
 
 class _Schema(ConfigNode):
-    """Made when a configuration first asks for it: to make all of them takes as long as the rest of composing."""
+    """Schema that is built on first use; building all schemas would double the time of a composition."""
 
     def __init__(self, name: str, kind: Callable[[], type], group: str, package: str | None) -> None:
         self.name, self.kind, self.group, self.package, self.provider = name, kind, group, package, None
 
     @cached_property
-    def made(self) -> DictConfig:
+    def config(self) -> DictConfig:
         return OmegaConf.structured(self.kind())
 
-    def __copy__(self) -> ConfigNode:  # what Hydra does to a node that it loads
-        return ConfigNode(self.name, self.made, self.group, self.package, self.provider)
+    def __copy__(self) -> ConfigNode:  # called by Hydra for every node that it loads
+        return ConfigNode(self.name, self.config, self.group, self.package, self.provider)
 
-    def __deepcopy__(self, memo: object) -> _Schema:  # what it does to the whole store for every configuration
+    def __deepcopy__(self, memo: object) -> _Schema:  # called by Hydra on the whole store for every configuration
         return self
 
 
 def families() -> dict[str, Mapping[str, Any]]:
-    """The groups whose options have a schema each."""
+    """Return the groups whose options have separate schemas, with the class of each option."""
     return {
         "task": TASKS,
         "algo": all_algorithms(),
@@ -181,12 +184,12 @@ def families() -> dict[str, Mapping[str, Any]]:
 
 
 def switches() -> frozenset[str]:
-    """The keys that are true or false, of whatever option."""
+    """Return the Boolean keys of all options."""
     owners = [("", RunConfig), ("hparams.", Hparams)]
     owners += [(f"{group}.", kind) for group, kinds in families().items() for kind in kinds.values()]
     return frozenset(f"{prefix}{key.name}" for prefix, owner in owners for key in fields(owner) if key.type == "bool")
 
 
 def _at_scale(rounds: int, *, _root_: DictConfig) -> int:
-    """The profile's share of the paper's rounds."""
+    """Return the number of rounds times the scale of the profile."""
     return max(1, round(rounds * _root_.profile.scale))

@@ -1,7 +1,7 @@
-"""Whoever holds the clients: their rows and what they remember between rounds.
+"""Interface between the simulation and its clients: their rows and their memory between rounds.
 
-A simulation has them in its own process (`Here`). Between real sites it is the same simulation, with clients that are
-elsewhere (fco_cli/federation); their rows and memories never come to this process.
+`LocalClients` holds them in this process. In a federation of real sites the same simulation uses remote clients
+(fco_cli/federation), whose rows and memory stay at the sites.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fco_cli.simulation.stop import Stop
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MOST_LOSSES = 20  # of clients at sites, in one piece of work
-MOST_PERSONAL = 32 * 2**20  # numbers of personal models that a record keeps
+MOST_LOSSES = 20  # lost connections to clients before a run fails
+MOST_PERSONAL = 32 * 2**20  # largest number of personal weights stored in a record
 
 
 class ClientsLost(Exception):
-    """Some clients no longer answer; what is saved can be continued when they are back."""
+    """A loss of connection to some clients; the run can continue from its checkpoint once they are back."""
 
 
 def again_after_losses(work: Callable[[], T], stop: Stop) -> T:
-    """What comes of `work`, which goes on from what is saved whenever clients were lost and are back."""
+    """Return the result of `work`, called again after every ClientsLost: it continues from its checkpoint."""
     losses = 0
     while True:
         try:
@@ -46,7 +46,7 @@ def again_after_losses(work: Callable[[], T], stop: Stop) -> T:
             stop.check()
             if losses > MOST_LOSSES:
                 raise UserError(f"federation: {problem}, {losses} times") from problem
-            log.warning("%s; continuing from what is saved", problem)
+            log.warning("%s; continuing from the last checkpoint", problem)
 
 
 class Clients(ABC):
@@ -54,46 +54,46 @@ class Clients(ABC):
 
     @abstractmethod
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
-        """One more round of the algorithm with the clients of the cohort; they remember nothing of it yet."""
+        """Run one round of the algorithm with the clients of the cohort, without updating their memory."""
 
     @abstractmethod
-    def remember(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
-        """The clients whose message arrived now remember that round, in the jobs [J] that it has not ended."""
+    def remember(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
+        """Update the memory of the clients whose message arrived, for the jobs of the mask `finite` [J]."""
 
     @abstractmethod
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
-        """How the clients' own models do on their own rows, of a method that has such."""
+        """Return the metrics of the clients' personal models on their own rows."""
 
     @abstractmethod
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:
-        """The models [M, P] that clients remember as their own in job j, unless they stay with them."""
+        """Return the personal models [M, P] of job j; None if they stay with the clients or are too large."""
 
     @abstractmethod
     def keep(self, jobs: Array) -> None:
-        """The stack goes on with these jobs only, a mask [J]."""
+        """Restrict the stack to the jobs of a mask [J]."""
 
     @abstractmethod
     def save(self, j: int) -> Saved:
-        """What a checkpoint of job j must hold of the clients."""
+        """Return the clients' part of a checkpoint of job j."""
 
     @abstractmethod
     def saved(self) -> None:
-        """The checkpoints of all jobs are on disk."""
+        """Confirm that the checkpoints of all jobs are on disk."""
 
     @abstractmethod
     def load(self, j: int, saved: Saved) -> None:
-        """Continue job j from a checkpoint."""
+        """Restore job j from a checkpoint."""
 
     def evaluated(self, evaluations: int) -> Evaluated | None:
-        """What so many evaluations have told of the clients' rows; none: nobody but who simulates them."""
+        """Return what a number of evaluations disclosed about the rows; None if the rows are in this process."""
         return None
 
-    def ended(self) -> None:  # noqa: B027 - who is elsewhere must be told
-        """All jobs have come to their ends: nothing that clients remember is needed any more."""
+    def ended(self) -> None:  # noqa: B027 - only remote clients have something to do
+        """Release the clients' memory after all jobs have ended."""
 
 
-class Here(Clients):
-    """In this process; `folders`, one for every job, is where a memory too large for it may live."""
+class LocalClients(Clients):
+    """Clients in this process; `folders` has one folder per job for memory that is too large for the process."""
 
     def __init__(self, problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> None:
         self.problem, self.jobs = problem, len(w)
@@ -105,11 +105,11 @@ class Here(Clients):
         remembered = None if self.memory is None or cohort is None else self.memory.of_clients(cohort.clients)
         return algorithm.round(state, cohort, remembered)
 
-    def remember(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
+    def remember(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
         if self.memory is not None and cohort is not None:
-            assert made.memory is not None
-            assert made.arrived is not None
-            self.memory.write(cohort.clients, made.memory, made.arrived & finite)
+            assert result.memory is not None
+            assert result.arrived is not None
+            self.memory.write(cohort.clients, result.memory, result.arrived & finite)
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         name = algorithm.personal
@@ -125,8 +125,8 @@ class Here(Clients):
 
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:
         clients = self.problem.data.clients
-        large = clients * self.problem.layout.size > MOST_PERSONAL
-        if self.memory is None or algorithm.personal not in algorithm.remembered or large:
+        is_large = clients * self.problem.layout.size > MOST_PERSONAL
+        if self.memory is None or algorithm.personal not in algorithm.remembered or is_large:
             return None
         return self.memory.of_job(j, np.arange(clients))[:, algorithm.remembered.index(algorithm.personal)]
 

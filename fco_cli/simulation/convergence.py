@@ -1,8 +1,8 @@
-"""Has a run converged? What its record says at its end, and when `hparams.rounds=auto` is done.
+"""Convergence tests: the stopping rule of `hparams.rounds=auto` and the verdict in a run's record.
 
-Two tests: the KKT residual, relative to psi's strength or to the gradient at the start, costs nothing at an evaluated
-round; where it is small enough, the relative gap (problem/certificate.py) judges every feature in its own units
-(docs/method.md, "Metrics").
+The first test compares the KKT residual with psi's strength or the initial gradient; it costs nothing at an evaluated
+round. If it passes, the second test bounds the relative gap (problem/certificate.py), which does not depend on the
+scales of the features (docs/method.md, "Metrics").
 """
 
 from __future__ import annotations
@@ -21,61 +21,62 @@ from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import QuadraticRisk
 
-UNEVEN = (
-    "the KKT residual is small, but the objective may still be far from its minimum, as on features of uneven scales; "
-    "standardize them (task.standardize=true), or take more rounds"
+STALLED = "the residual no longer decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
+LARGE_GAP = (
+    "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
+    "scales; standardize them (task.standardize=true) or run more rounds"
 )
 
 
-def residual_enough(problem: Problem, numbers: Numbers, tolerance: float) -> Array:
-    """The KKT residual at which each job has converged: [J]."""
+def residual_threshold(problem: Problem, numbers: Numbers, tolerance: float) -> Array:
+    """Return the KKT residual [J] at or below which each job passes the first test."""
     rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * problem.gradient_at_start
     return np.maximum(tolerance * problem.kkt_scale(numbers), rounding)
 
 
-def is_due(residuals: Sequence[float], enough: float) -> bool:
-    """Return whether the gap is to be computed after the last of the residuals of a run.
+def is_gap_due(residuals: Sequence[float], threshold: float) -> bool:
+    """Return True if the gap should be computed after the last of a run's residuals.
 
-    The first, second, fourth, ... time that a residual is small enough: a gap costs more than a round.
+    It is computed at the first, second, fourth, ... residual below the threshold, since it costs more than a round.
     """
-    times = sum(residual <= enough for residual in residuals)
-    return residuals[-1] <= enough and times & (times - 1) == 0
+    times = sum(residual <= threshold for residual in residuals)
+    return residuals[-1] <= threshold and times & (times - 1) == 0
 
 
 def has_converged(
     problem: Problem, numbers: Numbers, tolerance: float, model: Array, residual: float, certified: bool
 ) -> bool:
-    """Return whether one job, numbers [1] and model [P], has converged; its gap is computed unless it is certified."""
-    if residual > residual_enough(problem, numbers, tolerance)[0]:
+    """Return True if one job, numbers [1] and model [P], has converged; compute its gap unless it is certified."""
+    if residual > residual_threshold(problem, numbers, tolerance)[0]:
         return False
     return certified or is_certified(problem, numbers, model, tolerance) is not False
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a record says of a run's convergence."""
+    """Convergence of a run, as stored in its record."""
 
     converged: bool
     kkt: float  # the last KKT residual, relative
     relative_to: str
     slope: float  # of the objective, per round, over the last tenth of the rounds
-    more_rounds: int | None = None  # until it would have converged, if it goes on falling as it does
-    distance: float | None = None  # of the model to the solution: an estimate
-    bound: float | None = None  # on it
+    more_rounds: int | None = None  # until convergence, extrapolated from the residuals
+    distance: float | None = None  # from the model to the solution, an estimate
+    bound: float | None = None  # upper bound on the distance
     advice: str = ""
-    relative_gap: bool | None = None  # whether it is small enough; None: not known
+    relative_gap: bool | None = None  # True if it is below the tolerance, None if unknown
 
     @property
     def line(self) -> str:
-        """One line for people."""
-        where = f"KKT residual {self.kkt:.1e} of {self.relative_to}, objective {self.slope:+.1e} a round"
-        if self.converged:
-            most = "" if self.bound is None else f"; at most {self.bound:.0e}"
-            known = self.distance is not None
-            said = f": the pooled solution to {self.distance:.0e} (an estimate{most})" if known else ""
-            alone = ", which alone was judged: the gap is unknown" if self.relative_gap is None else ""
-            return f"converged{said}; {where}{alone}"
-        return f"not converged: {self.advice}; {where}"
+        """Summary in one line."""
+        measured = f"KKT residual {self.kkt:.1e} of {self.relative_to}, objective {self.slope:+.1e} per round"
+        if not self.converged:
+            return f"not converged: {self.advice}; {measured}"
+        bound = "" if self.bound is None else f"; at most {self.bound:.0e}"
+        is_known = self.distance is not None
+        distance = f": within {self.distance:.0e} of the pooled solution (an estimate{bound})" if is_known else ""
+        gap = " (the gap is unknown)" if self.relative_gap is None else ""
+        return f"converged{distance}; {measured}{gap}"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "line": self.line}
@@ -90,34 +91,32 @@ def judge(
     faster: str | None,
     certified: bool = False,
 ) -> Verdict:
-    """Judge one job, numbers [1] and model [P]; `faster` is a setting that would hasten it, if any.
+    """Return the verdict on one job, with numbers [1] and model [P].
 
-    `certified` says that its relative gap is known to be small enough.
+    `faster` is a setting that would speed up convergence, if any. `certified` is True if the relative gap is known to
+    be below the tolerance.
     """
     residuals, rounds = np.array(history["kkt_residual"]), np.array(history["round"])
-    enough, scale = float(residual_enough(problem, numbers, tolerance)[0]), float(problem.kkt_scale(numbers)[0])
-    strength = "strength" in (numbers.dtype.names or ()) and numbers["strength"][0] == scale
-    relative_to = "lambda" if strength else "the gradient at the start"
+    threshold, scale = float(residual_threshold(problem, numbers, tolerance)[0]), float(problem.kkt_scale(numbers)[0])
+    is_strength = "strength" in (numbers.dtype.names or ()) and numbers["strength"][0] == scale
+    relative_to = "lambda" if is_strength else "the initial gradient"
     slope = _slope(rounds, np.array(history["objective"]), 0.1)
-    verdict = Verdict(bool(residuals[-1] <= enough), float(residuals[-1]) / scale, relative_to, slope)
+    verdict = Verdict(bool(residuals[-1] <= threshold), float(residuals[-1]) / scale, relative_to, slope)
     if isinstance(problem.data, Elsewhere) and not problem.data.exact:
-        return replace(verdict, converged=False, advice="by evaluations with noise it cannot be judged")
+        return replace(verdict, converged=False, advice="convergence cannot be tested with noisy evaluations")
     if verdict.converged:
         gap = certified or is_certified(problem, numbers, model, tolerance)
         if gap is False:
-            return replace(verdict, converged=False, relative_gap=gap, advice=UNEVEN)
+            return replace(verdict, converged=False, relative_gap=gap, advice=LARGE_GAP)
         distance, bound = _distance(problem, model, float(residuals[-1]))
         return replace(verdict, distance=distance, bound=bound, relative_gap=gap)
-    more = _more_rounds(rounds, residuals, enough)
-    if more is None:
-        advice = "the residual no longer falls; a smaller hparams.client_lr, or an exact method (docs/methods.md)"
-    else:
-        advice = f"about {more} more rounds" + (f", or {faster}" if faster else "")
+    more = _more_rounds(rounds, residuals, threshold)
+    advice = STALLED if more is None else f"about {more} more rounds" + (f", or {faster}" if faster else "")
     return replace(verdict, more_rounds=more, advice=advice)
 
 
 def _slope(rounds: Array, values: Array, share: float) -> float:
-    """By least squares over the last share of the rounds, two evaluations at least."""
+    """Return the least-squares slope over the last share of the rounds, at least two evaluations."""
     last = max(2, math.ceil(share * len(rounds)))
     rounds, values = rounds[-last:], values[-last:]
     if len(rounds) < 2 or not np.isfinite(values).all():
@@ -126,37 +125,41 @@ def _slope(rounds: Array, values: Array, share: float) -> float:
     return float((centered * (values - values.mean())).sum() / (centered**2).sum())
 
 
-def _more_rounds(rounds: Array, residuals: Array, enough: float) -> int | None:
-    """By the pace at which the residual fell over the last half of the rounds; none if that leads nowhere."""
+def _more_rounds(rounds: Array, residuals: Array, threshold: float) -> int | None:
+    """Return the number of rounds until the residual reaches the threshold, extrapolated from the last half.
+
+    None if the residual does not decrease, or too slowly.
+    """
     if len(rounds) < 4 or not (residuals > 0).all():
         return None
-    pace = -_slope(rounds, np.log(residuals), 0.5)
-    needed = math.log(residuals[-1] / enough) / pace if pace > 0 else math.inf
+    rate = -_slope(rounds, np.log(residuals), 0.5)
+    needed = math.log(residuals[-1] / threshold) / rate if rate > 0 else math.inf
     return int(float(f"{max(needed, 1):.1g}")) if needed < 1000 * rounds[-1] else None
 
 
 def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | None, float | None]:
-    """An estimate of |w - w*|, and a bound on it: (1 + L) / mu times the residual, for F with curvatures mu to L.
+    """Return an estimate of |w - w*| and a bound on it, (1 + L) / mu times the residual for mu I <= Hessian <= L I.
 
-    For w* is where -grad F is in the subdifferential of psi, which is monotone. A squared loss has one Hessian, known
-    from sums over the clients: then it is a bound. The estimate takes the Hessian at the model, among the weights that
-    are not 0: it holds if the zeros are right.
+    The bound follows from -grad F(w*) being in the subdifferential of psi, which is monotone. It holds for a squared
+    loss, whose Hessian is constant and known from sums over the clients. The estimate uses the Hessian at the model,
+    restricted to the nonzero weights; it is valid if the support is correct.
     """
-    exact = isinstance(problem.risk, QuadraticRisk)
-    known = exact or (problem.model.convex and problem.dtype == np.float64)
-    if not known or not problem.regularizer.convex or len(model) > (LARGEST_MATRIX if exact else LARGEST_DIFFERENCED):
+    is_quadratic = isinstance(problem.risk, QuadraticRisk)
+    has_hessian = is_quadratic or (problem.model.convex and problem.dtype == np.float64)
+    largest = LARGEST_MATRIX if is_quadratic else LARGEST_DIFFERENCED
+    if not has_hessian or not problem.regularizer.convex or len(model) > largest:
         return None, None
     matrix = hessian(problem, model)
     if matrix is None:
         return None, None
-    moving = (model != 0) | ~problem.layout.regularized
-    estimate = _condition(matrix[np.ix_(moving, moving)])
-    bound = _condition(matrix) if exact else None
-    return tuple(None if times is None else times * residual for times in (estimate, bound))  # type: ignore[return-value]
+    support = (model != 0) | ~problem.layout.regularized
+    estimate = _condition(matrix[np.ix_(support, support)])
+    bound = _condition(matrix) if is_quadratic else None
+    return tuple(None if factor is None else factor * residual for factor in (estimate, bound))  # type: ignore[return-value]
 
 
 def _condition(matrix: Array) -> float | None:
-    """(1 + L) / mu of a Hessian, unless mu is 0 up to rounding."""
-    curvatures = np.linalg.eigvalsh(matrix)
-    positive = curvatures[0] > 1e-12 * curvatures[-1]
-    return float((1 + curvatures[-1]) / curvatures[0]) if positive else None
+    """Return (1 + L) / mu of a Hessian; None if mu is 0 up to rounding."""
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    is_positive = eigenvalues[0] > 1e-12 * eigenvalues[-1]
+    return float((1 + eigenvalues[-1]) / eigenvalues[0]) if is_positive else None

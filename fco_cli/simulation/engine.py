@@ -1,7 +1,7 @@
-"""The simulation: rounds over sampled clients for a stack of jobs that differ only along the axis J.
+"""Simulation of federated rounds for a stack of jobs that differ only along the job axis J.
 
-Its caller asks for a round at a time, or a few, so that it can show progress, save checkpoints or stop in between. A
-job's numbers do not depend on the stack it runs in, nor on how many rounds are evaluated together.
+The caller advances the simulation by one or a few rounds at a time, so that it can show progress, save checkpoints or
+stop in between. The results of a job do not depend on its stack or on the number of rounds evaluated in one batch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.data import Elsewhere
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import Clients, Here
-from fco_cli.simulation.convergence import is_due, residual_enough
-from fco_cli.simulation.evaluate import Metrics, evaluate, summarized
+from fco_cli.simulation.clients import Clients, LocalClients
+from fco_cli.simulation.convergence import is_gap_due, residual_threshold
+from fco_cli.simulation.evaluate import Metrics, evaluate, summarize_own
 from fco_cli.simulation.history import History
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import Saved
@@ -32,32 +32,33 @@ from fco_cli.simulation.sampling import Sampler
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
-WATCHED = ("objective", "own_train_loss_worst_decile")  # clients' own models may explode where the shared one is sound
-EXPLOSION = 1e12  # times these at the start: beyond it no digit means anything, and a constraint may hide why
+MONITORED_METRICS = ("objective", "own_train_loss_worst_decile")  # personal models may diverge on their own
+EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple of its initial value
 
-# Of one model an evaluation reads as much as of many, all rows or a Gram matrix: those of several rounds are made
-# together. Who has exploded, or converged, is known only then, and has gone on in vain by a share of its way at most.
-MODELS_TOGETHER, NUMBERS_TOGETHER = 64, 2**18
-IN_VAIN = 1 / 8
-PATIENCE = 0.2  # seconds of rounds that may pass before anybody hears of them
+# An evaluation reads all rows (or a Gram matrix) whether it has one model or many, so several rounds are evaluated in
+# one batch. Jobs that have diverged or converged meanwhile are detected only then: the overrun is bounded by a fraction
+# of the rounds evaluated before.
+MAX_BATCH_MODELS, MAX_BATCH_NUMBERS = 64, 2**18
+MAX_OVERRUN = 1 / 8
+PATIENCE = 0.2  # seconds of rounds in one batch
 
 
 @dataclass
 class Job:
-    """One run: where it stands. Plain data, so that a checkpoint is this and nothing else."""
+    """State of one run, the content of its checkpoint."""
 
-    round: int = 0  # rounds done
+    round: int = 0  # completed rounds
     state: State = field(default_factory=dict)  # without the job axis; empty before the first round
-    memory: Saved = field(default_factory=dict)  # what its clients remember, as a checkpoint keeps it
+    memory: Saved = field(default_factory=dict)  # the clients' memory, as stored in a checkpoint
     counters: Array = field(default_factory=lambda: np.zeros(len(COUNTERS), dtype=np.int64))
     history: History = field(default_factory=History)  # metric -> value at every evaluated round
-    seconds: float = 0.0  # of work so far, over all sessions
-    diverged: int | None = None  # the round whose state was not finite
+    seconds: float = 0.0  # computation time, over all sessions
+    diverged: int | None = None  # the round in which the job diverged
     model: Array | None = None  # the output, set when the job ends
-    certified: bool = False  # its relative gap is small enough (problem/certificate.py)
-    clients: Array | None = None  # [S + 1, P], the last round's client models and their average, where asked for
-    path: Snapshots = field(default_factory=dict)  # its model at a few rounds, where asked for
-    own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of personal models: metric -> clients, values
+    certified: bool = False  # the relative gap is below the tolerance (problem/certificate.py)
+    clients: Array | None = None  # [S + 1, P], the last round's client models and their average (record_clients)
+    path: Snapshots = field(default_factory=dict)  # the model at a few rounds (record_path)
+    own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # personal models: metric -> clients, values
 
     @property
     def ended(self) -> bool:
@@ -66,7 +67,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Setup:
-    """All that the jobs of a stack have in common."""
+    """Settings shared by all jobs of a stack."""
 
     task: Task
     problem: Problem
@@ -75,30 +76,30 @@ class Setup:
     algorithm: Algorithm
     record_clients: bool = False  # keep the client models of the last round
     record_path: bool = False  # keep the model at a few rounds
-    clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = Here  # who holds them
+    clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = LocalClients  # factory of the clients
 
 
 @dataclass(frozen=True)
 class Step:
-    """A round of the whole stack, before anybody has looked at what came of it."""
+    """A round of the whole stack, not yet evaluated."""
 
-    done: int  # rounds, with this one
+    done: int  # completed rounds, including this one
     before: State
     state: State
     counters: Array  # [COUNTERS, J]
-    finite: Array  # [J], which jobs' states are
+    finite: Array  # [J], mask of the jobs whose state is finite
 
     def take(self, jobs: Array) -> Step:
-        """Of some of the jobs, a mask [J]."""
-        before, state = ({name: values[jobs] for name, values in one.items()} for one in (self.before, self.state))
+        """Return the step restricted to the jobs of a mask [J]."""
+        before, state = ({name: values[jobs] for name, values in old.items()} for old in (self.before, self.state))
         return Step(self.done, before, state, self.counters[:, jobs], self.finite[jobs])
 
 
 class Simulation:
-    """A stack of jobs, all at the same round, on its way to the end.
+    """A stack of jobs, all at the same round.
 
-    `folders`, one for every job, is where client memory too large for this process may live; `start` [J, P] is where
-    jobs begin that do not at the model's own start.
+    `folders` has one folder per job for client memory that is too large for this process. `start` [J, P] replaces the
+    model's initial weights.
     """
 
     def __init__(
@@ -111,9 +112,9 @@ class Simulation:
     ) -> None:
         self.setup = setup
         self.running = list(jobs)
-        self.finished: list[Job] = []  # those that have come to the end, in the order of the stack
+        self.finished: list[Job] = []  # jobs that completed the last round, in the order of the stack
         self.counters = np.array([job.counters for job in jobs]).T  # [COUNTERS, J], of the running jobs
-        self._adopt(varying)
+        self._bind(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
         self.sampler = self._sampler()
         self.snapshots: frozenset[int] = frozenset()
@@ -127,126 +128,127 @@ class Simulation:
                 self.clients.load(j, job.memory)
         else:
             self.state = self.algorithm.initial_state(w)
-            self._start()
-        self.limits = self._limits()  # of the running jobs, as `counters`
+            self._evaluate_start()
+        self.limits = self._limits()  # of the running jobs
 
-    def _adopt(self, varying: Varying) -> None:
+    def _bind(self, varying: Varying) -> None:
         self.varying = varying
         self.algorithm = self.setup.algorithm.bind(self.setup.problem, varying)
 
     def _sampler(self) -> Sampler | None:
-        """Who draws clients and batches; none for a baseline that takes all rows at a time."""
+        """Return the sampler of clients and batches; None for a baseline that uses all rows in every step."""
         setup, data = self.setup, self.setup.problem.data
         if self.algorithm.federated:
             shares = data.shares(setup.hparams.weighting)
             return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.pace, shares)
         if not (batch := self.algorithm.pooled_batch):
             return None
-        one = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
-        return Sampler(data.sizes.sum(keepdims=True), one, setup.seed)
+        pooled = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
+        return Sampler(data.sizes.sum(keepdims=True), pooled, setup.seed)
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self, patience: float = 0.0) -> bool:
-        """Simulate a round, and more for so many seconds if it pays to evaluate them together; False if there is
-        nothing left to do."""
+    def advance(self, seconds: float = 0.0) -> bool:
+        """Simulate one round, or a batch of rounds for up to `seconds`; return False if no rounds are left."""
         if self.round >= self.rounds:
             return False
-        until = time.monotonic() + patience
-        with np.errstate(all="ignore"):  # divergence is detected and recorded; no storm of warnings
+        until = time.monotonic() + seconds
+        with np.errstate(all="ignore"):  # divergence is detected and recorded instead
             steps = [self._step(self.round + 1)]
-            while self._may_wait(steps) and time.monotonic() < until:
+            while self._can_defer_evaluation(steps) and time.monotonic() < until:
                 steps.append(self._step(steps[-1].done + 1))
-            self._settle(steps)
+            self._evaluate_pending(steps)
         return True
 
     def _step(self, done: int) -> Step:
         cohort = None if self.sampler is None else self.sampler.cohort(done - 1)
-        made = self.clients.round(self.algorithm, self.state, cohort)
-        finite = _finite_jobs(made.state)
+        result = self.clients.round(self.algorithm, self.state, cohort)
+        finite = _finite_jobs(result.state)
         if self.setup.record_clients and done == self.rounds:
-            self._keep_clients(made, cohort)
-        self.clients.remember(cohort, made, finite)  # only now: a job that diverges leaves with what it had
-        before, self.state, self.counters = self.state, made.state, self._counted(cohort, made)
+            self._store_client_models(result, cohort)
+        self.clients.remember(cohort, result, finite)  # jobs that diverge in this round keep their previous memory
+        before, self.state, self.counters = self.state, result.state, self._updated_counters(cohort, result)
         return Step(done, before, self.state, self.counters, finite)
 
-    def _evaluated(self, done: int) -> bool:
+    def _is_evaluated(self, done: int) -> bool:
         return done % self.setup.hparams.eval_every == 0 or done == self.rounds
 
-    def _may_wait(self, steps: list[Step]) -> bool:
-        """Whether another round may come before these are evaluated."""
+    def _can_defer_evaluation(self, steps: list[Step]) -> bool:
+        """Return True if another round may run before these steps are evaluated."""
         problem, every, last = self.setup.problem, self.setup.hparams.eval_every, steps[-1]
-        if self.algorithm.personal or isinstance(problem.data, Elsewhere):  # clients would have to go back
+        # The memory of personal models and of remote clients cannot be restored to an earlier round.
+        if self.algorithm.personal or isinstance(problem.data, Elsewhere):
             return False
         if last.done >= self.rounds - self.setup.record_clients or not last.finite.all():
             return False
-        jobs, before = len(self.running), (steps[0].done - 1) // every
-        together = min(MODELS_TOGETHER // jobs, int(IN_VAIN * before))
-        room = NUMBERS_TOGETHER // (jobs * problem.layout.size)
-        return len(steps) < room and last.done // every - before < together
+        jobs, evaluations = len(self.running), (steps[0].done - 1) // every
+        max_evaluations = min(MAX_BATCH_MODELS // jobs, int(MAX_OVERRUN * evaluations))
+        max_steps = MAX_BATCH_NUMBERS // (jobs * problem.layout.size)
+        return len(steps) < max_steps and last.done // every - evaluations < max_evaluations
 
-    def _settle(self, steps: list[Step]) -> None:
-        """What came of rounds is written down, and who has come to an end leaves, as if after each of them."""
+    def _evaluate_pending(self, steps: list[Step]) -> None:
+        """Evaluate and record steps, and remove ended jobs, with the same result as after each single step."""
         if not steps or not self.running:
             return
         if not (finite := steps[0].finite).all():
-            self._drop(finite, steps[0])
-            return self._settle([step.take(finite) for step in steps])
-        measured = list(takewhile(lambda step: step.finite.all(), steps))
-        for n, (step, metrics) in enumerate(zip(measured, self._evaluate(measured), strict=True), 1):
-            stay = self._concluded(step, metrics)
-            if not stay.all():
-                return self._settle([later.take(stay) for later in steps[n:]])
-        self._settle(steps[len(measured) :])
+            self._remove_diverged(finite, steps[0])
+            return self._evaluate_pending([step.take(finite) for step in steps])
+        evaluated = list(takewhile(lambda step: step.finite.all(), steps))
+        for n, (step, metrics) in enumerate(zip(evaluated, self._evaluate(evaluated), strict=True), 1):
+            kept = self._finish_step(step, metrics)
+            if not kept.all():
+                return self._evaluate_pending([later.take(kept) for later in steps[n:]])
+        self._evaluate_pending(steps[len(evaluated) :])
 
-    def _concluded(self, step: Step, metrics: Metrics) -> Array:
-        """Who still runs after a round, of those who did: [J]. Metrics are empty where it was not evaluated."""
-        stay = self._sound(metrics)
-        if not stay.all():
-            self._drop(stay, step)
-            step, metrics = step.take(stay), {name: values[stay] for name, values in metrics.items()}
+    def _finish_step(self, step: Step, metrics: Metrics) -> Array:
+        """Record a step and return the mask [J] of jobs that continue; `metrics` is empty if it was not evaluated."""
+        kept = self._bounded_jobs(metrics)
+        if not kept.all():
+            self._remove_diverged(kept, step)
+            step, metrics = step.take(kept), {name: values[kept] for name, values in metrics.items()}
         if metrics and self.running:
-            self._record(step, metrics | self._spent(step))
-        self._count(step)
+            self._record(step, metrics | self._privacy_loss(step))
+        self._update_jobs(step)
         if metrics and self.running and self.setup.hparams.until_converged:
             converged = self._converged(step, metrics["kkt_residual"])
-            self._leave(converged, step)
-            stay[stay] = ~converged
-        return stay
+            self._remove_converged(converged, step)
+            kept[kept] = ~converged
+        return kept
 
     def _converged(self, step: Step, residuals: Array) -> Array:
-        """Return which running jobs have converged: [J]."""
+        """Return the mask [J] of the running jobs that have converged."""
         problem, psi, tolerance = self.setup.problem, self.varying.psi, self.setup.hparams.tolerance
-        enough, models = residual_enough(problem, psi, tolerance), self.algorithm.output(step.state)
-        converged = residuals <= enough
+        thresholds, models = residual_threshold(problem, psi, tolerance), self.algorithm.output(step.state)
+        converged = residuals <= thresholds
         for j in np.flatnonzero(converged):
             job = self.running[j]
-            if not is_due(job.history["kkt_residual"], enough[j]):
+            if not is_gap_due(job.history["kkt_residual"], thresholds[j]):
                 converged[j] = False
             elif models.ndim == 2:
-                gap = is_certified(problem, psi[[j]], models[j], tolerance)
-                job.certified, converged[j] = gap is True, gap is not False
+                certified = is_certified(problem, psi[[j]], models[j], tolerance)
+                job.certified, converged[j] = certified is True, certified is not False
         return converged
 
-    def _leave(self, converged: Array, step: Step) -> None:
-        """Jobs that have converged leave the stack, with their models."""
+    def _remove_converged(self, converged: Array, step: Step) -> None:
+        """Set the models of converged jobs and remove these jobs from the stack."""
         if converged.any():
             models = self.algorithm.output(step.state)
             for j in np.flatnonzero(converged):
                 self.running[j].model = models[j].copy()
             self._keep(~converged)
 
-    def _counted(self, cohort: Cohort | None, made: Round) -> Array:
-        """The counters after a round: [COUNTERS, J]."""
+    def _updated_counters(self, cohort: Cohort | None, result: Round) -> Array:
+        """Return the counters [COUNTERS, J] after a round."""
         counters = self.counters.copy()
-        for counter, count in zip(counters, (*self.algorithm.costs(cohort), made.dropped), strict=True):
+        for counter, count in zip(counters, (*self.algorithm.costs(cohort), result.dropped), strict=True):
             counter += count
         return counters
 
-    def _count(self, step: Step) -> None:
+    def _update_jobs(self, step: Step) -> None:
+        """Set the round and the counters of the running jobs; after the last round, finish them."""
         for job, counters in zip(self.running, step.counters.T, strict=True):
             job.round, job.counters = step.done, counters
         if step.done == self.rounds and self.running:
@@ -260,76 +262,82 @@ class Simulation:
             self.clients.ended()
 
     def personal_models(self, job: Job) -> Array | None:
-        """[M, P], what the clients of a finished job remember as their own models, unless it is more than is kept."""
-        places = [j for j, one in enumerate(self.finished) if one is job]
-        return self.clients.own_models(self.algorithm, places[0]) if places else None  # it may have diverged
+        """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""
+        positions = [j for j, finished in enumerate(self.finished) if finished is job]
+        return self.clients.own_models(self.algorithm, positions[0]) if positions else None
 
-    def _keep_clients(self, made: Round, cohort: Cohort | None) -> None:
-        if made.messages is not None and cohort is not None:
-            models = self.algorithm.client_models(self.state, made, cohort)
+    def _store_client_models(self, result: Round, cohort: Cohort | None) -> None:
+        if result.messages is not None and cohort is not None:
+            models = self.algorithm.client_models(self.state, result, cohort)
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
 
-    def _drop(self, kept: Array, step: Step) -> None:
-        """Jobs that have diverged leave the stack, with their last model."""
+    def _remove_diverged(self, kept: Array, step: Step) -> None:
+        """Set the models of diverged jobs to those before the step and remove these jobs from the stack."""
         models = self.algorithm.output(step.before)
         for j in np.flatnonzero(~kept):
             self.running[j].diverged, self.running[j].model = step.done, models[j].copy()
         self._keep(kept)
 
     def _keep(self, kept: Array) -> None:
-        """The stack without the jobs that have ended."""
+        """Restrict the stack to the jobs of a mask [J], after the others have ended."""
         self.running = [job for job in self.running if not job.ended]
         self.state = {name: values[kept] for name, values in self.state.items()}
         self.counters = self.counters[:, kept]
         self.limits = {name: values[kept] for name, values in self.limits.items()}
         self.clients.keep(kept)
         if self.running:
-            self._adopt(self.varying.take(kept))
+            self._bind(self.varying.take(kept))
 
-    def _start(self) -> None:
-        """Round 0: the evaluation with which all others are compared."""
+    def _evaluate_start(self) -> None:
+        """Evaluate and record round 0; raise UserError if the objective is not finite."""
         start = Step(0, self.state, self.state, self.counters, np.ones(len(self.running), dtype=bool))
         with np.errstate(all="ignore"):
             (metrics,) = self._evaluate([start])
         if not np.isfinite(metrics["objective"]).all():
-            raise UserError("task: the objective at the start is beyond all numbers: the data or psi are too large")
-        metrics |= self._spent(start)
+            raise UserError("task: the initial objective overflows; rescale the data or reduce the regularization")
+        metrics |= self._privacy_loss(start)
         for job in self.running:
             job.history = History(("round", *metrics, *COUNTERS))
         self._record(start, metrics)
 
     def _evaluate(self, steps: list[Step]) -> list[Metrics]:
-        """The metrics of every round; none of one that is not to be evaluated."""
-        measured = [step for step in steps if self._evaluated(step.done)]
-        if not measured:
+        """Return the metrics of every step; an empty dictionary for rounds without evaluation."""
+        evaluated = [step for step in steps if self._is_evaluated(step.done)]
+        if not evaluated:
             return [{} for _ in steps]
-        models = np.concatenate([self.algorithm.output(step.state) for step in measured])
-        numbers = np.tile(self.varying.psi, len(measured)).view(np.recarray)
-        found = evaluate(self.setup.task, self.setup.problem, models, numbers)
+        models = np.concatenate([self.algorithm.output(step.state) for step in evaluated])
+        numbers = np.tile(self.varying.psi, len(evaluated)).view(np.recarray)
+        metrics = evaluate(self.setup.task, self.setup.problem, models, numbers)
         if self.algorithm.personal:
-            found |= summarized(self.clients.own_metrics(self.algorithm, self.state))
-        rows = {name: iter(values.reshape(len(measured), -1)) for name, values in found.items()}
-        return [{name: next(of) for name, of in rows.items()} if self._evaluated(step.done) else {} for step in steps]
+            metrics |= summarize_own(self.clients.own_metrics(self.algorithm, self.state))
+        rows = {name: iter(values.reshape(len(evaluated), -1)) for name, values in metrics.items()}
+        return [
+            {name: next(values) for name, values in rows.items()} if self._is_evaluated(step.done) else {}
+            for step in steps
+        ]
 
-    def _spent(self, step: Step) -> Metrics:
-        """What the messages so far have given away, where the algorithm's transform bounds it."""
+    def _privacy_loss(self, step: Step) -> Metrics:
+        """Return the privacy loss of all messages up to a step, if the algorithm's transform bounds it."""
         sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
         evaluations = len(self.running[0].history.rows) + 1
         return self.algorithm.spent(step.done, sampled, step.counters[-1], self.clients.evaluated(evaluations))
 
     def _limits(self) -> Metrics:
-        """How large a job's metrics may become before it has exploded: [J]."""
-        watched = [name for name in WATCHED if name in self.running[0].history]
-        start = {name: np.array([abs(job.history[name][0]) for job in self.running]) for name in watched}
+        """Return the values [J] of the monitored metrics above which a job counts as diverged."""
+        monitored = [name for name in MONITORED_METRICS if name in self.running[0].history]
+        start = {name: np.array([abs(job.history[name][0]) for job in self.running]) for name in monitored}
         return {name: np.where(first > 0, EXPLOSION * first, np.inf) for name, first in start.items()}
 
-    def _sound(self, metrics: Metrics) -> Array:
-        """Which jobs have not exploded: [J]. Weights may be finite where the objective is not."""
-        sound = np.ones(len(self.running), dtype=bool)
+    def _bounded_jobs(self, metrics: Metrics) -> Array:
+        """Return the mask [J] of jobs whose monitored metrics are within their limits.
+
+        The objective may overflow although all weights are finite.
+        """
+        bounded = np.ones(len(self.running), dtype=bool)
         for name in self.limits.keys() & metrics.keys():
-            sound &= np.isfinite(metrics[name]) & (metrics[name] <= self.limits[name])
-        return sound
+            bounded &= np.isfinite(metrics[name]) & (metrics[name] <= self.limits[name])
+        return bounded
 
     def _record(self, step: Step, metrics: Metrics) -> None:
         """Append an evaluation to the running jobs' histories."""
@@ -341,36 +349,36 @@ class Simulation:
         for job, row in zip(self.running, rows, strict=True):
             job.history.rows.append(row)
 
-    def why_unfit(self, job: Job) -> str | None:
-        """What is wrong with a checkpoint that should go on from here, the start; None if it fits this simulation."""
-        wanted = {name: (values.shape[1:], values.dtype) for name, values in self.state.items()}
-        if {name: (values.shape, values.dtype) for name, values in job.state.items()} != wanted:
-            return "its arrays are not this run's"
+    def checkpoint_mismatch(self, job: Job) -> str | None:
+        """Return the reason why a checkpoint does not belong to this simulation, at round 0; None if it does."""
+        expected = {name: (values.shape[1:], values.dtype) for name, values in self.state.items()}
+        if {name: (values.shape, values.dtype) for name, values in job.state.items()} != expected:
+            return "its arrays do not match this run"
         if not 0 < job.round < self.rounds or job.counters.shape != (len(COUNTERS),):
-            return "it is of no round of this run"
+            return "its round does not match this run"
         evaluated = [0, *range(self.setup.hparams.eval_every, job.round + 1, self.setup.hparams.eval_every)]
         if job.history.names != self.running[0].history.names or job.history["round"] != evaluated:
-            return "its metrics are not this run's"
+            return "its metrics do not match this run"
         taken = {done for done in self.snapshots if done <= job.round}
         if job.path.keys() != taken or any(
             model.shape != (self.setup.problem.layout.size,) for model in job.path.values()
         ):
-            return "its snapshots are not this run's"
+            return "its snapshots do not match this run"
         return None
 
     def snapshot(self) -> list[Job]:
-        """The running jobs with their states filled in, for a checkpoint."""
+        """Return the running jobs with state and client memory filled in, ready for a checkpoint."""
         for j, job in enumerate(self.running):
             job.state = {name: values[j] for name, values in self.state.items()}
             job.memory = self.clients.save(j)
         return self.running
 
     def saved(self) -> None:
-        """The checkpoints of the last snapshot are on disk."""
+        """Confirm that the checkpoints of the last snapshot are on disk."""
         self.clients.saved()
 
 
 def _finite_jobs(state: State) -> Array:
-    """Which jobs have finite numbers only, in all that the server keeps: [J]."""
+    """Return the mask [J] of jobs whose server state is finite."""
     sums = np.array([values.reshape(len(values), -1).sum(axis=1) for values in state.values()])
     return np.isfinite(sums).all(axis=0)

@@ -1,4 +1,4 @@
-"""The numbers of one evaluation: those every run carries (docs/method.md, "Metrics") and those of the task."""
+"""Evaluation of models: the metrics of every run (docs/method.md, "Metrics") and those of the task."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fco_cli.problem.risk import own_losses
 from fco_cli.tasks.base import Task
 
 Metrics = dict[str, Array]  # name -> [J]
-OwnMetrics = dict[str, tuple[Array, Array]]  # name -> the clients that have it [n], and its values [n, J]
-AT_A_TIME = 64 * 2**20  # bytes of personal models
+OwnMetrics = dict[str, tuple[Array, Array]]  # name -> the clients that have the metric [n], and its values [n, J]
+CHUNK_BYTES = 64 * 2**20  # of personal models evaluated at once
 
 
 def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> Metrics:
-    """Metrics of models [J, P]; for [J, M, P] (the local baseline) the median and quartiles over M."""
+    """Return the metrics of models [J, P]; for [J, M, P] (the local baseline) the median and quartiles over M."""
     if models.ndim == 2:
         return _evaluate(task, problem, models, numbers)
-    # A job at a time: the gradients of all models at once could be larger than the data.
+    # One job at a time: the gradients of all models could be larger than the data.
     jobs = [_evaluate(task, problem, w, np.repeat(numbers[[j]], len(w))) for j, w in enumerate(models)]
     metrics: Metrics = {}
     for name in jobs[0]:
@@ -51,28 +51,25 @@ def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metri
 
 
 def evaluate_test(task: Task, problem: Problem, model: Array) -> dict[str, float]:
-    """The final model [P] on the rows kept for the end; of the local baseline's [M, P] the median."""
+    """Return the metrics of a final model [P] on the test rows; the median for the local baseline's models [M, P]."""
     if problem.test is None:
         return {}
     w = model.reshape(-1, problem.layout.size)
-    found = problem.risk_on(problem.test)(w, gradient=False)
-    metrics = {"loss": found.value} | ({} if found.accuracy is None else {"accuracy": found.accuracy})
+    risk = problem.risk_on(problem.test)(w, gradient=False)
+    metrics = {"loss": risk.value} | ({} if risk.accuracy is None else {"accuracy": risk.accuracy})
     metrics |= task.held_out_metrics(problem, problem.test, w)
     return {f"test_{name}": float(np.median(values)) for name, values in metrics.items()}
 
 
-# Personal models: every client's own, on its own rows.
-
-
 def evaluate_own(problem: Problem, jobs: int, models_of: Callable[[Array], Array]) -> OwnMetrics:
-    """How the clients' models do on the rows that are theirs; models_of(clients [n]) are [n, J, P]."""
+    """Return the metrics of personal models on their clients' own rows; models_of(clients [n]) returns [n, J, P]."""
     everyone = np.arange(problem.data.clients)
     metrics = _evaluate_own("own_train", problem, problem.data, everyone, everyone, jobs, models_of)
     if problem.held_out is not None and problem.held_out.trained_as is not None:
-        known = np.flatnonzero(problem.held_out.trained_as >= 0)
-        if len(known):
-            owners = problem.held_out.trained_as[known]
-            metrics |= _evaluate_own("own_validation", problem, problem.held_out, known, owners, jobs, models_of)
+        trained = np.flatnonzero(problem.held_out.trained_as >= 0)
+        if len(trained):
+            owners = problem.held_out.trained_as[trained]
+            metrics |= _evaluate_own("own_validation", problem, problem.held_out, trained, owners, jobs, models_of)
     return metrics
 
 
@@ -80,26 +77,26 @@ def _evaluate_own(
     prefix: str,
     problem: Problem,
     data: ClientData,
-    places: Array,
+    clients: Array,
     owners: Array,
     jobs: int,
     models_of: Callable[[Array], Array],
 ) -> OwnMetrics:
-    """On the rows of the clients `places` of `data`, with the models of `owners`; some at a time."""
-    step = max(1, AT_A_TIME // (jobs * problem.layout.size * problem.dtype.itemsize))
-    parts = [slice(low, low + step) for low in range(0, len(places), step)]
-    found = [own_losses(data, problem.model, problem.loss, models_of(owners[part]), places[part]) for part in parts]
-    metrics = {f"{prefix}_loss": (owners, np.concatenate([losses for losses, _ in found]))}
-    accuracies = [accuracy for _, accuracy in found if accuracy is not None]
+    """Evaluate the models of `owners` on the rows of the clients `clients` of `data`, in chunks."""
+    step = max(1, CHUNK_BYTES // (jobs * problem.layout.size * problem.dtype.itemsize))
+    chunks = [slice(low, low + step) for low in range(0, len(clients), step)]
+    losses = [own_losses(data, problem.model, problem.loss, models_of(owners[part]), clients[part]) for part in chunks]
+    metrics = {f"{prefix}_loss": (owners, np.concatenate([loss for loss, _ in losses]))}
+    accuracies = [accuracy for _, accuracy in losses if accuracy is not None]
     if accuracies:
         metrics[f"{prefix}_accuracy"] = (owners, np.concatenate(accuracies))
     return metrics
 
 
-def summarized(own: OwnMetrics) -> Metrics:
-    """The median over the clients, the quartiles, and the worst decile: what a tenth of them does not reach.
+def summarize_own(own: OwnMetrics) -> Metrics:
+    """Return the median, the quartiles and the worst decile over the clients.
 
-    NaN where a client's number is none: its model has diverged.
+    NaN if the value of some client is not finite, since its model has diverged.
     """
     metrics: Metrics = {}
     for name, (_, values) in own.items():

@@ -1,4 +1,4 @@
-"""A run's metrics at every evaluated round."""
+"""Metrics of a run at its evaluated rounds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(eq=False)  # equal to whatever maps the same names to the same columns
+@dataclass(eq=False)  # Mapping.__eq__ compares the columns
 class History(Mapping[str, list[float]]):
-    """By name the column of a metric. Kept row by row: an evaluation then adds one thing to a job, and not twenty."""
+    """Mapping from the name of a metric to its column, stored by rows so that an evaluation is a single append."""
 
     names: tuple[str, ...] = ()
     rows: list[tuple[float, ...]] = field(default_factory=list)
 
     @classmethod
     def of(cls, columns: Mapping[str, Iterable[float]]) -> History:
-        """Of columns that are equally long; a ValueError if they are not."""
+        """Return the history with the given columns; raise ValueError if their lengths differ."""
         return cls(tuple(columns), list(zip(*columns.values(), strict=True)))
 
     def __getitem__(self, name: str) -> list[float]:
         if name not in self.names:
             raise KeyError(name)
-        place = self.names.index(name)
-        return [row[place] for row in self.rows]
+        index = self.names.index(name)
+        return [row[index] for row in self.rows]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -1,9 +1,9 @@
-"""What clients remember between rounds, for all clients and all jobs of a stack.
+"""Memory of the clients between rounds, for all clients and all jobs of a stack.
 
-Small memories live in this process and are saved whole with every checkpoint. A large one lives in a file per run,
-`checkpoint_memory.bin`, with two places for every client: a row is never written over the place that the last
-checkpoint refers to, so that a process may die at any moment and the checkpoint still finds what it knew. Places that
-no client has used take no disk.
+A small memory is kept in this process and saved with every checkpoint. A large one is kept in a file per run,
+`checkpoint_memory.bin`, with two slots per client: the slot that the last checkpoint refers to is never overwritten,
+so the checkpoint stays valid if the process is killed at any moment. The file is sparse: unused slots take no disk
+space.
 """
 
 from __future__ import annotations
@@ -21,68 +21,68 @@ from fco_cli.errors import UserError
 from fco_cli.files import write_all
 from fco_cli.problem.layout import Array
 
-LARGE = 16 * 2**20  # bytes of one job's memory, from which on it lives in a file
+LARGE = 16 * 2**20  # bytes; a job's memory of this size or more is kept in a file
 FILE = "checkpoint_memory.bin"
-Saved = dict[str, Array]  # what a checkpoint holds of one job's memory
+Saved = dict[str, Array]  # part of a checkpoint that describes one job's memory
 
 
 class DamagedMemory(Exception):
-    """A checkpoint and its memory do not fit together."""
+    """A client memory that does not match its checkpoint."""
 
 
 def bytes_of_job(clients: int, remembered: int, size: int, itemsize: int) -> int:
-    """What the memory of one job takes in this process; nothing if it lives in a file."""
+    """Return the bytes of one job's memory in this process; 0 if it is kept in a file."""
     total = clients * remembered * size * itemsize
     return total if total < LARGE else 0
 
 
 def client_memory(initial: Array, clients: int, folders: list[Path] | None) -> ClientMemory:
-    """The memory for initial rows [remembered, J, P]; large ones go to the jobs' folders, if there are any."""
+    """Return the memory for initial rows [remembered, J, P]; a large one uses the jobs' folders, if given."""
     remembered, _, size = initial.shape
-    large = bytes_of_job(clients, remembered, size, initial.itemsize) == 0
-    return FileMemory(initial, clients, folders) if large and folders is not None else ProcessMemory(initial)
+    is_large = bytes_of_job(clients, remembered, size, initial.itemsize) == 0
+    return FileMemory(initial, clients, folders) if is_large and folders is not None else ProcessMemory(initial)
 
 
 class ClientMemory(ABC):
-    """Rows [remembered, J, P], one for every client; those of a client that has had no turn are the initial ones."""
+    """Rows [remembered, J, P] of every client, equal to the initial rows until the client's first participation."""
 
     def __init__(self, initial: Array) -> None:
         self.initial = initial
 
     @abstractmethod
     def of_clients(self, clients: Array) -> list[Array]:
-        """The rows of some clients, each [remembered, J, P]: to be looked at, not to be changed."""
+        """Return the rows of some clients, each [remembered, J, P]; the caller must not modify them."""
 
     def read(self, clients: Array) -> Array:
-        """A copy of them: [S, remembered, J, P]."""
+        """Return a copy of the rows of some clients: [S, remembered, J, P]."""
         return np.stack(self.of_clients(clients))
 
     @abstractmethod
     def of_job(self, j: int, clients: Array) -> Array:
-        """The same of one job: [S, remembered, P]."""
+        """Return a copy of the rows of some clients in job j: [S, remembered, P]."""
 
     @abstractmethod
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
-        """Replace rows, for the jobs in which a client's message arrived [S, J]."""
+        """Replace the rows of some clients in the jobs in which their message arrived, a mask [S, J]."""
 
     @abstractmethod
     def keep(self, jobs: Array) -> None:
-        """The stack goes on with these jobs only, a mask [J]."""
+        """Restrict the stack to the jobs of a mask [J]."""
 
     @abstractmethod
     def save(self, j: int) -> Saved:
-        """What a checkpoint of job j must hold."""
+        """Return the part of job j's checkpoint that describes its memory."""
 
     @abstractmethod
     def load(self, j: int, saved: Saved) -> None:
-        """Continue job j from a checkpoint."""
+        """Restore job j from a checkpoint; raise DamagedMemory if it does not match."""
 
-    def saved(self, j: int) -> None:  # noqa: B027 - only files must know
-        """The checkpoint of job j is on disk."""
+    def saved(self, j: int) -> None:  # noqa: B027 - only files have something to do
+        """Confirm that the checkpoint of job j is on disk."""
 
 
 class ProcessMemory(ClientMemory):
-    """In this process."""
+    """Client memory in this process."""
 
     def __init__(self, initial: Array) -> None:
         super().__init__(initial)
@@ -95,10 +95,10 @@ class ProcessMemory(ClientMemory):
         return np.stack([self.rows.get(m, self.initial)[:, j] for m in clients.tolist()])
 
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
-        for m, row, here in zip(clients.tolist(), rows, arrived, strict=True):
+        for m, row, mask in zip(clients.tolist(), rows, arrived, strict=True):
             if m not in self.rows:
                 self.rows[m] = self.initial.copy()
-            jobs = slice(None) if here.all() else here  # a slice: NumPy would make a copy of its own otherwise
+            jobs = slice(None) if mask.all() else mask  # indexing by a slice avoids a temporary copy
             self.rows[m][:, jobs] = row[:, jobs]
 
     def keep(self, jobs: Array) -> None:
@@ -113,17 +113,17 @@ class ProcessMemory(ClientMemory):
     def load(self, j: int, saved: Saved) -> None:
         clients, rows = saved.get("clients"), saved.get("rows")
         if clients is None or rows is None or clients.ndim != 1 or clients.dtype.kind != "i":
-            raise DamagedMemory("the checkpoint does not say what its clients remember")
+            raise DamagedMemory("the checkpoint has no client memory")
         if rows.shape != (len(clients), *self.initial[:, j].shape) or rows.dtype != self.initial.dtype:
-            raise DamagedMemory("the checkpoint's clients remember arrays of another shape or precision")
+            raise DamagedMemory("the checkpoint's client memory has another shape or precision")
         for m, row in zip(clients.tolist(), rows, strict=True):
             self.rows.setdefault(m, self.initial.copy())[:, j] = row
 
 
 class FileMemory(ClientMemory):
-    """In a file for every job: [clients, 2 places, remembered, P].
+    """Client memory in one file per job: [clients, 2 slots, remembered, P].
 
-    Read and written, not mapped: where the disk is full, a write says so; a mapped page would end the process.
+    The file is not memory-mapped: on a full disk a write raises an error, while a mapped page would kill the process.
     """
 
     def __init__(self, initial: Array, clients: int, folders: list[Path]) -> None:
@@ -131,8 +131,8 @@ class FileMemory(ClientMemory):
         remembered, jobs, size = initial.shape
         self.paths = [folder / FILE for folder in folders]
         self.row_bytes = remembered * size * initial.itemsize
-        self.place = np.full((jobs, clients), -1, dtype=np.int8)  # where a client's row is; -1: nowhere yet
-        self.safe = self.place.copy()  # where the last checkpoint says it is
+        self.slots = np.full((jobs, clients), -1, dtype=np.int8)  # slot of each client's row; -1: not written yet
+        self.saved_slots = self.slots.copy()  # slots that the last checkpoint refers to
 
     @contextmanager
     def _open(self, j: int) -> Iterator[io.FileIO]:
@@ -148,60 +148,60 @@ class FileMemory(ClientMemory):
 
     def of_job(self, j: int, clients: Array) -> Array:
         rows = np.repeat(self.initial[None, :, j], len(clients), axis=0)
-        places = self.place[j, clients]
-        if (places >= 0).any():
+        slots = self.slots[j, clients]
+        if (slots >= 0).any():
             with self._open(j) as file:
-                for i in np.flatnonzero(places >= 0):
-                    rows[i] = self._row(file, clients[i], places[i])
+                for i in np.flatnonzero(slots >= 0):
+                    rows[i] = self._read_row(file, clients[i], slots[i])
         return rows
 
-    def _row(self, file: io.FileIO, client: int, place: int) -> Array:
-        file.seek(self._offset(client, place))
+    def _read_row(self, file: io.FileIO, client: int, slot: int) -> Array:
+        file.seek(self._offset(client, slot))
         content = file.read(self.row_bytes)
         if len(content) != self.row_bytes:
-            raise UserError(f"{file.name}: became shorter while in use")
+            raise UserError(f"{file.name}: was truncated while in use")
         return np.frombuffer(content, self.initial.dtype).reshape(len(self.initial), -1)
 
-    def _offset(self, client: int, place: int) -> int:
-        return (2 * int(client) + int(place)) * self.row_bytes
+    def _offset(self, client: int, slot: int) -> int:
+        return (2 * int(client) + int(slot)) * self.row_bytes
 
     def write(self, clients: Array, rows: Array, arrived: Array) -> None:
         for j in range(len(self.paths)):
             with self._open(j) as file:
                 for i in np.flatnonzero(arrived[:, j]):
                     m = clients[i]
-                    place = 1 - self.safe[j, m] if self.safe[j, m] >= 0 else 0
-                    file.seek(self._offset(m, place))
+                    slot = 1 - self.saved_slots[j, m] if self.saved_slots[j, m] >= 0 else 0
+                    file.seek(self._offset(m, slot))
                     write_all(file, rows[i, :, j].tobytes())
-                    self.place[j, m] = place
+                    self.slots[j, m] = slot
 
     def keep(self, jobs: Array) -> None:
-        self.initial, self.place, self.safe = self.initial[:, jobs], self.place[jobs], self.safe[jobs]
+        self.initial, self.slots, self.saved_slots = self.initial[:, jobs], self.slots[jobs], self.saved_slots[jobs]
         self.paths = [path for path, kept in zip(self.paths, jobs, strict=True) if kept]
 
     def save(self, j: int) -> Saved:
-        """The rows reach the disk before the checkpoint that refers to them."""
-        if (self.place[j] >= 0).any():
+        """Flush the rows to disk before the checkpoint that refers to them is written."""
+        if (self.slots[j] >= 0).any():
             with self._open(j) as file:
                 os.fsync(file.fileno())
-        return {"place": self.place[j].copy(), "row": self._kind_of_row()}
+        return {"place": self.slots[j].copy(), "row": self._row_format()}
 
-    def _kind_of_row(self) -> Array:
-        """How many arrays of how many numbers of how many bytes."""
+    def _row_format(self) -> Array:
+        """Return the number of arrays in a row, their length and the bytes per number."""
         remembered, _, size = self.initial.shape
         return np.array([remembered, size, self.initial.itemsize])
 
     def load(self, j: int, saved: Saved) -> None:
-        place = saved.get("place")
-        if place is None or place.shape != self.place[j].shape or not np.isin(place, (-1, 0, 1)).all():
-            raise DamagedMemory("the checkpoint does not say where the clients' rows are")
-        if not np.array_equal(saved.get("row", ()), self._kind_of_row()):
-            raise DamagedMemory("the checkpoint's clients remember arrays of another shape or precision")
-        used = np.flatnonzero(place >= 0)
-        end = max((self._offset(int(m), place[m]) + self.row_bytes for m in used), default=0)
+        slots = saved.get("place")
+        if slots is None or slots.shape != self.slots[j].shape or not np.isin(slots, (-1, 0, 1)).all():
+            raise DamagedMemory("the checkpoint has no valid index of the client memory")
+        if not np.array_equal(saved.get("row", ()), self._row_format()):
+            raise DamagedMemory("the checkpoint's client memory has another shape or precision")
+        used = np.flatnonzero(slots >= 0)
+        end = max((self._offset(int(m), slots[m]) + self.row_bytes for m in used), default=0)
         if len(used) and not (self.paths[j].exists() and self.paths[j].stat().st_size >= end):
-            raise DamagedMemory(f"{self.paths[j].name} is not there or too short")
-        self.place[j] = self.safe[j] = place
+            raise DamagedMemory(f"{self.paths[j].name} is missing or too short")
+        self.slots[j] = self.saved_slots[j] = slots
 
     def saved(self, j: int) -> None:
-        self.safe[j] = self.place[j]
+        self.saved_slots[j] = self.slots[j]

@@ -1,4 +1,4 @@
-"""What computed a result."""
+"""Software versions stored with a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @functools.cache
 def software() -> dict[str, Any]:
-    """The versions, as they were when this process started to compute."""
+    """Return the versions of Python, the packages and the source; computed once per process."""
     return {
         "versions": {name: version(name) for name in ("fco-cli", "numpy", "scipy", "numba", "hydra-core")},
         "python": sys.version.split()[0],
@@ -21,7 +21,7 @@ def software() -> dict[str, Any]:
 
 
 def _git_revision() -> str | None:
-    """The revision of this software, where it runs from a checkout."""
+    """Return the git revision of this software if it runs from a checkout."""
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()

@@ -1,17 +1,17 @@
-"""What a run leaves behind: a folder that describes itself, complete or not there at all.
+"""The record of a run, a self-contained folder:
 
     config.yaml    the resolved configuration
     metrics.csv    a row per evaluated round
     model.npz      the final model, an array per block of parameters
-    clients.npz    with record_clients=true: the last round's client models and, last, their average
+    clients.npz    with record_clients=true: the client models of the last round, followed by their average
     path.npz       with record_path=true: the model at a few rounds, as float16
-    personal.csv   where clients have models of their own: how each does on its own rows
-    personal.npz   and these models where clients remember them, up to 256 MiB
-    run.log        what was said
-    result.json    written last, with a list of all files above but run.log: the run is done if they are there
-    checkpoint.npz while the run is unfinished; with checkpoint_memory.bin where clients remember much (memory.py)
+    personal.csv   for methods with personal models: the metrics of each model on its client's rows
+    personal.npz   the personal models, if the clients store them, up to 256 MiB
+    run.log        log messages
+    result.json    written last; lists all files above except run.log: the run is complete if they exist
+    checkpoint.npz while the run is unfinished; with checkpoint_memory.bin for a large client memory (memory.py)
 
-Every file is written under another name, flushed to the disk and then renamed.
+Every file is written under a temporary name, flushed to disk and then renamed.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ LOCK = ".lock"
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
 
-def _arrays_as_bytes(arrays: dict[str, Array], packed: bool = False) -> bytes:
+def _arrays_as_bytes(arrays: dict[str, Array], compressed: bool = False) -> bytes:
     buffer = io.BytesIO()
-    (np.savez_compressed if packed else np.savez)(buffer, allow_pickle=False, **arrays)
+    (np.savez_compressed if compressed else np.savez)(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
 def _blocks(models: Array, layout: Layout) -> dict[str, Array]:
-    """Models [N, P] as an array for each block of parameters."""
+    """Return models [N, P] as one array per block of parameters."""
     return {block.name: layout.view(models, block.name) for block in layout.blocks}
 
 
 def writer_stamp(written_by: str) -> dict[str, Array]:
-    """Return the array by which a checkpoint names the code that has written it."""
+    """Return the array that identifies the code that writes a checkpoint."""
     return {"written_by": np.array(written_by)}
 
 
 def check_writer(arrays: dict[str, Array], written_by: str) -> None:
-    """Raise BadRecord unless the arrays of a checkpoint were written by the given code; drop the stamp."""
+    """Remove the stamp from the arrays of a checkpoint; raise BadRecord unless they were written by the given code."""
     if str(arrays.pop("written_by", "")) != written_by:
         raise BadRecord("written by other code")
 
@@ -75,10 +75,8 @@ class Record:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    # Finding out what is there.
-
     def result(self, schema: type[Result] = RunResult) -> dict[str, Any] | None:
-        """Return the result if the run is done and complete; a damaged one is moved aside and the run starts over."""
+        """Return the result if the run is complete; rename a damaged one, so that the run starts over."""
         try:
             result = read_result(self.folder, schema)
             check_complete(self.folder, schema, result)
@@ -92,8 +90,7 @@ class Record:
             return None
 
     def checkpoint(self, written_by: str) -> Job | None:
-        """Return the state of an unfinished run; a checkpoint that is damaged, or that other code has written, is
-        moved aside."""
+        """Return the state of an unfinished run; rename a checkpoint that is damaged or written by other code."""
         path = self.folder / "checkpoint.npz"
         try:
             arrays = read_npz(path, LARGEST_CHECKPOINT)
@@ -108,7 +105,7 @@ class Record:
             return None
 
     def refuse_checkpoint(self, reason: str) -> None:
-        """Move a checkpoint aside that can be read but does not fit."""
+        """Rename a checkpoint that can be read but does not match the run."""
         self._move_aside(self.folder / "checkpoint.npz", ValueError(reason))
 
     def _move_aside(self, path: Path, problem: Exception) -> None:
@@ -116,10 +113,8 @@ class Record:
         try:
             path.rename(aside)
         except OSError as failure:
-            raise UserError(f"{path}: not used ({problem}), and cannot be moved aside: {failure.strerror}") from failure
+            raise UserError(f"{path}: not used ({problem}) and cannot be renamed: {failure.strerror}") from failure
         log.warning("%s is not used (%s): moved to %s, the run starts over", path, problem, aside.name)
-
-    # Writing.
 
     def create(self) -> None:
         try:
@@ -129,26 +124,26 @@ class Record:
 
     @contextmanager
     def lock(self, wait: bool) -> Iterator[bool]:
-        """Hold this run for this process; False if another one does. A run that is refused leaves no folder behind."""
+        """Lock the run for this process; yield False if another process holds the lock. Remove the folder if empty."""
         self.create()
-        with lock(self.folder / LOCK, wait) as ours:
-            if ours:
+        with lock(self.folder / LOCK, wait) as acquired:
+            if acquired:
                 remove_parts(self.folder)
             try:
-                yield ours
+                yield acquired
             finally:
-                if ours:
+                if acquired:
                     self._remove_if_empty()
 
     def _remove_if_empty(self) -> None:
-        """While it is still locked: who waits for the lock finds that its file is gone and makes another."""
-        with suppress(OSError):  # the folder has moved, or Windows does not let go of a file that is open
+        """Remove an empty folder while it is still locked; a process that waits for the lock creates a new file."""
+        with suppress(OSError):  # the folder was moved, or Windows does not remove an open file
             if [path.name for path in self.folder.iterdir()] == [LOCK]:
                 (self.folder / LOCK).unlink()
                 self.folder.rmdir()
 
     def note(self, line: str) -> None:
-        """Add a line to run.log."""
+        """Append a line to run.log."""
         path = self.folder / "run.log"
         try:
             with path.open("a", encoding="utf-8") as file:
@@ -169,7 +164,7 @@ class Record:
         write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any], personal: Array | None = None) -> dict[str, Any]:
-        """Write everything, `result.json` last, and only then drop the checkpoint."""
+        """Write all files, `result.json` last, then remove the checkpoint; return the result."""
         assert job.model is not None
         write_atomically(self.folder / "metrics.csv", _table(job))
         models = job.model.reshape(-1, layout.size)  # [1, P], or [M, P] for the local baseline
@@ -181,7 +176,7 @@ class Record:
             write_atomically(self.folder / "clients.npz", _arrays_as_bytes(_blocks(job.clients, layout)))
         if job.path and job.diverged is None:
             frames = {"round": np.array(list(job.path)), **_blocks(np.stack(list(job.path.values())), layout)}
-            write_atomically(self.folder / "path.npz", _arrays_as_bytes(frames, packed=True))
+            write_atomically(self.folder / "path.npz", _arrays_as_bytes(frames, compressed=True))
         if job.own:
             write_atomically(self.folder / "personal.csv", _own_table(job))
         if personal is not None:
@@ -214,7 +209,7 @@ def _job_from(arrays: dict[str, Array]) -> Job:
         raise ValueError("the metrics are not columns of numbers")
     seconds = float(arrays["seconds"])
     if not 0 <= seconds < np.inf:
-        raise ValueError("its seconds are not a finite number >= 0")
+        raise ValueError("seconds is not a finite number >= 0")
     history = History.of({name: values.tolist() for name, values in columns.items()})
     return Job(
         int(arrays["round"]),
@@ -228,12 +223,12 @@ def _job_from(arrays: dict[str, Array]) -> Job:
 
 
 def _table(job: Job) -> bytes:
-    """A number is written with as many digits as tell it from its neighbours: it reads back exactly."""
+    """Return metrics.csv; numbers are written with enough digits to be read back exactly."""
     return as_csv(job.history, job.history.rows).encode()
 
 
 def _own_table(job: Job) -> bytes:
-    """A row per client, numbered as in its task; empty where it has no such rows."""
+    """Return personal.csv: one row per client, with empty cells where the client has no rows."""
     columns = {
         name: dict(zip(clients.tolist(), values.tolist(), strict=True)) for name, (clients, values) in job.own.items()
     }
@@ -244,18 +239,18 @@ def _own_table(job: Job) -> bytes:
 
 def _means_of_last_rounds(job: Job) -> dict[str, float]:
     rounds = np.array(job.history["round"])
-    # One evaluation at least, however rare they are; round 0 is the start, not a result, unless there is no other.
+    # At least one evaluation; round 0, the start, is included only if there is no other.
     last = rounds > min(max(0, job.round - SUMMARY_ROUNDS), rounds[-1] - 1)
     return {name: float(np.mean(np.array(values)[last])) for name, values in job.history.items() if name != "round"}
 
 
 def finite(numbers: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no infinity and no NaN: null."""
+    """Replace infinities and NaN, which JSON does not have, by None."""
     return {name: value if np.isfinite(value) else None for name, value in numbers.items()}
 
 
 def replace_folder(old: Path, new: Path) -> None:
-    """Put the finished folder `new` in the place of `old`."""
+    """Replace the folder `old` by the complete folder `new`."""
     if old.exists():
         retired = old.with_name(f".{old.name}.replaced-{time.time_ns()}")
         old.rename(retired)

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what each brings: a function of (seed, round) and of the clients' sizes alone."""
+"""Sampling of clients and batches, which depends only on the seed, the round and the clients' sizes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fco_cli.simulation.hparams import Hparams
 
 
 class Sampler:
-    """Draws the cohorts of a run. It knows how many rows each client has, not the rows."""
+    """Sampler of the cohorts of a run, from the number of rows of each client."""
 
     def __init__(
         self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs", shares: Array | None = None
     ) -> None:
-        """`shares` are what the clients weigh, in proportion to p_m, where their rows do not count alike."""
+        """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted."""
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
-        self.cut = hparams.batch_size, hparams.local_epochs, hparams.last_batch
-        self.steps = local_steps_of(sizes, *self.cut)  # K of every client: [M]
+        self.batching = hparams.batch_size, hparams.local_epochs, hparams.last_batch
+        self.steps = local_steps_of(sizes, *self.batching)  # K of every client: [M]
         if shares is None:
             shares = sizes if hparams.weighting == "examples" else np.ones(len(sizes))
         self.weights = shares.astype(float)
@@ -31,11 +31,11 @@ class Sampler:
         self.stream = Stream(seed, COHORTS)
 
     def cohort(self, round_index: int) -> Cohort:
-        """Clients uniformly without replacement, each with shuffled epochs of its own rows."""
+        """Draw clients uniformly without replacement, each with shuffled epochs of its rows."""
         hparams = self.hparams
         clients = self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
         steps = self._common_steps(round_index)
-        batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.cut, steps)
+        batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.batching, steps)
         return Cohort(
             clients,
             *batches,
@@ -50,7 +50,7 @@ class Sampler:
         )
 
     def _common_steps(self, round_index: int) -> int | None:
-        """How many local steps every client takes; none: each those of its epochs."""
+        """Return the number of local steps of every client; None if each takes the steps of its epochs."""
         if self.pace == "coin":
             return int(generator(self.seed, COIN, round_index).geometric(1 / self.mean_steps))
         return None if self.pace == "epochs" else int(self.mean_steps)

@@ -1,4 +1,4 @@
-"""Estimates of L, the largest Hessian eigenvalue over batches, and the step sizes they allow."""
+"""Estimates of the smoothness constant L, the largest Hessian eigenvalue over batches, and step sizes based on it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
 BATCHES = 16
-MOST_CLIENTS = 256  # that `auto` looks at
-MARGIN = 1.02  # power iteration comes from below
-UNKNOWN = "a number > 0 here: L, of which it is the inverse, is not known"
+MOST_CLIENTS = 256  # sampled by client_lr=auto
+MARGIN = 1.02  # power iteration converges from below
+UNKNOWN = "a number > 0: auto needs the smoothness constant L, which is unknown"
 
 
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
-    """The largest eigenvalue over batches of some clients: enough for a warning."""
+    """Estimate L from batches of a few random clients, precisely enough for a warning."""
     if isinstance(problem.data, Elsewhere):
         return problem.data.smoothness(seed, batch_size)
     random = generator(seed, PROBES)
@@ -33,9 +33,9 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations
 
 
 def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
-    """What `hparams.client_lr=auto` takes: 1/L, to three digits, L the largest over a batch of every client.
+    """Return the rate of `hparams.client_lr=auto`: 1/L to three digits, with L the largest over a batch per client.
 
-    That is half of 2/L, beyond which a step overshoots: the room is for batches that were not looked at.
+    Steps overshoot above 2/L; the factor 2 is a margin for batches that were not sampled.
     """
     _check_automatic(problem)
     random = generator(seed, PROBES, 2)
@@ -46,22 +46,22 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
 
 
 def automatic_rate_of_mean(problem: Problem, seed: int) -> float:
-    """The same for steps along grad F, with the L of F itself."""
+    """Return the rate of `hparams.client_lr=auto` for steps along grad F: 1/L with the L of F."""
     _check_automatic(problem)
-    known = _most_curved(problem) is problem or not isinstance(problem.data, Elsewhere)
-    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {problem.loss.name} loss of rows at other sites")
+    is_known = _with_curvature_bound(problem) is problem or not isinstance(problem.data, Elsewhere)
+    require(is_known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {problem.loss.name} loss of rows at other sites")
     return _inverse(smoothness_of_mean(problem, seed, iterations=50))
 
 
 @np.errstate(all="ignore")
 def smoothness_of_mean(problem: Problem, seed: int, iterations: int = 20) -> float:
-    """Return the largest eigenvalue of the Hessian of F at w_0, by power iteration: clients send gradients."""
-    curved, start = _most_curved(problem), problem.model.initial()[None]
+    """Return the largest Hessian eigenvalue of F at w_0, by power iteration on differences of gradients."""
+    problem, start = _with_curvature_bound(problem), problem.model.initial()[None]
     vector = generator(seed, PROBES, 3).standard_normal(start.shape)
     smoothness = 0.0
     for _ in range(iterations):
         vector *= 1e-2 / np.linalg.norm(vector)
-        ahead, behind = curved.risk(np.concatenate([start + vector, start - vector])).gradient
+        ahead, behind = problem.risk(np.concatenate([start + vector, start - vector])).gradient
         product = (ahead - behind)[None] / 2
         smoothness = float((vector * product).sum() / (vector * vector).sum())
         vector = product
@@ -70,29 +70,30 @@ def smoothness_of_mean(problem: Problem, seed: int, iterations: int = 20) -> flo
 
 def _check_automatic(problem: Problem) -> None:
     model, mirror = problem.model, problem.mirror
-    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network from where it starts")
+    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network")
     require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{UNKNOWN} in the norm of mirror={mirror.name}")
 
 
 def _inverse(smoothness: float) -> float:
-    known = 0 < smoothness < float(np.finfo(float).max)
-    require(known, "hparams.client_lr", AUTO, f"{UNKNOWN} on these data")
+    """Return 1/L to three digits; raise UserError if L is 0 or overflows."""
+    is_known = 0 < smoothness < float(np.finfo(float).max)
+    require(is_known, "hparams.client_lr", AUTO, f"{UNKNOWN} for these data")
     return float(f"{1 / smoothness:.3g}")
 
 
-@np.errstate(all="ignore")  # data beyond all numbers are refused where the objective is first computed
+@np.errstate(all="ignore")  # overflow is detected by the first evaluation of the objective
 def largest_curvature(
     problem: Problem, clients: Array, batch_size: int, random: np.random.Generator, iterations: int = 20
 ) -> float:
-    """The largest eigenvalue met by power iteration at w_0, on a batch of each of the clients.
+    """Return the largest Hessian eigenvalue at w_0 over one batch of each client, by power iteration.
 
-    A Hessian times a vector is the difference of two gradients, so any model and loss will do.
+    Hessian-vector products are differences of two gradients, which every model and loss provides.
     """
-    data, dtype, problem = problem.data, problem.dtype, _most_curved(problem)
+    data, dtype, problem = problem.data, problem.dtype, _with_curvature_bound(problem)
     largest = 0.0
     for m in clients:
         low, high = data.offsets[m], data.offsets[m + 1]
-        model, batch = _looked_at(problem, random.permutation(high - low)[:batch_size] + low)
+        model, batch = _probe(problem, random.permutation(high - low)[:batch_size] + low)
         start = model.initial().astype(dtype)[None]
         vector = random.standard_normal(start.shape).astype(dtype)
         for _ in range(iterations):
@@ -107,23 +108,23 @@ def largest_curvature(
     return min(largest, float(np.finfo(float).max))
 
 
-def _most_curved(problem: Problem) -> Problem:
-    """With the loss that says at the start how curved it may become."""
+def _with_curvature_bound(problem: Problem) -> Problem:
+    """Return the problem with the loss whose curvature at w_0 bounds that of its loss everywhere."""
     loss = problem.loss.most_curved
     return problem if loss is problem.loss else replace(problem, loss=loss)
 
 
-def _looked_at(problem: Problem, rows: Array) -> tuple[Model, Batches]:
-    """Some rows as a batch, and the model that it needs: of sparse rows one with the weights of stored entries only."""
+def _probe(problem: Problem, rows: Array) -> tuple[Model, Batches]:
+    """Return a model and a batch of some rows; sparse rows are restricted to the columns with stored entries."""
     x, model, targets, edges = problem.data.x, problem.model, problem.data.targets, np.array([0, len(rows)])
     if not isinstance(x, SparseRows) or not isinstance(model, SparseLinear):
         return model, Batches(x, targets, rows, edges, model.widths)
     entries = np.concatenate([np.arange(x.starts[row], x.starts[row + 1]) for row in rows])
-    known, columns = np.unique(x.columns[entries], return_inverse=True)
+    used, columns = np.unique(x.columns[entries], return_inverse=True)
     starts = np.append(0, np.cumsum(x.starts[rows + 1] - x.starts[rows]))
-    few = SparseRows(x.values[entries], columns.astype(x.columns.dtype), starts, len(known))
-    model = SparseLinear(len(known), model.outputs, site_bias=model.site_bias)
-    return model, Batches(few, targets[rows], np.arange(len(rows)), edges, model.widths)
+    compact = SparseRows(x.values[entries], columns.astype(x.columns.dtype), starts, len(used))
+    model = SparseLinear(len(used), model.outputs, site_bias=model.site_bias)
+    return model, Batches(compact, targets[rows], np.arange(len(rows)), edges, model.widths)
 
 
 def _gradient(problem: Problem, w: Array, batch: Batches) -> Array:
@@ -133,41 +134,41 @@ def _gradient(problem: Problem, w: Array, batch: Batches) -> Array:
 
 
 def batch_gradient(problem: Problem, w: Array, rows: Array) -> Array:
-    """The gradient at w [J, P] of the mean loss over the rows, by the kernel of the algorithms."""
+    """Return the gradient at w [J, P] of the mean loss over the rows, with the kernel of the algorithms."""
     data = problem.data
     return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths))
 
 
 def warning_of_large_steps(client_lr: float, smoothness: float | None, on_mean: bool = False) -> str | None:
-    """Return one line if steps of this size overshoot: on some batch, or on F where they are along its gradient."""
+    """Return a warning if the step size is above 2/L, with the L of batches or, for steps along grad F, of F."""
     if not smoothness or client_lr <= 2 / smoothness:
         return None
-    source = "of the objective's loss" if on_mean else "the largest over sampled batches"
+    source = "of the objective" if on_mean else "the largest over sampled batches"
     return (
         f"hparams.client_lr={client_lr:g} is above 2/L = {2 / smoothness:.2g} "
         f"(L = {smoothness:.4g}, {source}): this run may diverge"
     )
 
 
-def larger_server_lr(server_lr: float, local_way: float, smoothness: float | None) -> str | None:
-    """A setting that hastens a run, if a round, eta_s times the way eta_c K of its clients, is well below 1/L."""
-    room = 1 / (server_lr * local_way * smoothness) if smoothness else 1.0
-    if room < 2:
+def larger_server_lr(server_lr: float, local_step: float, smoothness: float | None) -> str | None:
+    """Return a setting that speeds up a run if eta_s eta_c K, the effective step of a round, is well below 1/L."""
+    factor = 1 / (server_lr * local_step * smoothness) if smoothness else 1.0
+    if factor < 2:
         return None
-    rate = server_lr * min(room, 10.0)
+    rate = server_lr * min(factor, 10.0)
     digit = 10.0 ** math.floor(math.log10(rate))
     return f"hparams.server_lr={math.floor(rate / digit) * digit:g}"
 
 
 def why_diverged(result: dict[str, Any]) -> str:
-    """One line that explains a divergence."""
+    """Return one line that explains a divergence."""
     client_lr, smoothness = result.get("client_lr"), result["smoothness"]
     if client_lr is None:
         return f"diverged in round {result['diverged_round']}"
     limit = 2 / smoothness if smoothness else None
     line = f"diverged in round {result['diverged_round']} with client_lr {client_lr:g}"
     if limit is None:
-        return f"{line}: take a smaller hparams.client_lr"
+        return f"{line}: use a smaller hparams.client_lr"
     if client_lr > limit:
-        return f"{line}, which is above 2/L = {limit:.2g}: steps beyond 2/L overshoot; take a smaller hparams.client_lr"
-    return f"{line}, although it is below 2/L = {limit:.2g}: take a smaller hparams.server_lr"
+        return f"{line}, which is above 2/L = {limit:.2g}: use a smaller hparams.client_lr"
+    return f"{line}, although it is below 2/L = {limit:.2g}: use a smaller hparams.server_lr"

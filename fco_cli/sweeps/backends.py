@@ -1,4 +1,4 @@
-"""Where stacks run: in processes on this machine, or on a Dask cluster."""
+"""Backends that run stacks: processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fco_cli.errors import require
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.cluster import run_on_cluster
-from fco_cli.sweeps.processes import prepare_early, prepared_early, run_in_processes
-from fco_cli.sweeps.stacks import Post, Stack, Working, run_stack
-from fco_cli.sweeps.starting import early
+from fco_cli.sweeps.processes import count_prepared_workers, prepare_worker, run_in_processes
+from fco_cli.sweeps.stacks import Post, ResultStream, Stack, run_stack
+from fco_cli.sweeps.starting import has_fork_server
 
-PER_CORE = 8  # processes: more would only wait for each other, and each takes its memory
+PER_CORE = 8  # largest number of processes per core; more would only use more memory
 LARGEST_MEMORY = 2**30  # MB
 
 
 @dataclass(frozen=True)
 class Options:
-    """The launcher's options (hydra.launcher)."""
+    """Options of the launcher (hydra.launcher)."""
 
     n_jobs: int | None
     memory_mb: int
@@ -44,14 +44,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Working:
-    """A process per stack, at most `n_jobs` at a time; the cores are shared out between them."""
+def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> ResultStream:
+    """Run the stacks in at most `n_jobs` processes, with the cores divided among them."""
     workers = max(1, min(options.n_jobs or cores(), len(stacks)))
-    here = workers == 1 and not prepared_early()
-    if _between_sites(stacks):
-        workers, here = 1, True  # they have one connection to the sites
+    is_in_process = workers == 1 and not count_prepared_workers()
+    if _is_remote(stacks):
+        workers, is_in_process = 1, True  # there is a single connection to the sites
     stacks = [_with_threads(stack, max(1, cores() // workers)) for stack in stacks]
-    if not here:
+    if not is_in_process:
         yield from run_in_processes(stacks, workers, options.memory_mb, stop, post)
         return
     for stack in stacks:
@@ -59,28 +59,28 @@ def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Pos
 
 
 def expect(run: Run, options: Options) -> None:
-    """Have a worker prepare for a run of a sweep that is still being composed, where that costs next to nothing."""
+    """Let a worker prepare for a run while the sweep is still being composed, if there is a fork server."""
     most = options.n_jobs or cores()
-    ours = early() and options.backend == "local" and not run.federation.apart
-    if ours and prepared_early() < most > 1 and (run.force or not Record(run.folder).result()):
-        prepare_early(run)
+    is_local = has_fork_server() and options.backend == "local" and not run.federation.apart
+    if is_local and count_prepared_workers() < most > 1 and (run.force or not Record(run.folder).result()):
+        prepare_worker(run)
 
 
-def _between_sites(stacks: list[Stack]) -> bool:
+def _is_remote(stacks: list[Stack]) -> bool:
     return any(run.federation.apart for stack in stacks for run in stack.runs)
 
 
 def _with_threads(stack: Stack, threads: int) -> Stack:
-    runs = [copy.copy(run) for run in stack.runs]  # with its identity, which takes time to compute
+    runs = [copy.copy(run) for run in stack.runs]  # keeps the cached identity, which takes time to compute
     for run in runs:
         run.threads = run.threads or threads
     return Stack(stack.number, runs)
 
 
-def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Working:
-    """Stacks as tasks of an existing Dask cluster."""
+def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> ResultStream:
+    """Run the stacks as tasks of an existing Dask cluster."""
     assert options.address is not None
-    require(not _between_sites(stacks), "hydra.launcher.backend", "dask", "local: the sites have one connection")
+    require(not _is_remote(stacks), "hydra.launcher.backend", "dask", "local: the sites accept a single connection")
     yield from run_on_cluster(stacks, options.address, options.memory_mb, stop, post)
 
 

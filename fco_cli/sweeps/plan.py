@@ -1,4 +1,4 @@
-"""A dry run: how much work a sweep is, from its configuration and a few measured rounds."""
+"""Dry run: the estimated cost of a sweep, from its configuration and a few measured rounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fco_cli.simulation.engine import Job, Simulation
 from fco_cli.sweeps.backends import Options, cores
 from fco_cli.sweeps.problems import problem_of, setup_of, varying_of
 from fco_cli.sweeps.runner import bytes_per_job, check_experiment
-from fco_cli.sweeps.stacks import stacks_of
+from fco_cli.sweeps.stacks import group_into_stacks
 
 PROBE_ROUNDS = 3
 
 
 def describe_plan(runs: list[Run], done: int, options: Options) -> str:
-    """Say it in a few lines; nothing is written."""
-    stacks = stacks_of(runs)
+    """Return the number of runs, the memory and the time of a sweep in a few lines, without writing any file."""
+    stacks = group_into_stacks(runs)
     workers = max(1, min(options.n_jobs or cores(), len(stacks)))
     set_threads(max(1, cores() // workers))
     seconds, largest = 0.0, 0.0
@@ -31,14 +31,14 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
         seconds += _seconds(stack.runs)
     lines = [
         f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
-        f"at most {largest:.0f} MB of data and state in a process, {largest * workers:.0f} MB in all",
-        f"about {seconds / workers / 60:.1f} minutes if no run diverges, by {PROBE_ROUNDS} rounds of each stack",
+        f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
+        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack)",
     ]
     return "\n".join(lines)
 
 
 def _seconds(runs: list[Run]) -> float:
-    """How long a stack takes: its rounds times the time of one, compilation left out."""
+    """Return the estimated seconds of a stack: its rounds times the time of one, without compilation."""
     first = runs[0]
     setup = setup_of(first, problem_of(first))
     jobs = [Job() for _ in runs]

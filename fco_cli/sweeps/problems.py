@@ -1,4 +1,4 @@
-"""From a run to its problem: the task's data, joined with what the run adds to them."""
+"""Construction of problems, learning rates and simulation setups from runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fco_cli.federation.coordinator.clients import at_work
 from fco_cli.federation.coordinator.elsewhere import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.clients import Clients, Here
+from fco_cli.simulation.clients import Clients, LocalClients
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.smoothness import (
@@ -26,7 +26,7 @@ from fco_cli.simulation.smoothness import (
 
 
 class _Keyed:
-    """A run that equals every other one with the same key; for the caches below."""
+    """Cache key: a run that equals every other run with the same key."""
 
     def __init__(self, run: Run, key: str) -> None:
         self.run, self.key = run, key
@@ -38,7 +38,7 @@ class _Keyed:
         return hash(self.key)
 
 
-@functools.lru_cache(maxsize=1)  # stacks in a row mostly share their data
+@functools.lru_cache(maxsize=1)  # consecutive stacks mostly share their data
 def _data(keyed: _Keyed) -> TaskData:
     return keyed.run.task.data(keyed.run.seed, keyed.run.hparams.dtype)
 
@@ -50,13 +50,13 @@ def _problem(keyed: _Keyed) -> Problem:
 
 
 def problem_of(run: Run) -> Problem:
-    """What the run minimizes; the regularizer's numbers, which may differ within a stack, are not looked at."""
+    """Return the problem of a run, cached; it does not depend on the regularizer's numbers, which vary in a stack."""
     kind = (run.regularizer.kind, run.mirror, run.hparams.weighting)
     return _problem(_Keyed(run, f"{run.identity.data} {kind}"))
 
 
 def checked_problem_of(run: Run) -> Problem:
-    """Return `problem_of` the run, or raise UserError if its clients or batches do not fit the run."""
+    """Return `problem_of` the run; raise UserError if its clients or batches do not match the run's settings."""
     problem = problem_of(run)
     run.check_clients(problem.data.clients)
     run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
@@ -69,23 +69,23 @@ def _automatic_rate(keyed: _Keyed) -> float:
 
 
 def automatic_rate_for(run: Run, problem: Problem) -> float:
-    """1/L of a problem, as the run's algorithm needs it."""
+    """Return 1/L of a problem, with the L of F or of batches as the run's algorithm requires."""
     if run.algo.steps_on_mean:
         return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
 
 
 def smoothness_for(run: Run, problem: Problem) -> float | None:
-    """Return an estimate of the L that limits client_lr in the run's algorithm; None where it is unknown.
+    """Return an estimate of the L that limits client_lr in the run's algorithm; None if it is unknown.
 
-    L is that of F for steps along its gradient, else the largest over the batches that the algorithm's clients take.
+    L is that of F for steps along its gradient, otherwise the largest over the batches of the clients.
     """
-    if not run.algo.federated or run.federation.noise is not None:  # sites give their curvature without noise
+    if not run.algo.federated or run.federation.noise is not None:  # sites would disclose their L without noise
         return None
     if not run.algo.steps_on_mean:
         rows = run.hparams.batch_size if "batch_size" in run.algo.uses else int(problem.data.sizes.max())
         smoothness = estimate_smoothness(problem, run.seed, rows)
-    elif isinstance(problem.data, SiteRows):  # a message of every site for each iteration: too much for a warning
+    elif isinstance(problem.data, SiteRows):  # would cost one message per site and iteration
         return None
     else:
         smoothness = smoothness_of_mean(problem, run.seed)
@@ -93,15 +93,15 @@ def smoothness_for(run: Run, problem: Problem) -> float | None:
 
 
 def _batch_size(run: Run) -> int:
-    """0 for a baseline that takes all rows at a time."""
+    """Return the batch size; 0 for a baseline that uses all rows in every step."""
     return run.hparams.batch_size if run.algo.federated else run.algo.pooled_batch
 
 
 def client_lr_of(run: Run) -> float:
-    """eta_c: the number that was given, or what a multiple of 1/L is on the run's problem, always the same."""
-    given = run.hparams.client_lr
-    if (times := relative(given)) is None:
-        return float(given)
+    """Return eta_c as a number; a multiple of 1/L is evaluated on the run's problem."""
+    rate = run.hparams.client_lr
+    if (times := relative(rate)) is None:
+        return float(rate)
     if "client_lr" not in run.algo.uses:
         return 1.0
     kind = (run.mirror.name, run.algo.steps_on_mean, run.hparams.weighting, _batch_size(run))
@@ -109,18 +109,18 @@ def client_lr_of(run: Run) -> float:
 
 
 def setup_of(run: Run, problem: Problem) -> Setup:
-    """What the simulation of a stack has in common with that run's."""
+    """Return the setup shared by all runs of the run's stack."""
     record, clients = (run.record_clients, run.record_path), holder_of(problem, run.hparams, run.seed)
     return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients)
 
 
 def holder_of(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
-    """Who holds the problem's clients: this process, or their sites."""
-    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else Here
+    """Return the factory of the problem's clients, in this process or at remote sites."""
+    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else LocalClients
 
 
 def varying_of(runs: list[Run]) -> Varying:
-    """What differs between the runs of a stack, as vectors over the job axis."""
+    """Return the settings that differ within a stack, as vectors over the job axis."""
     dtype = runs[0].hparams.dtype
     return Varying(
         np.array([client_lr_of(run) for run in runs], dtype),

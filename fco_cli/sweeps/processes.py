@@ -1,8 +1,8 @@
-"""Stacks in processes of their own on this machine; one that dies takes nothing with it but its last seconds.
+"""Execution of stacks in worker processes on this machine.
 
-A worker is a process with a pipe. Down the pipe come stacks, a run to prepare for, or the number of a signal that asks
-to stop; up come events and how a stack ended. When the other end closes, because the sweep's process has ended in
-whatever way, the worker ends too.
+A worker receives stacks, a run to prepare for, or the number of a stop signal through a pipe, and sends events and the
+results of stacks. It ends when the pipe is closed, however the sweep's process ended. A stack whose worker died
+continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.simulation.stop import SIGNALS, Stop
-from fco_cli.sweeps.stacks import Ended, Event, Post, Stack, Working, given_up, prepare, run_stack
-from fco_cli.sweeps.starting import end, started
+from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, prepare, run_stack
+from fco_cli.sweeps.starting import kill_process, start_process
 
-RETRIES = 2  # of a stack whose process has died, each from its last checkpoint
-ANSWER_SECONDS = 0.2  # after which a request to stop is passed on
+RETRIES = 2  # of a stack whose process died, each from its last checkpoint
+POLL_SECONDS = 0.2  # between checks for a request to stop
 
 
-def prepare_early(run: Run) -> None:
-    """Have a worker draw the data of a run that a sweep will ask for when all of it is composed."""
+def prepare_worker(run: Run) -> None:
+    """Start a worker that builds the data of a run, while the sweep is still being composed."""
     _prepared.append(_Worker())
     _prepared[-1].send(run)
 
 
-def prepared_early() -> int:
-    """How many workers are there already."""
+def count_prepared_workers() -> int:
+    """Return the number of workers started by `prepare_worker` and not used yet."""
     return len(_prepared)
 
 
-def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: Stop, post: Post) -> Working:
+def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: Stop, post: Post) -> ResultStream:
     """Run all stacks, `workers` at a time."""
     waiting, deaths = deque(stacks), Counter[int]()
-    team = [_prepared.pop(0) if _prepared else _Worker() for _ in range(workers)]
-    ended: list[Ended] = []
+    pool = [_prepared.pop(0) if _prepared else _Worker() for _ in range(workers)]
+    results: list[StackResult] = []
     try:
         while True:
             if stop.requested:
                 waiting.clear()
-                for worker in team:
+                for worker in pool:
                     worker.send(stop.signal_number)
-            for worker in team:
+            for worker in pool:
                 if waiting and worker.stack is None:
                     worker.stack = waiting.popleft()
                     worker.send((worker.stack, memory_mb))
-            yield from ended  # what our caller does with it takes time: workers have their next stack by now
-            ended.clear()
-            busy = {worker.pipe: worker for worker in team if worker.stack is not None}
+            yield from results  # after the workers have their next stack, since the caller takes time
+            results.clear()
+            busy = {worker.pipe: worker for worker in pool if worker.stack is not None}
             if not busy:
                 return
-            for pipe in wait(list(busy), ANSWER_SECONDS):
+            for pipe in wait(list(busy), POLL_SECONDS):
                 worker = busy[pipe]  # type: ignore[index]
                 message = worker.receive()
                 if isinstance(message, Event):
@@ -65,89 +65,91 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
                     continue
                 stack, worker.stack = worker.stack, None
                 assert stack is not None
-                if isinstance(message, Ended):
-                    ended.append(message)
+                if isinstance(message, StackResult):
+                    results.append(message)
                     continue
-                team[team.index(worker)] = _Worker()
+                pool[pool.index(worker)] = _Worker()
                 deaths[stack.number] += 1
                 if deaths[stack.number] <= RETRIES:
                     waiting.append(stack)
                 else:
-                    ended.append(given_up(stack, f"its process died {RETRIES + 1} times, {worker.last_words()}", post))
+                    reason = f"its process died {RETRIES + 1} times, {worker.exit_reason()}"
+                    results.append(abandon_stack(stack, reason, post))
     finally:
-        for worker in team:
-            end(worker.process)
+        for worker in pool:
+            kill_process(worker.process)
 
 
-_Orders = queue.SimpleQueue[tuple[Stack, int] | Run]
+_Requests = queue.SimpleQueue[tuple[Stack, int] | Run]
 
 
 class _Worker:
-    """The sweep's side of a process."""
+    """The sweep's end of a worker process."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = Pipe()
-        self.process = started(work, theirs)
-        theirs.close()
-        self.stack: Stack | None = None  # that it works on
+        self.pipe, remote = Pipe()
+        self.process = start_process(work, remote)
+        remote.close()
+        self.stack: Stack | None = None  # the stack that it runs
 
     def send(self, message: Any) -> None:
-        with suppress(OSError):  # it has died: we shall hear of it when we listen
+        with suppress(OSError):  # a dead worker is detected by `receive`
             self.pipe.send(message)
 
-    def receive(self) -> Event | Ended | None:
-        """What the worker says; None if it has died."""
+    def receive(self) -> Event | StackResult | None:
+        """Return the worker's next message; None if it has died."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             return None
 
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
+        """Wait for the end of the process and return how it ended."""
         self.process.join()
         code = self.process.exitcode or 0
-        killed = code == -getattr(signal, "SIGKILL", 9)
-        return "killed: was the memory too small?" if killed else f"with exit code {code}"
+        was_killed = code == -getattr(signal, "SIGKILL", 9)
+        return "killed: it may need more memory" if was_killed else f"with exit code {code}"
 
 
-_prepared: list[_Worker] = []  # they wait for their first stack
+_prepared: list[_Worker] = []  # workers without a stack yet
 
 
 def work(pipe: Connection) -> None:
-    """What a worker does until the pipe is closed."""
-    for number in SIGNALS:  # a terminal sends them to all of us; the sweep's process says what they mean
+    """Execute the requests from a pipe until it is closed."""
+    for number in SIGNALS:  # a terminal sends them to all processes; the sweep's process forwards them
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    set_start_method("spawn", force=True)  # or Numba makes a semaphore for our own copies, which a kill leaves behind
-    stop, orders = Stop(), _Orders()
-    threading.Thread(target=_listen, args=(pipe, orders, stop), daemon=True).start()
+    set_start_method("spawn", force=True)  # otherwise Numba creates a semaphore that leaks when the process is killed
+    stop, requests = Stop(), _Requests()
+    threading.Thread(target=_receive_requests, args=(pipe, requests, stop), daemon=True).start()
 
-    def say(message: Event | Ended) -> None:
+    def send(message: Event | StackResult) -> None:
         try:
             pipe.send(message)
         except OSError:
             os._exit(1)
 
-    before = Ended()
+    preparation = StackResult()
     while True:
-        order = orders.get()
-        if isinstance(order, Run):
-            before = prepare(order)
+        request = requests.get()
+        if isinstance(request, Run):
+            preparation = prepare(request)
         else:
-            stack, memory_mb = order
-            ended = run_stack(stack, memory_mb, stop, say)
-            ended.add(before)
-            before = Ended()
-            say(ended)
+            stack, memory_mb = request
+            result = run_stack(stack, memory_mb, stop, send)
+            result.add(preparation)
+            preparation = StackResult()
+            send(result)
 
 
-def _listen(pipe: Connection, orders: _Orders, stop: Stop) -> None:
+def _receive_requests(pipe: Connection, requests: _Requests, stop: Stop) -> None:
     while True:
         try:
             message = pipe.recv()
         except (EOFError, OSError):
-            os._exit(1)  # nobody is left to work for, and the checkpoints are on disk
+            os._exit(1)  # the sweep's process has ended; the checkpoints are on disk
         if isinstance(message, int):
             stop.signal_number = message
         else:
-            orders.put(message)
+            requests.put(message)

@@ -1,4 +1,4 @@
-"""A stack of runs, from its start to its records."""
+"""Execution of a stack of runs: checkpoints, simulation, records."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ WAIT_SECONDS = 0.2
 
 @dataclass
 class Outcome:
-    """How one run ended: its result, and whether it was there already."""
+    """Result of one run."""
 
     run: Run
     result: dict[str, Any]
-    was_done: bool = False
+    was_done: bool = False  # True if the result existed before
 
 
 class Observer(Protocol):
-    """Someone who watches a stack."""
+    """Observer of a stack."""
 
     def on_start(self, runs: list[Run], rounds: int) -> None: ...
 
@@ -60,34 +60,34 @@ class Observer(Protocol):
 
 
 def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 512) -> list[Outcome]:
-    """Run what is not done yet and return all outcomes, in order. The runs share a stack.
+    """Run the unfinished runs of one stack and return the outcomes of all, in order.
 
-    Runs on which another process is working are waited for at the end; if it died, they are run here.
+    Runs that are locked by another process are awaited at the end, and run here if that process died.
     """
     outcomes: dict[str, Outcome] = {}
     busy: list[Run] = []
-    with ExitStack() as held:
+    with ExitStack() as locks:
         waiting: list[tuple[Run, Record]] = []
         for run in {run.run_id: run for run in runs}.values():
             record = record_of(run)
             if not run.force and (result := record.result()):
-                with suppress(OSError):  # a finished record may lie on a read-only disk
-                    record.drop_checkpoint()  # who wrote the result may have been killed right after it
+                with suppress(OSError):  # a finished record may be on a read-only disk
+                    record.drop_checkpoint()  # the process may have been killed right after writing the result
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
-            elif not held.enter_context(record.lock(wait=False)):
+            elif not locks.enter_context(record.lock(wait=False)):
                 busy.append(run)
-            elif not run.force and (result := record.result()):  # done by another process just now
+            elif not run.force and (result := record.result()):  # finished by another process meanwhile
                 outcomes[run.run_id] = Outcome(run, result, was_done=True)
             else:
                 waiting.append((run, record))
 
-        def rest() -> None:
-            left = [pair for pair in waiting if pair[0].run_id not in outcomes]
-            for outcome in _execute(left, observer, stop, memory_mb):
+        def run_remaining() -> None:
+            remaining = [pair for pair in waiting if pair[0].run_id not in outcomes]
+            for outcome in _execute(remaining, observer, stop, memory_mb):
                 outcomes[outcome.run.run_id] = outcome
 
         if waiting:
-            again_after_losses(rest, stop)
+            again_after_losses(run_remaining, stop)
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
         _wait_for(record_of(run), stop)
@@ -96,38 +96,38 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
 
 
 def record_of(run: Run) -> Record:
-    """Where a run writes; one that is forced takes the place of the old record only when it is complete."""
+    """Return the record that a run writes; a forced run replaces its old record when it is complete."""
     return Record(run.folder.with_name(f"{run.run_id}.force") if run.force else run.folder)
 
 
 def code_of(run: Run) -> str:
-    """Return what a checkpoint must share with the run that continues from it: the code and what computes."""
+    """Return the versions that a checkpoint must match: the code, NumPy and Numba."""
     versions = software()["versions"]
     return f"{run.identity.code}, numpy {versions['numpy']}, numba {versions['numba']}"
 
 
 def _wait_for(record: Record, stop: Stop) -> None:
-    """Until no other process holds the record; asking often, so that a signal is answered."""
+    """Wait until no other process holds the record, polling so that signals are handled."""
     while True:
-        with record.lock(wait=False) as free:
-            if free:
+        with record.lock(wait=False) as acquired:
+            if acquired:
                 return
         stop.check()
         time.sleep(WAIT_SECONDS)
 
 
 def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
-    """The problem, which is kept for the next call, and the estimate of L.
+    """Return the problem, which is cached, and the estimate of L.
 
-    Data are drawn and summed up in C, outside the interpreter, which loads Numba and its kernels in the meantime.
+    Data are generated and summed in C without the interpreter lock, while this thread loads Numba and its kernels.
     """
-    # One thread for each of the two sums: the limit is the process's, and each alone would lift it for the other.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as beside:
-        building = beside.submit(checked_problem_of, run)
-        set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # at sites others compute
-        problem = building.result()
-        beside.submit(lambda: problem.risk)
-        beside.submit(lambda: problem.validation)
+    # The limit is set here because it holds for the whole process: either thread would lift it for the other.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
+        future = pool.submit(checked_problem_of, run)
+        set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # sites compute themselves
+        problem = future.result()
+        pool.submit(lambda: problem.risk)
+        pool.submit(lambda: problem.validation)
         return problem, smoothness_for(run, problem)
 
 
@@ -136,52 +136,53 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
     check_code(first)
     problem, smoothness = problem_and_smoothness(first)
     setup = setup_of(first, problem)
-    jobs = _resumed(setup, waiting)
+    jobs = _load_jobs(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:
-            _announce(run, record, smoothness, alone=len(waiting) == 1)
+            _log_start(run, record, smoothness, is_single=len(waiting) == 1)
         else:
             record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
     size = jobs_at_once(first, problem, memory_mb * 2**20)
-    # After a kill the jobs of a stack may have checkpoints of different rounds; each round makes its own stack.
+    # After a kill the jobs of a stack may have checkpoints of different rounds; jobs of the same round form a stack.
     for done in sorted({job.round for job in jobs}):
         members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == done]
         for low in range(0, len(members), size):
-            # Threads belong to the kernels; a second pool of them in BLAS would only get in their way.
+            # The kernels use all threads; a second pool in BLAS would compete with them.
             with threadpool_limits(1, user_api="blas"):
                 yield from _simulate(setup, members[low : low + size], smoothness, observer, stop)
 
 
-def _resumed(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
-    """Where the runs stand; a checkpoint that does not fit its run, whatever made it so, is moved aside."""
+def _load_jobs(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
+    """Return the jobs, from their checkpoints if they exist; a checkpoint that does not match its run is renamed."""
     jobs = [record.checkpoint(code_of(run)) for run, record in waiting]
     if any(jobs):
         fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
         for i, (_, record) in enumerate(waiting):
             job = jobs[i]
-            if job is not None and (reason := fresh.why_unfit(job)):
+            if job is not None and (reason := fresh.checkpoint_mismatch(job)):
                 record.refuse_checkpoint(reason)
                 jobs[i] = None
     return [job or Job() for job in jobs]
 
 
-def _announce(run: Run, record: Record, smoothness: float | None, alone: bool) -> None:
+def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bool) -> None:
+    """Save the configuration and log the run; the rate and warnings also go to the terminal for a single run."""
     record.save_config(run.yaml)
     record.note(run.describe())
     if "client_lr" in run.algo.uses and (times := relative(run.hparams.client_lr)) is not None:
         line = f"client_lr {run.hparams.client_lr}: {client_lr_of(run):g}, {times:g}/L"
         record.note(line)
-        if alone:
+        if is_single:
             log.info(line)
     if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.steps_on_mean):
         record.note(warning)
-        if alone:
+        if is_single:
             log.warning(warning)
 
 
 def bytes_per_job(run: Run, problem: Problem) -> int:
-    """What a job adds to its stack: states and temporaries, messages, and what clients remember."""
+    """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
     return run.method.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
         clients, len(run.method.kept), size, itemsize
@@ -189,7 +190,7 @@ def bytes_per_job(run: Run, problem: Problem) -> int:
 
 
 def jobs_at_once(run: Run, problem: Problem, memory: int) -> int:
-    """How many jobs go together: as many as the memory has room for, and between sites a message."""
+    """Return the largest number of jobs that fit into memory and, for remote clients, into one message."""
     most = max(1, memory // bytes_per_job(run, problem))
     if isinstance(problem.data, Elsewhere):
         method = run.method
@@ -202,7 +203,7 @@ def _simulate(
     setup: Setup, stack: list[tuple[Run, Record, Job]], smoothness: float | None, observer: Observer, stop: Stop
 ) -> Iterator[Outcome]:
     runs, records, jobs = (list(column) for column in zip(*stack, strict=True))
-    simulation, jobs = _started(setup, runs, records, jobs)
+    simulation, jobs = _create_simulation(setup, runs, records, jobs)
     check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
     watch, saved = Stopwatch(), time.monotonic()
@@ -225,14 +226,16 @@ def _simulate(
 
 
 def check_experiment(runs: list[Run], metrics: Collection[str]) -> None:
-    """Now, and not when all is done and the report looks for a metric that nobody has measured."""
+    """Raise UserError if a run's experiment refers to a metric that the run does not compute."""
     for run in runs:
         if run.experiment is not None:
             run.experiment.check(metrics)
 
 
-def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]) -> tuple[Simulation, list[Job]]:
-    """The simulation from the jobs' checkpoints; from the start where the clients' memory is damaged."""
+def _create_simulation(
+    setup: Setup, runs: list[Run], records: list[Record], jobs: list[Job]
+) -> tuple[Simulation, list[Job]]:
+    """Return the simulation and its jobs; they start over from round 0 if the clients' memory is damaged."""
     folders = [record.folder for record in records]
     try:
         return Simulation(setup, jobs, varying_of(runs), folders), jobs
@@ -243,14 +246,14 @@ def _started(setup: Setup, runs: list[Run], records: list[Record], jobs: list[Jo
 
 
 def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | None) -> Verdict | None:
-    """Whether a run of one model has converged; none of one that has diverged."""
+    """Return the verdict on a run's convergence; None if it diverged or has several models."""
     if job.diverged is not None or job.model is None or job.model.ndim > 1:
         return None
     faster = None
     if simulation.sampler is not None and "server_lr" in run.algo.uses and not run.algo.varying_options():
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
-    tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # what is done at once has its own certificate
+    tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # one-shot solvers certify their solutions
     certified = job.certified or run.algo.one_shot
     return judge(
         simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, certified

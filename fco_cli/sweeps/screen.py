@@ -1,4 +1,4 @@
-"""What a person sees of a run or a sweep while it works: a live line on a terminal, log lines elsewhere."""
+"""Progress display of runs and sweeps: a progress bar on a terminal, log lines otherwise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPILING = "compiling the kernels, once on this machine"
 
 
 def time_left(seconds: float) -> str:
-    """As people say it."""
+    """Return a duration as text."""
     if seconds < 90:
         return f"{seconds:.0f} s left"
     minutes = round(seconds / 60)
@@ -32,20 +32,20 @@ def time_left(seconds: float) -> str:
 
 
 class TimeLeft(ProgressColumn):
-    """The same on a progress bar."""
+    """Column of a progress bar with the time left."""
 
     def render(self, task: Task) -> Text:
         return Text("" if task.time_remaining is None else time_left(task.time_remaining))
 
 
 @contextmanager
-def noting_compilation(say: Callable[[], None]) -> Iterator[None]:
-    """Call `say` as soon as Numba compiles, be it that no cached kernel fits; not where it only loads one."""
+def on_compilation(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` whenever Numba compiles a kernel, but not when it loads one from its cache."""
     from numba.core import event
 
     class Listener(event.Listener):
         def on_start(self, event: object) -> None:
-            say()
+            callback()
 
         def on_end(self, event: object) -> None:
             pass
@@ -55,7 +55,7 @@ def noting_compilation(say: Callable[[], None]) -> Iterator[None]:
 
 
 class RunProgress:
-    """A progress bar on a terminal, a log line every few seconds elsewhere; round, main metric and ETA in both."""
+    """Progress of one run: round, main metric and time left, as a progress bar or as a log line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Progress(
@@ -68,16 +68,16 @@ class RunProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self.live = console.is_terminal
-        self.compilation = ExitStack()
-        self.compiling = False
+        self.is_live = console.is_terminal
+        self.listener = ExitStack()
+        self.is_compiling = False
 
     def __enter__(self) -> RunProgress:
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.compilation.close()
+        self.listener.close()
         self.bar.stop()
 
     def on_start(self, runs: list[Run], rounds: int) -> None:
@@ -85,36 +85,36 @@ class RunProgress:
         self.first: int | None = None
         self.rounds = rounds
         self.task = self.bar.add_task("", total=rounds)
-        self.compilation.enter_context(noting_compilation(self._on_compilation))
+        self.listener.enter_context(on_compilation(self._show_compilation))
 
-    def _on_compilation(self) -> None:
-        if not self.compiling and self.first is None:
-            self.compiling = True
-            self.bar.update(self.task, description=COMPILING) if self.live else log.info(COMPILING)
+    def _show_compilation(self) -> None:
+        if not self.is_compiling and self.first is None:
+            self.is_compiling = True
+            self.bar.update(self.task, description=COMPILING) if self.is_live else log.info(COMPILING)
 
     def on_round(self, simulation: Simulation) -> None:
         if not simulation.running:
             return
         done, now = simulation.round, time.monotonic()
         if self.first is None:
-            self.first, self.started, self.said = done, now, now
-            self.compilation.close()
+            self.first, self.started, self.last_logged = done, now, now
+            self.listener.close()
             if done > 1:
                 log.info("continued from round %d", done - 1)
         value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"
-        if self.live:
+        if self.is_live:
             self.bar.update(self.task, completed=done, description=value)
-        elif now - self.said > RUN_SECONDS:
-            pace = (now - self.started) / max(done - self.first, 1)
-            log.info("round %d of %d, %s, %s", done, self.rounds, value, time_left(pace * (self.rounds - done)))
-            self.said = now
+        elif now - self.last_logged > RUN_SECONDS:
+            seconds = (now - self.started) / max(done - self.first, 1)  # per round
+            log.info("round %d of %d, %s, %s", done, self.rounds, value, time_left(seconds * (self.rounds - done)))
+            self.last_logged = now
 
     def on_outcome(self, outcome: Outcome) -> None:
         pass
 
 
 class SweepProgress:
-    """Counts finished, running, diverged, failed and refused runs; a live line on a terminal, log lines elsewhere."""
+    """Progress of a sweep: the numbers of finished, running, diverged, failed and refused runs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -122,24 +122,24 @@ class SweepProgress:
         self.running: dict[int, int] = {}
         self.progress: dict[int, float] = {}
 
-    def already(self, status: str) -> None:
-        """Count a run that was done before."""
+    def add_finished(self, status: str) -> None:
+        """Count a run that was finished before the sweep."""
         self.counts[status] += 1
 
     @contextmanager
-    def watching(self, stacks: list[Stack]) -> Iterator[None]:
-        """Show the stacks while the body runs."""
+    def show(self, stacks: list[Stack]) -> Iterator[None]:
+        """Show the progress of the stacks while the body runs."""
         self.sizes = {stack.number: len(stack.runs) for stack in stacks}
-        self.started = self.said = time.monotonic()
+        self.started = self.last_logged = time.monotonic()
         columns = (BarColumn(), TextColumn("{task.description}"), TimeLeft())
-        live = self.console.is_terminal
-        with Progress(*columns, console=self.console, transient=True, disable=not live) as self.bar:
+        is_live = self.console.is_terminal
+        with Progress(*columns, console=self.console, transient=True, disable=not is_live) as self.bar:
             self.task = self.bar.add_task(self._counts(), total=1.0)
             yield
         log.info(self._counts())
 
     def post(self, event: Event) -> None:
-        """Take note of what a stack says."""
+        """Update the display with an event of a stack."""
         if event.kind == "round":
             self.running[event.stack] = event.running
             self.progress[event.stack] = max(event.progress, self.progress.get(event.stack, 0.0))
@@ -148,15 +148,15 @@ class SweepProgress:
             self.running[event.stack] = max(0, self.running.get(event.stack, 1) - 1)
             if not self.running[event.stack]:
                 self.progress[event.stack] = 1.0
-        if event.text and self.counts["failed"] == 1:  # the first at once; how many there were is said at the end
+        if event.text and self.counts["failed"] == 1:  # only the first; the sweep reports the total at its end
             self.bar.print(event.text) if self.console.is_terminal else log.error(event.text)
         done = self._share_done()
         self.bar.update(self.task, completed=done, description=self._counts())
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.said > SWEEP_SECONDS:
+        if not self.console.is_terminal and now - self.last_logged > SWEEP_SECONDS:
             left = time_left((now - self.started) * (1 - done) / done) if done else f"starting: {COMPILING}"
             log.info("%s, %s", self._counts(), left)
-            self.said = now
+            self.last_logged = now
 
     def _counts(self) -> str:
         shown = {"finished": self.counts["finished"], "running": sum(self.running.values())}
@@ -165,6 +165,6 @@ class SweepProgress:
         return ", ".join(f"{count} {kind}" for kind, count in shown.items())
 
     def _share_done(self) -> float:
-        """Of the work, a stack counted by its number of runs."""
+        """Return the completed share of the work, with stacks weighted by their number of runs."""
         total = sum(self.sizes.values())
         return sum(self.sizes[number] * share for number, share in self.progress.items()) / total if total else 1.0

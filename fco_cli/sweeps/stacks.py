@@ -1,6 +1,6 @@
-"""Stacks: runs that differ only in what may vary along the job axis, and how one of them is executed.
+"""Stacks: runs that differ only in settings that may vary along the job axis, and their execution.
 
-A stack's jobs leave it when they diverge or end, each with a record of its own.
+Jobs leave the stack when they diverge or end. Each has a separate record.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.runner import Outcome, execute, problem_and_smoothness
 
 EVENT_SECONDS = 0.3
-LARGEST = 200  # runs: each holds a lock file open, and a process may open no more than 256 files on some systems
+LARGEST = 200  # runs per stack; each keeps a lock file open, and some systems allow 256 open files
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Runs that are simulated together."""
+    """Group of runs that are simulated together."""
 
     number: int
     runs: list[Run]
@@ -35,12 +35,12 @@ class Stack:
 
 @dataclass(frozen=True)
 class Event:
-    """What a stack says of itself while it runs."""
+    """Progress message of a stack."""
 
     stack: int
-    kind: str  # round, finished, diverged, failed, or refused: never begun, for what the user asked cannot be
+    kind: str  # round, finished, diverged, failed, or refused (not started because of a user error)
     running: int = 0  # jobs, for `round`
-    progress: float = 0.0  # the share of the rounds that are done, for `round`
+    progress: float = 0.0  # completed share of the rounds, for `round`
     text: str = ""
 
 
@@ -48,10 +48,10 @@ Post = Callable[[Event], None]
 
 
 @dataclass
-class Ended:
-    """How runs ended, by run id: their results, or the reasons why they failed or could not be run at all.
+class StackResult:
+    """Results of runs by run id, and the reasons of those that failed or were refused.
 
-    Warnings by the place that they came from: the first one's text, and how many there were.
+    `warnings` maps the source of a warning to the text of the first one and their number.
     """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -59,41 +59,41 @@ class Ended:
     refusals: dict[str, str] = field(default_factory=dict)
     warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
 
-    def add(self, other: Ended) -> None:
+    def add(self, other: StackResult) -> None:
         self.results |= other.results
         self.failures |= other.failures
         self.refusals |= other.refusals
-        for place, (text, count) in other.warnings.items():
-            self.warn(place, text, count)
+        for source, (text, count) in other.warnings.items():
+            self.warn(source, text, count)
 
-    def warn(self, place: str, text: str, count: int = 1) -> None:
-        first, before = self.warnings.get(place, (text, 0))
-        self.warnings[place] = first, before + count
+    def warn(self, source: str, text: str, count: int = 1) -> None:
+        first, before = self.warnings.get(source, (text, 0))
+        self.warnings[source] = first, before + count
 
 
-Working = Generator[Ended, None, None]  # stacks at work; to close it ends the work
+ResultStream = Generator[StackResult, None, None]  # closing it ends the workers
 
 
 class _Collector(logging.Handler):
-    """Keeps warnings for the sweep's end, where each is said once; passes on what is less than a warning."""
+    """Handler that collects warnings, which a sweep prints once at its end, and forwards lower levels."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, result: StackResult) -> None:
         super().__init__()
-        self.ended = ended
+        self.result = result
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
             logging.getLogger().handle(record)
-        elif record.name == "py.warnings":  # Python's own warnings all pass through one line of its library
+        elif record.name == "py.warnings":  # Python logs all its warnings from the same line
             text = record.getMessage().splitlines()[0]
-            self.ended.warn(text, text)
+            self.result.warn(text, text)
         else:
-            self.ended.warn(f"{record.pathname}:{record.lineno}", record.getMessage())
+            self.result.warn(f"{record.pathname}:{record.lineno}", record.getMessage())
 
 
 @contextmanager
-def _collecting_warnings(ended: Ended) -> Iterator[None]:
-    collector = _Collector(ended)
+def _collect_warnings(result: StackResult) -> Iterator[None]:
+    collector = _Collector(result)
     sources = [logging.getLogger(name) for name in ("fco_cli", "py.warnings")]
     propagated = [source.propagate for source in sources]
     logging.captureWarnings(True)
@@ -109,110 +109,110 @@ def _collecting_warnings(ended: Ended) -> Iterator[None]:
         logging.captureWarnings(False)
 
 
-def stacks_of(runs: list[Run]) -> list[Stack]:
-    """Group runs by their stack's identity; very large groups are divided.
+def group_into_stacks(runs: list[Run]) -> list[Stack]:
+    """Group runs by the identity of their stack and split very large groups.
 
-    One stack of every algorithm comes before the second of any: processes that begin together then compile different
-    kernels, and find each other's later.
+    Algorithms alternate, so that processes that start together compile different kernels, which the others then load
+    from the cache.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.identity.stack, []).append(run)
-    turns: dict[str, list[list[Run]]] = {}
+    by_algorithm: dict[str, list[list[Run]]] = {}
     for members in groups.values():
         parts = [members[low : low + LARGEST] for low in range(0, len(members), LARGEST)]
-        turns.setdefault(members[0].algo.name, []).extend(parts)
-    in_turn = [part for turn in zip_longest(*turns.values()) for part in turn if part is not None]
-    return [Stack(number, members) for number, members in enumerate(in_turn)]
+        by_algorithm.setdefault(members[0].algo.name, []).extend(parts)
+    alternating = [part for turn in zip_longest(*by_algorithm.values()) for part in turn if part is not None]
+    return [Stack(number, members) for number, members in enumerate(alternating)]
 
 
 class Reporter:
-    """Watches a stack where it runs and posts events, not too many."""
+    """Observer that posts the events of a stack, at a limited rate."""
 
     def __init__(self, stack: int, post: Post) -> None:
-        self.stack, self.post, self.said = stack, post, 0.0
+        self.stack, self.post, self.last_posted = stack, post, 0.0
 
     def on_start(self, runs: list[Run], rounds: int) -> None:
         self.post(Event(self.stack, "round", running=len(runs)))
 
     def on_round(self, simulation: Simulation) -> None:
-        if time.monotonic() - self.said > EVENT_SECONDS:
+        if time.monotonic() - self.last_posted > EVENT_SECONDS:
             progress = simulation.round / simulation.rounds
             self.post(Event(self.stack, "round", running=len(simulation.running), progress=progress))
-            self.said = time.monotonic()
+            self.last_posted = time.monotonic()
 
     def on_outcome(self, outcome: Outcome) -> None:
         self.post(Event(self.stack, outcome.result["status"]))
 
 
-def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> Ended:
-    """Execute a stack. Where it fails as a whole its runs are tried one by one, so that only those fail that must."""
-    ended, retried = Ended(), []
-    with _collecting_warnings(ended):
+def run_stack(stack: Stack, memory_mb: int, stop: Stop, post: Post) -> StackResult:
+    """Execute a stack; if it fails as a whole, execute its runs one by one, so that the others can finish."""
+    stack_result, retried = StackResult(), []
+    with _collect_warnings(stack_result):
         try:
             stop.check()
             for outcome in execute(stack.runs, Reporter(stack.number, post), stop, memory_mb):
-                ended.results[outcome.run.run_id] = outcome.result
+                stack_result.results[outcome.run.run_id] = outcome.result
         except Interrupted:
-            ended.results |= _on_disk(stack)
-        except Exception as problem:  # whatever it is: it is reported, and the other runs go on
+            stack_result.results |= _stored_results(stack)
+        except Exception as problem:  # any failure is reported, and the other runs continue
             if isinstance(problem, UserError) and not isinstance(problem, NoCertificate):
-                ended.add(_refused(stack, problem, post))  # data that are not there, a full disk: the same for all
+                stack_result.add(_refuse_stack(stack, problem, post))  # missing data, a full disk: the same for all
             elif len(stack.runs) == 1:
-                ended.add(_failed(stack, problem, post))
+                stack_result.add(_record_failure(stack, problem, post))
             else:
                 retried = stack.runs
     for run in retried:  # outside of the collector: each collects its own warnings
-        ended.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
-    return ended
+        stack_result.add(run_stack(Stack(stack.number, [run]), memory_mb, stop, post))
+    return stack_result
 
 
-def prepare(run: Run) -> Ended:
-    """Have at hand what a stack with this run needs first; the warnings of that are not said again when it runs.
+def prepare(run: Run) -> StackResult:
+    """Build and cache the problem of a run; return its warnings, which are not repeated when the run is executed.
 
-    What is wrong with the run is.
+    Errors are ignored, since the execution raises them again.
     """
-    ended = Ended()
-    with _collecting_warnings(ended), suppress(Exception):
+    result = StackResult()
+    with _collect_warnings(result), suppress(Exception):
         problem_and_smoothness(run)
-        return ended
-    return Ended()
+        return result
+    return StackResult()
 
 
-def given_up(stack: Stack, reason: str, post: Post, kind: str = "failed") -> Ended:
-    """The end of a stack whose process, or whose workers, died again and again."""
-    done = _on_disk(stack)
-    left = {run.run_id: reason for run in stack.runs if run.run_id not in done}
-    for _ in left:
+def abandon_stack(stack: Stack, reason: str, post: Post, kind: str = "failed") -> StackResult:
+    """Return the result of a stack that cannot be executed: stored results, and failures with the given reason."""
+    done = _stored_results(stack)
+    failures = {run.run_id: reason for run in stack.runs if run.run_id not in done}
+    for _ in failures:
         post(Event(stack.number, kind))
-    return Ended(results=done, failures=left)
+    return StackResult(results=done, failures=failures)
 
 
-def _refused(stack: Stack, problem: UserError, post: Post) -> Ended:
-    ended = given_up(stack, str(problem), post, "refused")
-    return Ended(results=ended.results, refusals=ended.failures)
+def _refuse_stack(stack: Stack, problem: UserError, post: Post) -> StackResult:
+    abandoned = abandon_stack(stack, str(problem), post, "refused")
+    return StackResult(results=abandoned.results, refusals=abandoned.failures)
 
 
-def _on_disk(stack: Stack) -> dict[str, dict[str, Any]]:
-    """The results of those runs that were done before something happened to the others."""
-    found = {}
+def _stored_results(stack: Stack) -> dict[str, dict[str, Any]]:
+    """Return the results of the runs that have finished."""
+    results = {}
     for run in stack.runs:
-        with suppress(UserError):  # a folder that cannot even be read: what is said of the stack must do
+        with suppress(UserError):  # a folder that cannot be read; the stack's own error is reported
             if not run.force and (result := Record(run.folder).result()):
-                found[run.run_id] = result
-    return found
+                results[run.run_id] = result
+    return results
 
 
-def _failed(stack: Stack, problem: Exception, post: Post) -> Ended:
+def _record_failure(stack: Stack, problem: Exception, post: Post) -> StackResult:
     (run,) = stack.runs
     reason = f"{type(problem).__name__}: {one_line(problem)}"
     trace = traceback.format_exc()
-    with suppress(UserError):  # nowhere to write: what is said below must do
+    with suppress(UserError):  # a folder that cannot be written; the failure is posted anyway
         record = Record(run.folder)
         record.create()
         record.note(f"failed\n{trace}")
     post(Event(stack.number, "failed", text=failure_text(run, reason)))
-    return Ended(failures={run.run_id: reason})
+    return StackResult(failures={run.run_id: reason})
 
 
 def failure_text(run: Run, reason: str) -> str:

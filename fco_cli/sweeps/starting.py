@@ -1,7 +1,7 @@
-"""How a worker process starts: from nothing, or as a copy of one that loaded the code while the sweep was composed.
+"""Start of worker processes, by spawning or as copies of a fork server.
 
-To load the code takes a process a second, as long as the sweep's own process takes to compose its jobs. How many
-workers there will be is known only then; a process to copy (multiprocessing's fork server) is one for any number.
+Loading the code takes about one second per process, as long as composing the jobs of a sweep. The fork server
+(multiprocessing) loads the code while the sweep is composed; workers are then copies of it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 
 from fco_cli.simulation.stop import SIGNALS
 
-LOADED = ["fco_cli.sweeps.processes", "fco_cli.kernels.vector"]  # the latter with Numba
+PRELOADED = ["fco_cli.sweeps.processes", "fco_cli.kernels.vector"]  # the latter imports Numba
 _method = "spawn"
 _copies: list[BaseProcess] = []
 
 
 @contextmanager
 def loading_early() -> Iterator[None]:
-    """Load the workers' code in a process of its own while the body runs; workers are then copies of it.
+    """Run a fork server with the workers' code while the body runs, and start workers as copies of it.
 
-    For commands only: it keeps the environment that it finds, and a program that calls us may have another use for the
-    one such process that Python allows. On Linux only: elsewhere a copy cannot use the system's linear algebra. It ends
-    with the body, or when this process ends in whatever way.
+    Only for commands: the server keeps its initial environment, and a calling program may need the single fork server
+    of the process itself. Only on Linux: on other systems a forked process cannot use the system's linear algebra. The
+    server ends with the body or with this process.
     """
     global _method
     if sys.platform != "linux" or os.cpu_count() == 1:
@@ -37,9 +37,9 @@ def loading_early() -> Iterator[None]:
         return
     from multiprocessing import forkserver, resource_tracker
 
-    multiprocessing.set_forkserver_preload(LOADED)
-    resource_tracker.ensure_running()  # by itself it would come later, and let signals through
-    with _signals_wait(), _without_main(), _without_current_folder():
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # started later by multiprocessing, it would not block signals
+    with _block_signals(), _without_main(), _without_current_folder():
         forkserver.ensure_running()
     _method = "forkserver"
     try:
@@ -47,37 +47,37 @@ def loading_early() -> Iterator[None]:
     finally:
         _method = "spawn"
         while _copies:
-            end(_copies.pop())
+            kill_process(_copies.pop())
         server: Any = forkserver._forkserver
-        os.kill(server._forkserver_pid, signal.SIGKILL)  # it may still be loading, and whoever reads our output waits
+        os.kill(server._forkserver_pid, signal.SIGKILL)  # while it loads, it would keep our output open
         server._stop()
 
 
-def started(target: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """A process at work on `target`, which is not yet ready for signals."""
+def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start and return a process that runs `target` with signals blocked."""
     context: Any = multiprocessing.get_context(_method)
     process: BaseProcess = context.Process(target=target, args=arguments, daemon=True)
-    with _signals_wait(), _without_main():
+    with _block_signals(), _without_main():
         process.start()
-    if early():
+    if has_fork_server():
         _copies.append(process)
     return process
 
 
-def end(process: BaseProcess) -> None:
-    """At once: it ignores milder signals."""
+def kill_process(process: BaseProcess) -> None:
+    """Kill a process and wait for its end; workers ignore other signals."""
     process.kill()
     process.join()
 
 
-def early() -> bool:
-    """Whether a worker can be started at next to no cost, also one that may turn out not to be needed."""
+def has_fork_server() -> bool:
+    """Return True if workers are copies of a fork server, so that starting one is almost free."""
     return _method == "forkserver"
 
 
 @contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals are held back, also in a process that starts in here, until it is ready for them."""
+def _block_signals() -> Iterator[None]:
+    """Block signals, also in processes started by the body, until they unblock them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -90,18 +90,18 @@ def _signals_wait() -> Iterator[None]:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """A process that starts in here does not import the script that called for the sweep, which would call again."""
-    theirs = sys.modules["__main__"]
+    """Keep processes started by the body from importing the main script, which would start the sweep again."""
+    original = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = theirs
+        sys.modules["__main__"] = original
 
 
 @contextmanager
 def _without_current_folder() -> Iterator[None]:
-    """A Python that starts in here does not take the files of the current folder for modules."""
+    """Keep Python processes started by the body from importing modules of the current folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

@@ -1,4 +1,4 @@
-"""An experiment and a profile are checked before anything starts."""
+"""Tests of experiments and profiles, which are checked before anything runs."""
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -21,7 +21,7 @@ def run_of(*overrides):
     [
         ("experiment.select.mode=up", "experiment.select.mode: got 'up', must be max or min"),
         ("experiment.select.last=0", "experiment.select.last: got 0, must be a whole number >= 1"),
-        ("experiment.name=../x", "experiment.name: got '../x', must be of letters"),
+        ("experiment.name=../x", "experiment.name: got '../x', must be a file name of letters"),
         ("+experiment.foo=1", "experiment.foo: no such key"),
         ("+experiment.select.foo=1", "experiment.select.foo: no such key"),
         ("profile.scale=-3", "profile.scale: got -3.0, must be a number above 0, at most 100"),

@@ -1,4 +1,4 @@
-"""When two runs are the same."""
+"""Tests of the identity of runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def identity():
         ("threads=1", set()),
         ("force=true", set()),
         ("output_dir=elsewhere", set()),
-        ("task.strength=0.7", {"problem", "family", "run"}),  # by way of the regularizer, whose default it is
+        ("task.strength=0.7", {"problem", "family", "run"}),  # the task's strength is the default of the regularizer's
         ("task.radius=3", set()),
         ("hparams.client_lr=0.5", {"run"}),
         ("hparams.server_lr=0.5", {"run"}),
@@ -66,7 +66,7 @@ def identity():
         ("regularizer=l2_ball", {"problem", "family", "stack", "run", "code"}),
     ],
 )
-def test_what_changes_what(identity, override, changed):
+def test_overrides_change_the_expected_parts(identity, override, changed):
     usual, other = vars(identity()), vars(identity(override))
     assert {key for key in usual if usual[key] != other[key]} == changed
 
@@ -104,8 +104,8 @@ def test_a_baseline_sends_no_messages(identity):
     assert identity("algo=centralized") == identity("algo=centralized", "transform=topk")
 
 
-def test_auto_is_a_word_of_its_own(identity):
-    """Whatever number comes of it; a stack may hold it beside numbers, and 1 is 1.0."""
+def test_auto_is_identified_as_text(identity):
+    """auto differs from any number but may share a stack with numbers; 1 equals 1.0."""
     auto, other = identity("hparams.client_lr=auto"), identity("hparams.client_lr=0.003")
     assert auto.run != other.run
     assert auto.stack == other.stack
@@ -118,11 +118,11 @@ def test_a_solver_has_no_rates(identity):
     assert identity("algo=optimum") == identity("algo=optimum", *rates)
 
 
-# The identity of a run must cover the code that it executes: all of it is compared with what a profiler sees.
+# The identity must cover the code that a run executes; a profiler records that code.
 
 
 class Silent:
-    """An observer that ignores everything."""
+    """Observer that does nothing."""
 
     def on_start(self, runs, rounds): ...
 
@@ -132,14 +132,14 @@ class Silent:
 
 
 def covered(run):
-    """The definitions that the identity of a run depends on."""
+    """Return the definitions that the identity of a run depends on."""
     parts = (run.task, run.algo, run.regularizer, run.mirror, run.method.transform)
     classes = [code_digest.definition_of(kind) for part in parts for kind in part_classes(part)]
     return set(code_digest.reachable([*execution_roots(run), *classes], (*WITHOUT_NUMBERS, *packages_not_used(run))))
 
 
 def executed(work):
-    """The definitions of the package that are executed, as (module, top-level name)."""
+    """Return the executed definitions of the package, as (module, top-level name)."""
     seen = set()
 
     def note(frame, event, _):
@@ -169,7 +169,7 @@ def check_coverage(run):
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory):
-    """A run of these overrides on a small table or a small synthetic problem."""
+    """Return a function that creates a run with the given overrides on a small table or a small synthetic problem."""
     register()
     folder = tmp_path_factory.mktemp("table")
     random = np.random.default_rng(0)
@@ -265,7 +265,7 @@ EDITS = {
 
 
 def edited(source, name):
-    """The source with a statement added to the first function of a definition; None: to every function."""
+    """Return the source with a statement added to the first function of a definition, or to every function (None)."""
     tree = ast.parse(source)
     tops = [node for node in tree.body if name is None or getattr(node, "name", None) == name]
     functions = [node for top in tops for node in ast.walk(top) if isinstance(node, ast.FunctionDef)]
@@ -299,7 +299,7 @@ def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypa
 
 
 def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
-    """As when a file is edited while a sweep starts its processes."""
+    """As if a file were edited while a sweep starts its processes."""
     run = make(*TINY)
     run.identity  # noqa: B018 - computed where the sweep starts
     monkeypatch.setattr("fco_cli.config.identity.executed_code", lambda run: "other")
@@ -309,6 +309,6 @@ def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
 
 
 def forget():
-    """As a new process starts."""
+    """Clear the caches, as in a new process."""
     modules.parsed_module.cache_clear()
     follow.digest_of.cache_clear()

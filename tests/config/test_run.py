@@ -1,4 +1,4 @@
-"""What a run is, and what is refused before any data are built."""
+"""Tests of the typed run and its checks before data are built."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_impossible_transforms_are_refused_in_one_line(run_of, overrides, compla
     assert "\n" not in str(problem.value)
 
 
-def test_a_run_says_what_its_messages_go_through(run_of):
+def test_the_description_includes_the_transform(run_of):
     assert "transform topk share 0.1, client_lr" in run_of("transform=topk").describe()
     clipped = run_of("transform=clip_noise", "transform.noise_multiplier=0", "transform.clip_norm=inf").describe()
     assert "transform clip_noise clip_norm inf, noise_multiplier 0, delta 1e-05" in clipped

@@ -1,4 +1,4 @@
-"""What the shell takes off, and Hydra needs."""
+"""Tests of the quoting of conditions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fco_cli.config.words import quoted
 
 
 @pytest.mark.parametrize("label", ["num>0", "num >= 2", "grade<3", "diagnosis==sick", "ward!=red", "y"])
-def test_a_label_s_condition_needs_no_quotes_of_its_own(label):
+def test_a_condition_needs_no_quotes(label):
     override = OverridesParser.create().parse_override(quoted(f"task.label={label}"))
     assert str(override.value()) == label
 
 
 @pytest.mark.parametrize("word", ["task.label='num>0'", "task.label=num,age", "task.path=a=b.csv", "-m"])
-def test_other_words_stay_as_they_are(word):
+def test_other_overrides_are_unchanged(word):
     assert quoted(word) == word

@@ -127,7 +127,7 @@ def test_convergence_is_not_tested_with_noise(private):
     verdict = judge(problem, problem.regularizer.numbers, math.inf, job.model, job.history, None)
     before = len(sent)
     assert not judge(problem, problem.regularizer.numbers, math.inf, job.model, job.history, None).converged
-    assert "by evaluations with noise it cannot be judged" in verdict.line
+    assert "convergence cannot be tested with noisy evaluations" in verdict.line
     assert len(sent) == before
 
 

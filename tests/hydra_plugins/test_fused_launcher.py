@@ -1,4 +1,4 @@
-"""Hydra's own test suites for launchers, and what is special about ours."""
+"""Hydra's test suites for launchers, and tests of the plugins' own features."""
 
 import os
 import re
@@ -26,14 +26,14 @@ from hydra_plugins.fco_launcher import Composer, FusedLauncher, GridSweeper
 register()
 
 
-def test_hydra_knows_the_plugins():
+def test_hydra_finds_the_plugins():
     assert FusedLauncher in Plugins.instance().discover(Launcher)
     assert GridSweeper in Plugins.instance().discover(Sweeper)
 
 
 @pytest.fixture
 def scripts_run_on_314(tmp_path_factory, monkeypatch):
-    """Hydra's suites start scripts that know nothing of us; every Python below this one begins with our guard."""
+    """Hydra's suites start plain scripts; apply the patch for Python 3.14 in every child process."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "sitecustomize.py").write_text("from fco_cli import hydra_on_314\n\nhydra_on_314.mend()\n")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
@@ -43,19 +43,19 @@ def scripts_run_on_314(tmp_path_factory, monkeypatch):
 @pytest.mark.filterwarnings("ignore:Future Hydra versions", "ignore::hydra.errors.Hydra14MigrationWarning")
 @pytest.mark.parametrize(("launcher_name", "overrides"), [("fused", [])])
 class TestFusedLauncher(LauncherTestSuite):
-    """Any application can use the launcher: without a `sweep` of its own its jobs run one after another."""
+    """Without a `sweep` function of the application, its jobs run one after another."""
 
     @pytest.fixture(autouse=True)
     def _as_hydra_runs_its_suite(self):
-        """The suite expects jobs to change their folder, as before Hydra 1.2, and makes Hydra search plugins anew."""
+        """The suite expects jobs to change their folder, as before Hydra 1.2, and makes Hydra search plugins again."""
         version.setbase("1.1")
-        register()  # that search misses ours in an editable install
+        register()  # Hydra's search does not find the plugins in an editable install
 
 
 @pytest.mark.usefixtures("scripts_run_on_314")
 @pytest.mark.parametrize(("task_launcher_cfg", "extra_flags"), [({}, ["-m", "hydra/launcher=basic"])])
 class TestBasicStillWorks(IntegrationTestSuite):
-    """Registering our plugins must not disturb Hydra's own."""
+    """Registering the plugins must not affect Hydra's own."""
 
 
 JOBS = [
@@ -70,7 +70,7 @@ JOBS = [
 
 @pytest.mark.parametrize("job", JOBS, ids=" ".join)
 def test_a_shared_composition_equals_hydras_own(job):
-    """A job's numbers are applied to a composition that it shares; Hydra, composing the job anew, must agree."""
+    """Numbers applied to a shared composition give the same configuration as a full composition by Hydra."""
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         loader = GlobalHydra.instance().hydra.config_loader
         master = compose("config", return_hydra_config=True)
@@ -81,7 +81,7 @@ def test_a_shared_composition_equals_hydras_own(job):
         assert ours.config() == compose("config", overrides=job)
 
 
-def test_runs_that_share_a_configuration_are_those_of_their_own():
+def test_runs_with_a_shared_configuration_equal_separate_ones():
     """The second run is the first one with other numbers; so is the last, whose client rate is the default."""
     chosen = [["hparams.client_lr=0.5", "seed=1"], ["hparams.client_lr=2", "seed=4"], ["hparams.server_lr=3"]]
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
@@ -99,7 +99,7 @@ def test_runs_that_share_a_configuration_are_those_of_their_own():
 
 
 def jobs_of(params, grid_of, arguments, tmp_path, monkeypatch, seeds=None):
-    """What the sweeper would launch."""
+    """Return the jobs that the sweeper would launch."""
     launched = []
 
     class Recorder:
@@ -122,12 +122,12 @@ OWN = {"local": {"hparams.client_lr": "5,6,7", "hparams.server_lr": 1}}
 FEDMID = [["algo=fedmid", f"hparams.client_lr={c}", f"hparams.server_lr={s}"] for c in (1, 2) for s in (3, 4)]
 
 
-def test_an_algorithm_may_have_a_grid_of_its_own(tmp_path, monkeypatch):
+def test_an_algorithm_may_have_its_own_grid(tmp_path, monkeypatch):
     local = [["algo=local", f"hparams.client_lr={c}", "hparams.server_lr=1"] for c in (5, 6, 7)]
     assert jobs_of(PARAMS, OWN, [], tmp_path, monkeypatch) == FEDMID + local
 
 
-def test_seeds_multiply_every_grid_and_a_seed_on_the_command_line_takes_their_place(tmp_path, monkeypatch):
+def test_seeds_multiply_every_grid_unless_the_command_line_sets_a_seed(tmp_path, monkeypatch):
     jobs = jobs_of(PARAMS, OWN, [], tmp_path, monkeypatch, seeds=2)
     assert [job[1:] if job[0].startswith("seed") else job for job in jobs][:4] == FEDMID
     assert sorted(job[0] for job in jobs) == ["seed=0"] * 7 + ["seed=1"] * 7
@@ -135,7 +135,7 @@ def test_seeds_multiply_every_grid_and_a_seed_on_the_command_line_takes_their_pl
     assert chosen == [["seed=7", *job] for job in FEDMID]
 
 
-def test_the_command_line_counts_more_than_any_grid(tmp_path, monkeypatch):
+def test_the_command_line_overrides_any_grid(tmp_path, monkeypatch):
     assert jobs_of(PARAMS, OWN, ["algo=fedmid"], tmp_path, monkeypatch) == FEDMID
     chosen = jobs_of(PARAMS, OWN, ["algo=local", "hparams.client_lr=9"], tmp_path, monkeypatch)
     assert chosen == [["algo=local", "hparams.client_lr=9", "hparams.server_lr=1"]]
@@ -147,17 +147,17 @@ def test_the_command_line_counts_more_than_any_grid(tmp_path, monkeypatch):
         ("seed=range(1,1)", "seed: got range(1,1), which has no values"),
         ("seed=glob(*)", "seed: got glob(*), which has no values"),
         ("algo=glob(zz*)", "algo: got glob(zz*), which has no values"),
-        ("seed=range(0,1,0)", "seed: got range(0,1,0), which has no end"),
-        ("seed=range(0,1e300)", "a sweep of "),
-        ("seed=interval(0,1)", "seed: got interval(0,1), which has no end; a sweep needs values: seed=1,2,3"),
+        ("seed=range(0,1,0)", "seed: got range(0,1,0), which is infinite"),
+        ("seed=range(0,1e300)", "the sweep has "),
+        ("seed=interval(0,1)", "seed: got interval(0,1), must be a list of values such as seed=1,2,3"),
     ],
 )
-def test_a_sweep_needs_values_and_an_end(argument, complaint, tmp_path, monkeypatch):
+def test_a_sweep_needs_a_finite_number_of_values(argument, complaint, tmp_path, monkeypatch):
     with pytest.raises(HydraException, match=re.escape(complaint)):
         jobs_of({}, {}, [argument], tmp_path, monkeypatch)
 
 
-def test_what_the_plugins_do_not_know_is_refused(tmp_path, monkeypatch):
+def test_unknown_options_are_refused(tmp_path, monkeypatch):
     with pytest.raises(HydraException, match="local: got 5, must be key: values, or null"):
         jobs_of(PARAMS, {"local": 5}, [], tmp_path, monkeypatch)
     launcher = FusedLauncher(n_jobs=1, memory_mb=1, backend="local", address=None, nosuch=1)
@@ -165,7 +165,7 @@ def test_what_the_plugins_do_not_know_is_refused(tmp_path, monkeypatch):
         launcher.setup(hydra_context=None, task_function=None, config=None)
 
 
-def test_the_application_hears_of_every_shared_configuration_before_all_jobs_are_composed(tmp_path):
+def test_expect_is_called_for_every_shared_configuration_before_all_jobs_are_composed(tmp_path):
     story = []
 
     def application(config):
@@ -179,13 +179,13 @@ def test_the_application_hears_of_every_shared_configuration_before_all_jobs_are
         return [0.0] * len(jobs)
 
     application.expect, application.sweep = expect, sweep
-    words = [[f"algo={algo}", f"seed={seed}"] for algo in ("fedmid", "fedavg") for seed in (3, 4)]
+    overrides_of_jobs = [[f"algo={algo}", f"seed={seed}"] for algo in ("fedmid", "fedavg") for seed in (3, 4)]
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         config = compose("config", overrides=[f"output_dir={tmp_path}"], return_hydra_config=True)
         launcher = FusedLauncher(n_jobs=2, memory_mb=1, backend="local", address=None)
         context = HydraContext(config_loader=GlobalHydra.instance().hydra.config_loader, callbacks=None)
         launcher.setup(hydra_context=context, task_function=application, config=config)
-        launcher.launch(words, 0)
+        launcher.launch(overrides_of_jobs, 0)
     assert story == [("fedmid", {"seed": 3}, 2), ("fedavg", {"seed": 3}, 2), 4]
 
 
@@ -194,14 +194,14 @@ def test_a_sweep_that_cannot_write_its_folder_is_one_line(monkeypatch):
         jobs_of({}, {}, ["seed=1"], Path("/dev/null"), monkeypatch)
 
 
-def test_hydras_own_search_takes_the_plugins_in():
-    """Hydra executes a plugin before it is in `sys.modules`, in every Hydra application beside ours."""
+def test_hydras_search_includes_the_plugins():
+    """Hydra executes a plugin before it is in `sys.modules`, in every Hydra application on the machine."""
     search = "from hydra.core.plugins import Plugins; print(*Plugins.instance().class_name_to_class)"
     folder_of_plugins = Path(hydra_plugins.fco_launcher.__file__).parents[2]
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", search], cwd=folder_of_plugins, capture_output=True, text=True, check=True
     )
-    assert "hydra_plugins.fco_launcher.FusedLauncher" in found.stdout.split()
+    assert "hydra_plugins.fco_launcher.FusedLauncher" in done.stdout.split()
 
 
 def test_the_plugin_imports_nothing_heavy():

@@ -86,8 +86,8 @@ def test_groups_are_read_from_a_csv_file(tmp_path):
     ("content", "message"),
     [
         (b"age,body\n", "must begin with the line feature,group"),
-        (b"feature,group\nage\n", "line 2 has no two columns"),
-        (b"feature,group\nage,a\nage,b\n", "line 3 names 'age' again"),
+        (b"feature,group\nage\n", "line 2 must have two columns"),
+        (b"feature,group\nage,a\nage,b\n", "line 3 repeats 'age'"),
         (b"\xff\xfe", "no CSV file in UTF-8"),
     ],
 )
@@ -96,5 +96,5 @@ def test_invalid_csv_files_are_rejected(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^regularizer.groups: .*{message}"):
         GroupLasso(strength=1, group_size=1, groups=str(path))
-    with pytest.raises(UserError, match="is no CSV file"):
+    with pytest.raises(UserError, match="is not a CSV file"):
         GroupLasso(strength=1, group_size=1, groups=str(tmp_path / "nosuch.csv"))

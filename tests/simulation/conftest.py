@@ -43,7 +43,7 @@ def make_setup(tasks, regularizer, make_hparams):
 
 @pytest.fixture(scope="session")
 def simulation_of():
-    """A simulation of jobs with these client rates, from the start or from snapshots."""
+    """Return a function that creates a simulation of jobs with given client rates, from the start or from snapshots."""
 
     def make(setup, rates, jobs=None, folders=None) -> Simulation:
         rates = np.array(rates, dtype=float)
@@ -55,13 +55,13 @@ def simulation_of():
 
 @pytest.fixture(scope="session")
 def simulate(simulation_of):
-    """Run such jobs to the end, or for some rounds."""
+    """Return a function that runs such jobs to the end or for some rounds."""
 
-    def run(setup, rates, jobs=None, rounds=None, folders=None, patience=0.0) -> list[Job]:
+    def run(setup, rates, jobs=None, rounds=None, folders=None, seconds=0.0) -> list[Job]:
         simulation = simulation_of(setup, rates, jobs, folders)
         jobs = list(simulation.running)
         for _ in range(setup.hparams.rounds if rounds is None else rounds):
-            if not simulation.advance(patience):
+            if not simulation.advance(seconds):
                 break
         simulation.snapshot()
         return jobs

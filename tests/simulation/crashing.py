@@ -1,4 +1,4 @@
-"""A run whose disk fails, or that is killed, at a chosen moment of its writing. Imported in processes of its own.
+"""A run whose disk fails, or whose process is killed, at a chosen write. Also imported in separate processes.
 
 Everything a run writes goes through `files.write_all` (the content), `os.fsync` and `Path.replace` (the name): they are
 the moments that are counted.
@@ -28,7 +28,7 @@ TINY = [
 
 
 class Quiet:
-    """Nobody watches."""
+    """Observer that does nothing."""
 
     def on_start(self, *_: Any) -> None: ...
 
@@ -38,7 +38,7 @@ class Quiet:
 
 
 def run(folder: Path) -> Path:
-    """A method whose clients remember, with a checkpoint after every round and the memory in a file: its record."""
+    """Run a method with client memory in a file and a checkpoint after every round; return its record."""
     register()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         one = Run.of(compose("config", overrides=[*TINY, f"output_dir={folder}"]))
@@ -53,7 +53,7 @@ def run(folder: Path) -> Path:
 
 @contextmanager
 def watched(moment: Callable[[str], None]) -> Iterator[None]:
-    """Call `moment` before and after everything that changes the disk."""
+    """Call `moment` before and after every operation that changes the disk."""
     write_all, replace, fsync = files.write_all, Path.replace, os.fsync
 
     def watched_write(file: Any, content: bytes) -> None:
@@ -88,7 +88,7 @@ def watched(moment: Callable[[str], None]) -> Iterator[None]:
 
 
 class At:
-    """Does something at the n-th moment of a kind; counts the moments."""
+    """Callback that calls `do` at the n-th moment of a kind, and counts the moments."""
 
     def __init__(self, kind: str, n: int, do: Callable[[], None]) -> None:
         self.kind, self.n, self.do, self.seen = kind, n, do, 0

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.simulation.convergence import hessian, judge, residual_enough
+from fco_cli.simulation.convergence import hessian, judge, residual_threshold
 
-RATES = [0.001, 0.02, 0.03, 0.04]  # each reaches the tolerance in another round, the first one never
+RATES = [0.001, 0.02, 0.03, 0.04]  # each reaches the tolerance in another round; the first one never does
 
 
 def history(residuals, objectives=None):
@@ -16,7 +16,7 @@ def history(residuals, objectives=None):
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
-    """(1 + L) / mu times the residual is at least the distance to the solution, wherever the model is near it."""
+    """(1 + L) / mu times the residual is an upper bound on the distance to the solution for a model near it."""
     problem = make_problem(regularizer("l1", strength=0.05), loss, sizes=(30, 20, 40))
     solver = make_algorithm("optimum", problem, tolerance=1e-13)
     best = solver.output(solver.round(solver.initial_state(np.zeros((1, problem.layout.size)))).state)[0]
@@ -32,7 +32,7 @@ def test_the_distance_holds(make_problem, make_algorithm, regularizer, loss):
         assert away <= verdict.distance <= 1e3 * away
         assert (verdict.bound is None) == (loss == "logistic")
         assert verdict.bound is None or verdict.distance <= verdict.bound <= 1e3 * away
-        assert verdict.line.startswith(f"converged: the pooled solution to {verdict.distance:.0e} (an estimate")
+        assert verdict.line.startswith(f"converged: within {verdict.distance:.0e} of the pooled solution (an estimate")
 
 
 def test_the_hessian_of_a_logistic_loss(make_problem):
@@ -43,35 +43,35 @@ def test_the_hessian_of_a_logistic_loss(make_problem):
     np.testing.assert_allclose(hessian(problem, w), x.T @ (x * (p * (1 - p))[:, None]) / len(p), atol=1e-7)
 
 
-def test_residuals_are_relative_to_lambda_or_to_the_gradient_at_the_start(make_problem, regularizer):
+def test_residuals_are_relative_to_lambda_or_the_initial_gradient(make_problem, regularizer):
     for psi, scale in (("l1", 0.7), ("elastic_net", 0.7), ("l1_ball", None), ("none", None)):
         problem = make_problem(regularizer(psi))
         start = np.linalg.norm(problem.risk(np.zeros((1, problem.layout.size))).gradient)
         expected = 1e-3 * (start if scale is None else scale)
-        np.testing.assert_allclose(residual_enough(problem, problem.regularizer.numbers, 1e-3), expected)
+        np.testing.assert_allclose(residual_threshold(problem, problem.regularizer.numbers, 1e-3), expected)
         verdict = judge(problem, problem.regularizer.numbers, 1e-9, np.zeros(problem.layout.size), history([1.0]), None)
-        assert verdict.relative_to == ("the gradient at the start" if scale is None else "lambda")
+        assert verdict.relative_to == ("the initial gradient" if scale is None else "lambda")
         np.testing.assert_allclose(verdict.kkt, 1e3 * 1e-3 / (start if scale is None else scale))
 
 
-def test_a_lambda_that_no_gradient_notices_is_none(make_problem, regularizer):
-    """A residual relative to it would be beyond all numbers."""
+def test_a_negligible_lambda_is_not_used_as_scale(make_problem, regularizer):
+    """A residual relative to lambda would overflow."""
     problem = make_problem(regularizer("l1", strength=1e-320))
     numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
     verdict = judge(problem, numbers, 1e-9, model, history([1.0]), None)
-    assert verdict.relative_to == "the gradient at the start"
+    assert verdict.relative_to == "the initial gradient"
     np.testing.assert_allclose(verdict.kkt, 1 / problem.gradient_at_start)
 
 
-def test_rounding_is_the_floor(make_problem, regularizer):
-    """No residual falls below the rounding of the gradient, however small lambda is."""
+def test_the_threshold_is_at_least_the_rounding_error(make_problem, regularizer):
+    """Residuals below the rounding error of the gradient are not required, however small lambda is."""
     problem = make_problem(regularizer("l1", strength=1e-12), dtype="float32")
-    enough = residual_enough(problem, problem.regularizer.numbers, 1e-8)
+    enough = residual_threshold(problem, problem.regularizer.numbers, 1e-8)
     assert enough > 1e-7 * problem.gradient_at_start
 
 
-def test_what_is_left_to_do(make_problem, regularizer):
-    """A residual that falls by 10 in 50 rounds needs 200 for four digits; one that stands still is told apart."""
+def test_the_number_of_remaining_rounds(make_problem, regularizer):
+    """A residual that decreases by 10 in 50 rounds needs 200 rounds for 4 digits; a constant residual is detected."""
     problem = make_problem(regularizer("l1", strength=1.0))
     numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
     falling = history(10.0 ** (-np.arange(101) / 50))
@@ -83,12 +83,12 @@ def test_what_is_left_to_do(make_problem, regularizer):
     assert -0.02 < verdict.slope < 0
     still = judge(problem, numbers, 1e-6, model, history(np.full(101, 0.1)), None)
     assert still.more_rounds is None
-    assert still.line.startswith("not converged: the residual no longer falls")
+    assert still.line.startswith("not converged: the residual no longer decreases")
 
 
 @pytest.mark.parametrize("algo", ["centralized", "zhj"])
 def test_jobs_leave_when_they_have_converged(make_setup, simulate, algo):
-    """Each in its own round, with the bits that it has alone, and also from a snapshot."""
+    """Every job leaves in its own round, with the same bits as alone, also when resumed from a snapshot."""
     changes = {"rounds": "auto", "tolerance": 0.3, "most_rounds": 90, "eval_every": 3, "clients_per_round": "all"}
     setup = make_setup("lasso", algo, **changes, batch_size=100)
     stacked = simulate(setup, RATES, rounds=90)
@@ -108,5 +108,5 @@ def test_jobs_leave_when_they_have_converged(make_setup, simulate, algo):
         assert job.history == right.history
 
 
-def test_every_algorithm_that_ends_by_itself_has_one_model():
+def test_every_algorithm_with_rounds_auto_has_one_model():
     assert {name for name, kind in all_algorithms().items() if kind.personal} >= {"local"}

@@ -1,4 +1,4 @@
-"""Whatever happens while a run writes, the same command afterwards leaves the bytes of a run that nothing happened to.
+"""After any failure while a run writes, the same command produces the same bytes as an undisturbed run.
 
 CONTRIBUTING.md, "When the disk or the machine fails", is the table of what is tried here.
 """
@@ -24,11 +24,11 @@ sys.modules["crashing"] = crashing
 _specification.loader.exec_module(crashing)
 
 KINDS = ("write", "flush", "before the rename", "after the rename")
-PASSING = ("seconds", "finished_at", "git_revision")  # what may differ between two runs alike
+PASSING = ("seconds", "finished_at", "git_revision")  # may differ between two equal runs
 
 
 def content(record: Path) -> dict[str, object]:
-    """All files of a record by name, without what is of the moment; run.log, which tells the story, by its presence."""
+    """Return all files of a record by name, without values that depend on the time; run.log is left out."""
     files = {path.name: path.read_bytes() for path in record.iterdir() if path.name != "run.log"}
     files["config.yaml"] = re.sub(rb"output_dir: .*", b"", files["config.yaml"])
     result = json.loads(files.pop("result.json"))
@@ -37,7 +37,7 @@ def content(record: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory) -> tuple[dict[str, int], dict[str, object]]:
-    """How many moments of each kind a run has, and what it leaves."""
+    """Return the number of moments of each kind in an undisturbed run, and the content of its record."""
     seen: list[str] = []
     with crashing.watched(seen.append):
         record = crashing.run(tmp_path_factory.mktemp("undisturbed"))
@@ -50,7 +50,7 @@ def moments(tmp_path_factory) -> tuple[dict[str, int], dict[str, object]]:
 
 
 def chosen(count: int, some: int) -> list[int]:
-    """All moments, or about so many of them, the first and the last included."""
+    """Return all moments, or about `some` of them, including the first and the last."""
     return sorted({1 + round(i * (count - 1) / max(1, some - 1)) for i in range(min(some, count))})
 
 
@@ -61,7 +61,7 @@ BUDGETS = [pytest.param(2, id="some"), pytest.param(1000, id="all", marks=pytest
 @pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EACCES"])
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_a_disk_that_fails(tmp_path, moments, kind, code, some):
-    """One line that names the file; afterwards the run goes on from what it had."""
+    """The run fails with one line that names the file, and then continues from its checkpoint."""
     counts, expected = moments
     for n in chosen(counts[kind], some):
         with (
@@ -75,7 +75,7 @@ def test_a_disk_that_fails(tmp_path, moments, kind, code, some):
 
 @pytest.fixture(scope="module")
 def processes():
-    """New processes in no time: they split from one that has loaded everything and done nothing."""
+    """Return a fork server that has loaded all modules, so that processes start quickly."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fco_cli.sweeps.runner", "hydra", "numba", "scipy.sparse.linalg", "sklearn"])
     return context
@@ -85,7 +85,7 @@ def processes():
 @pytest.mark.parametrize("some", BUDGETS)
 @pytest.mark.parametrize("kind", KINDS[2:])
 def test_a_kill(tmp_path, moments, processes, kind, some):
-    """SIGKILL, on both sides of every rename."""
+    """The process is killed with SIGKILL before and after every rename."""
     counts, expected = moments
     for n in chosen(counts[kind], some):
         chosen_end = {"CHOSEN_END": (tmp_path / str(n), kind, n)}

@@ -40,9 +40,9 @@ def assert_same_bits(one, other):
     ],
 )
 def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task, algo):
-    """Among neighbours that diverge in different rounds and leave the stack, which changes its size under way."""
+    """Neighbors diverge in different rounds and leave the stack, which changes its size during the run."""
     setup = make_setup(task, algo, rounds=30)
-    wild = [0.1, 1.0, 1e3, 1e60]  # each diverges sooner than the one before
+    wild = [0.1, 1.0, 1e3, 1e60]  # each diverges earlier than the previous one
     for rates in ([GOOD[0], wild[1], GOOD[2]], (GOOD + wild + GOOD[::-1] + wild[::-1] + GOOD)):
         stacked = simulate(setup, rates)
         for rate in (GOOD[0], GOOD[2], wild[1]):
@@ -57,62 +57,62 @@ def test_a_job_has_the_same_bits_alone_and_in_a_stack(make_setup, simulate, task
 
 
 @pytest.fixture
-def patient(monkeypatch):
-    """As many rounds are evaluated together as have been before."""
-    monkeypatch.setattr(engine, "IN_VAIN", 1.0)
+def large_batches(monkeypatch):
+    """Evaluate as many rounds in one batch as have been evaluated before."""
+    monkeypatch.setattr(engine, "MAX_OVERRUN", 1.0)
 
 
 ALL_ROWS = {"rounds": "auto", "most_rounds": 90, "tolerance": 0.3, "clients_per_round": "all", "batch_size": 100}
 
 
 @pytest.mark.parametrize("changes", [{}, {"eval_every": 3}, ALL_ROWS])
-def test_rounds_that_are_evaluated_together_are_the_same(patient, make_setup, simulation_of, simulate, changes):
-    """Whoever leaves, exploded or converged, leaves from the round and with the model that it would have had."""
+def test_batches_of_evaluated_rounds_do_not_change_results(large_batches, make_setup, simulation_of, simulate, changes):
+    """Diverged and converged jobs leave in the same round and with the same model as without batches."""
     setup = replace(make_setup("lasso", "feddualavg", **{"rounds": 40, **changes}), record_path=True)
     rates = [0.0545, GOOD[0], 0.0534, GOOD[3], 0.0585, 0.2]
-    apart, together = (simulate(setup, rates, rounds=90, patience=patience) for patience in (0.0, math.inf))
-    for one, other in zip(apart, together, strict=True):
+    separate, batched = (simulate(setup, rates, rounds=90, seconds=seconds) for seconds in (0.0, math.inf))
+    for one, other in zip(separate, batched, strict=True):
         assert_same_bits(one, other)
         np.testing.assert_equal(one.path, other.path)
         assert one.ended
-    assert len({job.round for job in apart}) > 2
+    assert len({job.round for job in separate}) > 2
     if setup.hparams.until_converged:
-        assert any(job.diverged is None and job.round < 90 for job in apart)
+        assert any(job.diverged is None and job.round < 90 for job in separate)
     simulation, calls = simulation_of(setup, rates), 0
     while simulation.advance(math.inf):
         calls += 1
-    assert calls < max(job.round for job in apart) / 2
+    assert calls < max(job.round for job in separate) / 2
 
 
-def test_a_state_that_is_not_finite_ends_a_job_after_what_came_before(patient, make_setup, simulate, monkeypatch):
-    """One job explodes in the rounds that are evaluated together, and another is no longer finite after the last."""
-    found = []
+def test_a_state_that_is_not_finite_ends_a_job_after_earlier_rounds(large_batches, make_setup, simulate, monkeypatch):
+    """One job diverges within a batch of rounds, and the state of another is not finite after the last one."""
+    masks = []
 
     def finite(state):
-        sound = np.ones(len(state["z"]), dtype=bool)
-        if len(found) % 40 == 26:
-            sound[-2] = False  # of three jobs or, where the first has left, of two
-        found.append(sound)
-        return sound
+        mask = np.ones(len(state["z"]), dtype=bool)
+        if len(masks) % 40 == 26:
+            mask[-2] = False  # of three jobs or, after the first has left, of two
+        masks.append(mask)
+        return mask
 
     monkeypatch.setattr(engine, "_finite_jobs", finite)
     setup, rates = make_setup("lasso", "feddualavg", rounds=40), [0.0534, GOOD[0], GOOD[1]]
-    apart = simulate(setup, rates)
-    assert [job.diverged for job in apart] == [25, 27, None]
-    for one, other in zip(apart, simulate(setup, rates, patience=math.inf), strict=True):
+    separate = simulate(setup, rates)
+    assert [job.diverged for job in separate] == [25, 27, None]
+    for one, other in zip(separate, simulate(setup, rates, seconds=math.inf), strict=True):
         assert_same_bits(one, other)
 
 
-def test_client_models_of_the_last_round_are_of_those_that_came_there(patient, make_setup, simulate):
+def test_client_models_belong_to_the_jobs_that_reach_the_last_round(large_batches, make_setup, simulate):
     setup = replace(make_setup("lasso", "feddualavg", rounds=26), record_clients=True)
-    exploded, tame = simulate(setup, [0.0534, GOOD[0]], patience=math.inf)
+    exploded, tame = simulate(setup, [0.0534, GOOD[0]], seconds=math.inf)
     assert exploded.diverged == 25
     assert exploded.clients is None
     assert tame.clients is not None
 
 
 def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
-    """Whatever batches clients have; anew in every round, and after a stop as without one."""
+    """Batches are drawn from the pooled rows in every round, also after a resume."""
     setup = make_setup("lasso", "centralized", options={"batch_size": 32}, batch_size=2, rounds=4)
     (whole,) = simulate(setup, GOOD[:1])
     assert whole.history["prox_calls"] == [0, 3, 6, 9, 12]  # 90 rows
@@ -123,13 +123,13 @@ def test_centralized_draws_its_batches_from_all_rows(make_setup, simulate):
 
 
 @pytest.mark.parametrize("algo", [name for name, kind in all_algorithms().items() if not kind.one_shot])
-def test_continuing_from_a_snapshot_changes_nothing(patient, make_setup, simulate, psi_for, algo):
-    """With what its clients remember; nor that the other rounds are evaluated together, where they may be."""
+def test_continuing_from_a_snapshot_changes_nothing(large_batches, make_setup, simulate, psi_for, algo):
+    """Client memory is restored, and batches of evaluated rounds do not matter."""
     setup = make_setup("lasso", algo, psi_for(algo).name, rounds=5)
     whole = simulate(setup, GOOD[:2])
     halves = [copy.deepcopy(job) for job in simulate(setup, GOOD[:2], rounds=3)]
     assert halves[0].round == 3
-    for job, right in zip(simulate(setup, GOOD[:2], halves, patience=math.inf), whole, strict=True):
+    for job, right in zip(simulate(setup, GOOD[:2], halves, seconds=math.inf), whole, strict=True):
         assert_same_bits(job, right)
 
 
@@ -142,8 +142,8 @@ def test_divergence_is_recorded_with_its_round_and_the_last_finite_model(make_se
     assert np.isfinite(job.model).all()
 
 
-def test_who_stays_keeps_its_own_counters_and_limits(make_setup):
-    """When the first of two jobs leaves, whose messages were dropped and which began elsewhere."""
+def test_remaining_jobs_keep_their_counters_and_limits(make_setup):
+    """The first of two jobs, with dropped messages and another start, leaves the stack."""
     setup = make_setup("lasso", "feddualavg", rounds=3)
     start = np.zeros((2, setup.problem.layout.size))
     start[0] = 3.0
@@ -157,19 +157,19 @@ def test_who_stays_keeps_its_own_counters_and_limits(make_setup):
 
 
 @pytest.mark.parametrize(("algo", "psi"), [("fedmid", "l2_ball"), ("centralized", "l1")])
-def test_what_explodes_behind_a_constraint_has_diverged(make_setup, simulate, algo, psi):
-    """The weights stay in their ball and are finite; the bias runs away, and the objective with it."""
+def test_divergence_is_detected_under_a_constraint(make_setup, simulate, algo, psi):
+    """The weights stay finite in their ball while the bias and the objective diverge."""
     wild, tame = simulate(make_setup("lasso", algo, psi), [1e20, 1e-4])
     assert (wild.diverged, tame.diverged) == (1, None)
     assert wild.history["objective"] == tame.history["objective"][:1]
     assert np.isfinite(tame.history["objective"]).all()
 
 
-def test_data_beyond_all_numbers_are_refused(make_setup, simulate):
+def test_data_that_overflow_the_objective_are_refused(make_setup, simulate):
     setup = make_setup("lasso", "centralized")
     data = setup.problem.data
     huge = replace(setup.problem, data=ClientData(data.x, data.y * 1e200, data.offsets))
-    with pytest.raises(UserError, match=r"^task: the objective at the start is beyond all numbers"):
+    with pytest.raises(UserError, match=r"^task: the initial objective overflows"):
         simulate(replace(setup, problem=huge), [0.01])
 
 
@@ -189,14 +189,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_checkpoint_that_does_not_fit_is_known(make_setup, simulate, damage):
-    """Kernels do not look at shapes: one that is wrong would end the process."""
+def test_a_checkpoint_that_does_not_match_is_detected(make_setup, simulate, damage):
+    """Kernels do not check shapes, so an invalid checkpoint could crash the process."""
     setup = make_setup("lasso", "centralized")
     (half,) = simulate(setup, [0.01], rounds=3)
     fresh = Simulation(setup, [Job()], in_rates(setup, [0.01]))
-    assert fresh.why_unfit(half) is None
+    assert fresh.checkpoint_mismatch(half) is None
     DAMAGES[damage](half)
-    assert fresh.why_unfit(half)
+    assert fresh.checkpoint_mismatch(half)
 
 
 def test_all_diverge_at_once(make_setup, simulate):
@@ -218,8 +218,8 @@ def test_rarer_evaluation_does_not_change_the_run(make_setup, simulate):
     np.testing.assert_array_equal(simulate(often, [0.01])[0].model, simulate(rarely, [0.01])[0].model)
 
 
-def test_what_is_spent_is_a_metric_that_grows(make_setup, simulate):
-    """At every evaluated round, from 0 on; other transforms have no such column."""
+def test_the_privacy_loss_is_an_increasing_metric(make_setup, simulate):
+    """The privacy loss is recorded at every evaluated round, from 0 on; other transforms have no such column."""
     setup = make_setup("lasso", "fedmid", transform=ClipNoise(clip_norm=0.1, noise_multiplier=5.0), rounds=6)
     (job,) = simulate(setup, [0.001])
     assert job.history["epsilon"] == [epsilon_of(r, 3, 6, 5.0, 1e-5) for r in range(7)]
@@ -229,7 +229,7 @@ def test_what_is_spent_is_a_metric_that_grows(make_setup, simulate):
 
 
 def test_counters(make_setup, simulate):
-    """3 clients a round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and as many proxes.
+    """3 clients per round, 21 numbers of 8 bytes; 15 rows in batches of 4 are 4 local steps and 4 proximal steps.
 
     Every row's gradient is taken once.
     """
@@ -248,7 +248,7 @@ def test_optimum_needs_one_round(make_setup, simulate):
 @pytest.mark.slow
 @pytest.mark.machine_code
 def test_single_precision_follows_double(make_setup, simulate):
-    """float32 states, the same clients and batches: the same curve to single precision."""
+    """float32 states with the same clients and batches have the same curve up to single precision."""
     single, double = (
         simulate(make_setup("lasso", "feddualavg", dtype=dtype), [0.01])[0] for dtype in ("float32", "float64")
     )

@@ -9,10 +9,10 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation import evaluate as module
-from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarized
+from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarize_own
 
 
-def test_local_models_are_summarised_by_median_and_quartiles(make_setup):
+def test_local_models_are_summarized_by_median_and_quartiles(make_setup):
     setup = make_setup("lasso", "local")
     problem = setup.problem
     models = np.random.default_rng(0).standard_normal((2, 5, problem.layout.size))
@@ -26,7 +26,7 @@ def test_local_models_are_summarised_by_median_and_quartiles(make_setup):
             assert metrics[f"{name}_q75"][j] == np.quantile(values, 0.75)
 
 
-def test_the_numbers_every_run_carries(make_setup, regularizer):
+def test_metrics_of_every_run(make_setup, regularizer):
     setup = make_setup("lasso", "fedavg")
     problem = setup.problem
     w = np.random.default_rng(0).standard_normal((1, problem.layout.size))
@@ -48,16 +48,19 @@ def rows_of(data, m):
     return np.hstack([own.x, np.ones((len(own.y), 1))]), own.y
 
 
-@pytest.mark.parametrize("at_a_time", [1, 2**30])
-def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_time):
-    """Two jobs, unequal clients; of three held-out clients one is nobody, the others are 2 and 0."""
-    monkeypatch.setattr(module, "AT_A_TIME", at_a_time)
+@pytest.mark.parametrize("chunk_bytes", [1, 2**30])
+def test_personal_models_are_evaluated_on_their_clients_rows(make_problem, monkeypatch, chunk_bytes):
+    """Two jobs and unequal clients; of three held-out clients one was not trained, the others are 2 and 0."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
     plain = make_problem(loss="logistic", sizes=(7, 4, 9), features=2)
-    apart = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
-    problem = replace(plain, held_out=replace(apart, trained_as=np.array([2, -1, 0])))
+    held_out = make_problem(loss="logistic", sizes=(3, 5, 2), features=2, seed=1).data
+    problem = replace(plain, held_out=replace(held_out, trained_as=np.array([2, -1, 0])))
     models = np.random.default_rng(0).standard_normal((3, 2, 3))  # [M, J, P]
     own = evaluate_own(problem, 2, lambda clients: models[clients])
-    expected = {"own_train": [(plain.data, m, m) for m in range(3)], "own_validation": [(apart, 0, 2), (apart, 2, 0)]}
+    expected = {
+        "own_train": [(plain.data, m, m) for m in range(3)],
+        "own_validation": [(held_out, 0, 2), (held_out, 2, 0)],
+    }
     for prefix, places in expected.items():
         assert own[f"{prefix}_loss"][0].tolist() == [owner for _, _, owner in places]
         for i, (data, m, owner) in enumerate(places):
@@ -69,13 +72,13 @@ def test_every_client_is_judged_by_its_own_rows(make_problem, monkeypatch, at_a_
             np.testing.assert_allclose(own[f"{prefix}_accuracy"][1][i], hits, rtol=1e-12)
 
 
-def test_a_summary_says_how_the_worst_fare(make_problem):
-    """A tenth of the clients has a larger loss, a tenth a smaller accuracy."""
+def test_a_summary_has_the_worst_decile(make_problem):
+    """A tenth of the clients has a larger loss or a smaller accuracy than the worst decile."""
     values = np.arange(11.0)[:, None] * [1, 10]
-    metrics = summarized({"own_train_loss": (np.arange(11), values), "own_train_accuracy": (np.arange(11), values)})
-    said = {name: found.tolist() for name, found in metrics.items()}
+    metrics = summarize_own({"own_train_loss": (np.arange(11), values), "own_train_accuracy": (np.arange(11), values)})
+    values = {name: metric.tolist() for name, metric in metrics.items()}
     common = {"": [5, 50], "_q25": [2.5, 25], "_q75": [7.5, 75]}
-    assert said == {
+    assert values == {
         **{f"own_train_loss{end}": numbers for end, numbers in common.items()},
         "own_train_loss_worst_decile": [9, 90],
         **{f"own_train_accuracy{end}": numbers for end, numbers in common.items()},
@@ -83,12 +86,12 @@ def test_a_summary_says_how_the_worst_fare(make_problem):
     }
     for none in (np.nan, np.inf):
         values = np.append(np.ones(20), none)[:, None]
-        summary = summarized({"own_train_loss": (np.arange(21), values)})
+        summary = summarize_own({"own_train_loss": (np.arange(21), values)})
         assert all(np.isnan(value) for value in summary.values())
 
 
-def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
-    """Beside the medians over the pooled data, which mean what they did."""
+def test_personal_metrics_of_the_local_baseline(make_setup, simulate):
+    """The medians over the pooled data are recorded as well."""
     setup = make_setup("lasso", "local")
     setup = replace(setup, problem=replace(setup.problem, held_out=None, data=first_rows(setup.problem.data)))
     (job,) = simulate(setup, [0.01], rounds=setup.hparams.rounds)
@@ -101,8 +104,8 @@ def test_the_local_baseline_is_judged_so_too(make_setup, simulate):
     assert job.history["train_loss"][-1] > job.history["own_train_loss"][-1]
 
 
-def test_so_are_models_that_clients_remember(make_setup, simulation_of):
-    """At every evaluation and at the end, and the record gets these very models; w is judged as ever."""
+def test_personal_metrics_of_remembered_models(make_setup, simulation_of):
+    """Personal models are evaluated in every round and stored at the end; w is evaluated as for other methods."""
     simulation = simulation_of(make_setup("lasso", "ditto", rounds=4), [0.01, 0.02])
     jobs = list(simulation.running)
     while simulation.advance():
@@ -123,7 +126,7 @@ def test_so_are_models_that_clients_remember(make_setup, simulation_of):
 
 
 def test_personal_models_may_diverge_alone(make_setup, simulate):
-    """Behind a shared model that does not."""
+    """The personal models diverge although the shared model does not."""
     (tame,) = simulate(make_setup("lasso", "ditto"), [0.01])
     (wild,) = simulate(make_setup("lasso", "ditto", options={"personal_rate": 1e60, "strength": 0.0}), [0.01])
     assert tame.diverged is None

@@ -7,7 +7,7 @@ from fco_cli.simulation.history import History
 COLUMNS = {"round": [0, 2, 4], "objective": [3.0, 2.0, 1.0]}
 
 
-def test_columns_by_name_rows_as_they_come():
+def test_columns_are_read_by_name_and_rows_are_appended():
     history = History(tuple(COLUMNS))
     for row in zip(*COLUMNS.values(), strict=True):
         history.rows.append(row)
@@ -19,6 +19,6 @@ def test_columns_by_name_rows_as_they_come():
         history["loss"]
 
 
-def test_columns_of_unequal_lengths_are_none():
+def test_columns_of_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match="shorter"):
         History.of(COLUMNS | {"objective": [3.0]})

@@ -1,4 +1,4 @@
-"""What clients remember: in this process or in files, the same rows; after any death, those of the checkpoint."""
+"""Tests of client memory in the process and in files, and of its recovery from checkpoints."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_jobs_leave(make_memory):
     assert memory.initial.shape == (REMEMBERED, 2, SIZE)
 
 
-def test_a_checkpoint_brings_back_its_rows_whatever_was_written_since(make_memory):
-    """As after a death: rows of later rounds are on disk, but the checkpoint knows only its own."""
+def test_a_checkpoint_restores_its_rows_after_later_writes(make_memory):
+    """After a crash, rows of later rounds are on disk, but the checkpoint refers to its own rows only."""
     memory, first, later = make_memory(1), rows_for(1, 3, 0), rows_for(1, 3, 1)
     everyone = np.ones((3, 1), bool)
     memory.write(np.array([0, 1, 2]), first, everyone)
     saved = copy.deepcopy(memory.save(0))
     memory.saved(0)
-    for _ in range(3):  # more than once: the second place is used again and again, the saved one never
+    for _ in range(3):  # several times: the other slot is overwritten, the saved one never
         memory.write(np.array([1, 2, 3]), later, everyone)
     again = make_memory(1)
     again.load(0, saved)
@@ -77,8 +77,8 @@ def test_a_checkpoint_brings_back_its_rows_whatever_was_written_since(make_memor
     np.testing.assert_array_equal(again.read(np.array([3]))[0], again.initial)
 
 
-def test_a_snapshot_that_never_reached_the_disk_does_not_count(make_memory):
-    """Between `save` and `saved` the process dies: the checkpoint before it must still be whole."""
+def test_an_unsaved_snapshot_does_not_invalidate_the_previous_checkpoint(make_memory):
+    """If the process dies between `save` and `saved`, the previous checkpoint must still be valid."""
     memory, rows = make_memory(1), [rows_for(1, 1, seed) for seed in range(3)]
     one = np.ones((1, 1), bool)
     memory.write(np.array([2]), rows[0], one)
@@ -92,12 +92,12 @@ def test_a_snapshot_that_never_reached_the_disk_does_not_count(make_memory):
     np.testing.assert_array_equal(again.read(np.array([2])), rows[0])
 
 
-def test_memory_that_does_not_fit_is_refused(tmp_path):
+def test_memory_that_does_not_match_is_refused(tmp_path):
     initial = np.zeros((1, 1, SIZE))
     memory = FileMemory(initial, CLIENTS, [tmp_path])
     memory.write(np.array([2]), np.ones((1, 1, 1, SIZE)), np.ones((1, 1), bool))
     saved = memory.save(0)
-    with pytest.raises(DamagedMemory, match="does not say where"):
+    with pytest.raises(DamagedMemory, match="no valid index of the client memory"):
         FileMemory(initial, CLIENTS + 1, [tmp_path]).load(0, saved)
     (tmp_path / FILE).write_bytes(b"half")
     with pytest.raises(DamagedMemory, match="too short"):
@@ -109,8 +109,8 @@ def test_memory_that_does_not_fit_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "kind", [(1, 2, SIZE, float), (3, 2, SIZE, float), (REMEMBERED, 2, SIZE + 1, float), (REMEMBERED, 2, SIZE, "f4")]
 )
-def test_what_another_method_remembered_is_refused(make_memory, kind):
-    """Fewer arrays, more, longer or less precise ones: no row of theirs is taken for ours, nor spread over two."""
+def test_memory_of_another_method_is_refused(make_memory, kind):
+    """Rows with fewer, more, longer or less precise arrays are refused."""
     memory, (remembered, jobs, size, dtype) = make_memory(2), kind
     other = np.zeros((remembered, jobs, size), dtype)
     other = (
@@ -119,7 +119,7 @@ def test_what_another_method_remembered_is_refused(make_memory, kind):
         else (ProcessMemory(other))
     )
     other.write(np.array([4, 1]), np.ones((2, *other.initial.shape), dtype), np.ones((2, 2), bool))
-    with pytest.raises(DamagedMemory, match="remember arrays of another shape or precision"):
+    with pytest.raises(DamagedMemory, match="client memory has another shape or precision"):
         memory.load(1, other.save(1))
 
 
@@ -129,10 +129,10 @@ def test_large_memories_go_to_files(tmp_path):
     assert isinstance(client_memory(wide, 1, [tmp_path]), ProcessMemory)
     assert bytes_of_job(2, 1, 2**20, 8) == 0
     assert isinstance(client_memory(wide, 2, [tmp_path]), FileMemory)
-    assert isinstance(client_memory(wide, 2, None), ProcessMemory)  # a dry run has nowhere to put it
+    assert isinstance(client_memory(wide, 2, None), ProcessMemory)  # a dry run has no folders
 
 
-# The same in whole simulations, of a method whose clients remember.
+# Simulations of a method with client memory.
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_resuming_is_exact(make_setup, simulate, psi_for, tmp_path, monkeypatch,
 
 
 def simulate_to(setup, simulate, rounds, folders, path):
-    """Some rounds, a checkpoint of every running job on disk, and then some more that are lost."""
+    """Run some rounds, write a checkpoint of every running job, and run some more rounds, which are lost."""
     from fco_cli.algorithms import Varying
     from fco_cli.simulation.engine import Simulation
 
@@ -222,9 +222,9 @@ def simulate_to(setup, simulate, rounds, folders, path):
 @pytest.mark.slow
 @pytest.mark.machine_code
 @pytest.mark.parametrize("name", ["zhj", "feddr"])
-def test_many_clients_with_large_memories_in_little_of_ours(name):
-    """3,400 clients of 210,000 weights: 5.7 GB of memory for every array that they remember, one or two, but under
-    1.5 GB resident after everyone has had a turn."""
+def test_large_client_memory_needs_little_process_memory(name):
+    """3,400 clients of 210,000 weights need 5.7 GB per remembered array, but less than 1.5 GB of resident memory after
+    all clients have participated."""
     command = [sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
     resident, visited = map(int, done.stdout.split())
@@ -265,5 +265,5 @@ with tempfile.TemporaryDirectory() as folder:
     simulation = engine.Simulation(setup, [engine.Job()], varying, [Path(folder)])
     while simulation.advance():
         pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.place >= 0).sum())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (simulation.clients.memory.slots >= 0).sum())
 """

@@ -1,4 +1,4 @@
-"""The snapshots that a run keeps on its way."""
+"""Tests of the snapshots of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_model_too_large_for_two_snapshots_keeps_none():
     assert snapshot_rounds(500, 1, 10**6) == frozenset()
 
 
-def test_the_path_leads_from_the_start_to_the_final_model(make_setup, simulate, tmp_path):
+def test_the_snapshots_go_from_the_start_to_the_final_model(make_setup, simulate, tmp_path):
     setup = dataclasses.replace(make_setup("lasso", "feddualavg", rounds=60), record_path=True)
     whole, diverged = simulate(setup, [0.01, 1e30])
     assert list(whole.path) == sorted(snapshot_rounds(60, 1, setup.problem.layout.size))
@@ -49,4 +49,4 @@ def test_the_path_leads_from_the_start_to_the_final_model(make_setup, simulate, 
     record = Record(tmp_path / "diverged")
     record.create()
     record.finish(diverged, setup.problem.layout, {})
-    assert not (record.folder / "path.npz").exists()  # nobody looks at it
+    assert not (record.folder / "path.npz").exists()  # not needed after a divergence

@@ -77,8 +77,8 @@ def test_local_models_keep_their_client_axis(record, job):
         assert (model["weights"].shape, model["bias"].shape) == ((2, 3), (2, 1))
 
 
-def test_personal_models_and_how_each_does(record, job):
-    """Of three clients the last has no rows apart; every digit reads back."""
+def test_personal_models_and_their_metrics(record, job):
+    """The last of three clients has no held-out rows; all digits can be read back."""
     everyone, some = (np.arange(3), np.array([0.1, 0.2, 0.1 + 0.2])), (np.array([1, 0]), np.array([5.0, 1e-300]))
     job.own = {"own_train_loss": everyone, "own_validation_loss": some}
     record.finish(job, LAYOUT, DETAILS, personal=np.arange(12.0).reshape(3, 4))
@@ -141,7 +141,7 @@ def test_a_damaged_result_is_moved_aside(record, caplog, damage):
 
 
 def test_a_damaged_checkpoint_is_moved_aside(record, job, caplog):
-    """Cut short anywhere, or with any of its bytes changed: it reads back as it was or not at all."""
+    """A truncated or corrupted checkpoint is either read back correctly or refused."""
     record.save_checkpoint(job, CODE)
     path = record.folder / "checkpoint.npz"
     content = path.read_bytes()
@@ -180,7 +180,7 @@ def test_a_checkpoint_names_the_code_that_has_written_it(record, job, caplog):
 @pytest.mark.parametrize("name", ["metrics.csv", "model.npz"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_record_that_lacks_a_file_is_not_done(record, job, caplog, name, listed):
-    """With the list of its files, and as earlier editions wrote it, without one."""
+    """With the list of files, and without one as in earlier versions."""
     result = record.finish(job, LAYOUT, DETAILS)
     assert result["files"] == {name: (record.folder / name).stat().st_size for name in ("metrics.csv", "model.npz")}
     if not listed:
@@ -199,10 +199,10 @@ def test_a_record_with_a_file_that_was_cut_short_is_not_done(record, job, caplog
     assert "incomplete: metrics.csv has 5 bytes of" in caplog.text
 
 
-def test_a_result_that_cannot_be_moved_aside_is_one_line(record, monkeypatch):
+def test_a_result_that_cannot_be_renamed_is_reported_in_one_line(record, monkeypatch):
     (record.folder / "result.json").write_text("{")
     monkeypatch.setattr("pathlib.Path.rename", full_disk)
-    with pytest.raises(UserError, match=r"result\.json: not used .*, and cannot be moved aside: No space"):
+    with pytest.raises(UserError, match=r"result\.json: not used .* and cannot be renamed: No space"):
         record.result()
 
 
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_no_half_written_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_a_full_disk_while_finishing_keeps_the_checkpoint(record, job, monkeypatch, failing):
-    """Whichever file it hits: no result.json, and the checkpoint is there to go on from."""
+    """After a failure at any file there is no result.json, and the checkpoint is kept."""
     record.save_checkpoint(job, CODE)
     real, calls = os.fsync, []
 
@@ -249,7 +249,7 @@ def test_a_full_disk_while_finishing_keeps_the_checkpoint(record, job, monkeypat
     assert record.result()["status"] == "finished"
 
 
-def test_a_full_disk_while_logging_is_said_in_one_line(record, monkeypatch):
+def test_a_full_disk_while_logging_is_reported_in_one_line(record, monkeypatch):
     monkeypatch.setattr("pathlib.Path.open", full_disk)
     with pytest.raises(UserError, match=r"run\.log: cannot be written: No space"):
         record.note("a line")
@@ -282,7 +282,7 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
         raise UserError("no such column")
     assert list(tmp_path.iterdir()) == []
     with record.lock(wait=False):
-        record.note("begun")
+        record.note("started")
     assert {path.name for path in record.folder.iterdir()} == {".lock", "run.log"}
 
 

@@ -62,13 +62,13 @@ def test_128_rows_in_tens_make_13_batches_or_12(last_batch, widths):
     last_batch=st.sampled_from(["drop", "straddle"]),
     pace=st.sampled_from(["epochs", "alike"]),
 )
-def test_the_same_epochs_cut_otherwise(sizes, batch_size, epochs, last_batch, pace):
-    """Dropped, the rows left of an epoch are in no batch; straddling, epochs are cut as one list of rows."""
+def test_drop_and_straddle_use_the_same_epochs(sizes, batch_size, epochs, last_batch, pace):
+    """With drop, the remaining rows of an epoch are in no batch; with straddle, epochs are concatenated."""
     hparams = replace(hparams_of(len(sizes), batch_size, epochs), last_batch=last_batch)
     sampler = Sampler(np.array(sizes), hparams, 0, pace)
     cohort = sampler.cohort(3)
     for i, m in enumerate(cohort.clients):
-        many = int(cohort.steps[i]) * batch_size  # epochs: enough for whatever is cut of them
+        many = int(cohort.steps[i]) * batch_size  # epochs, more than needed
         order, _, _ = batches_of(0, 3, np.array([m]), np.array([sizes[m]]), batch_size, many)
         rows = order.reshape(many, sizes[m])
         if last_batch == "drop":
@@ -86,8 +86,8 @@ def test_the_same_epochs_cut_otherwise(sizes, batch_size, epochs, last_batch, pa
         assert batches == expected[: cohort.steps[i]]
 
 
-def test_a_function_of_seed_and_round_alone():
-    """The same again, whatever was drawn before; another seed or another round is another draw."""
+def test_cohorts_depend_on_seed_and_round_only():
+    """The draw does not depend on earlier draws, but on the seed and the round."""
     data, hparams = clients_of([9] * 20), hparams_of(5, 4, 2)
 
     def draw(seed, round_index):
@@ -100,8 +100,8 @@ def test_a_function_of_seed_and_round_alone():
     assert first not in others
 
 
-def test_a_generator_set_back_draws_what_a_new_one_draws():
-    """Whatever was drawn before: here an odd number of 32 bits, of which the generator keeps the other half."""
+def test_a_reset_generator_equals_a_new_one():
+    """The generator keeps half of a 64-bit number after an odd number of 32-bit draws; resetting discards it."""
     stream = Stream(5, COHORTS)
     for index in (7, 0, 2**40, 7):
         random, new = stream.at(index), generator(5, COHORTS, index)
@@ -110,14 +110,14 @@ def test_a_generator_set_back_draws_what_a_new_one_draws():
 
 
 def test_rates_and_rounds_do_not_change_the_draw():
-    """Jobs of a sweep see the same clients."""
+    """Jobs of a sweep sample the same clients."""
     data = clients_of([9] * 20)
     one = cohort_of(data, Hparams(0.1, 1.0, 5, 5, 4, 1), 0, 2)
     other = cohort_of(data, Hparams(0.7, 0.3, 50, 5, 4, 1), 0, 2)
     np.testing.assert_array_equal(one.order, other.order)
 
 
-def test_every_client_has_its_turn():
+def test_clients_are_sampled_uniformly():
     """Uniform: over 400 rounds of 5 out of 20 each is drawn 100 times, give or take five standard deviations."""
     data, hparams = clients_of([1] * 20), hparams_of(5, 1, 1)
     counts = np.bincount(np.concatenate([cohort_of(data, hparams, 0, r).clients for r in range(400)]))
@@ -136,8 +136,8 @@ def test_weights(weighting, expected):
     np.testing.assert_array_equal(cohort.weights[np.argsort(cohort.clients)], expected)
 
 
-def test_a_client_draws_its_own_batches_alone():
-    """A site knows the seed, the round, its number and its size: the same batches come out as in the whole cohort."""
+def test_a_client_draws_its_batches_independently():
+    """A site has the seed, the round, its index and its size, and draws the same batches as in the whole cohort."""
     data = clients_of([9, 4, 13, 7, 21])
     cohort = cohort_of(data, hparams_of(4, 4, 2), 5, 11)
     for i, m in enumerate(cohort.clients):
@@ -158,7 +158,7 @@ def test_shuffles_are_uniform():
 
 
 def test_split_mix_64_is_the_published_generator():
-    """The first outputs of SplitMix64 for the seed 1234567, as its authors' reference code prints them."""
+    """The first outputs of SplitMix64 for the seed 1234567, as printed by its authors' reference code."""
     state, golden = 1234567, int(GOLDEN)
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert [int(mixed(np.uint64((state + (n + 1) * golden) % 2**64))) for n in range(4)] == expected
@@ -178,7 +178,7 @@ def test_steps_and_weights_of_all_clients():
     pace=st.sampled_from(["alike", "coin"]),
 )
 def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
-    """As many batches for every client, each of fresh epochs; where those are its epochs, the very batches of them."""
+    """All clients have the same number of batches, from fresh epochs, or exactly those of their epochs if equal."""
     data, hparams = clients_of(sizes), hparams_of(len(sizes), batch_size, epochs)
     usual, cohort = (Sampler(data.sizes, hparams, 5, each).cohort(3) for each in ("epochs", pace))
     assert cohort.mean_steps == round(usual.mean_steps)
@@ -198,8 +198,8 @@ def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
             assert sorted(rows[1][low : low + sizes[m]].tolist()) == list(range(sizes[m]))
 
 
-def test_the_coin():
-    """Geometric with the epochs' mean, drawn anew in every round, by the seed and the round alone."""
+def test_geometric_steps():
+    """Geometric with the mean of the epochs, a function of the seed and the round."""
     hparams = hparams_of(3, 2, 2)  # K = 8, 4 and 6
     sampler = Sampler(np.array([7, 4, 5]), hparams, 0, "coin")
     drawn = np.array([sampler.cohort(r).steps[0] for r in range(2000)])

@@ -26,11 +26,11 @@ from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 from fco_cli.tasks.base import Task
 
 ROWS = 24
-BOUND = 1e-6  # on the true suboptimality of what has converged, relative to the best constant model
+BOUND = 1e-6  # on the true suboptimality of converged models, relative to the best constant model
 
 
 def data_of(scale: str) -> tuple[np.ndarray, np.ndarray]:
-    """Three features, two of which matter, and labels with an offset."""
+    """Return three features, two of them relevant, and labels with an offset."""
     random = np.random.default_rng(0)
     x = random.standard_normal((ROWS, 3))
     y = x @ [2.0, -1.0, 0.0] + 0.3 * random.standard_normal(ROWS) + 5
@@ -47,7 +47,7 @@ PSI = ["none", "l1", "l2_squared", "l1_ball"]
 
 @pytest.fixture(scope="module")
 def problem_of(regularizer):
-    """The problem of a scale, with a psi that is neither negligible nor overwhelming there."""
+    """Return a function that builds the problem of a scale, with a psi that is neither negligible nor dominant."""
 
     @cache
     def make(scale: str, psi: str) -> Problem:
@@ -68,12 +68,12 @@ def problem_of(regularizer):
 
 
 def rational(values: np.ndarray) -> list:
-    """Nested lists of the very numbers."""
+    """Return nested lists of exact fractions."""
     return [rational(row) for row in values] if np.ndim(values) else Fraction(float(values))
 
 
 def solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Gaussian elimination."""
+    """Solve a linear system by Gaussian elimination."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for k in range(len(rows)):
         pivot = next(i for i in range(k, len(rows)) if rows[i][k])
@@ -108,7 +108,7 @@ class Exact:
         return loss + self.strength * penalties.get(self.psi.name, 0)
 
     def stationary(self, signs: tuple[int, ...], on_sphere: bool) -> list[Fraction]:
-        """The stationary point with these signs, where 0 is out; with |w|_1 = radius if so asked."""
+        """Return the stationary point with the given signs (0: zero weight), with |w|_1 = radius if `on_sphere`."""
         free = [i for i, sign in enumerate(signs) if sign] + [self.size - 1]
         sign = [*signs, 0]
         matrix = [[2 * self.matrix[i][k] for k in free] for i in free]
@@ -126,7 +126,7 @@ class Exact:
         return w
 
     def optimum(self) -> Fraction:
-        """The best of all stationary points that are feasible: the solution is one of them."""
+        """Return the smallest objective over all feasible stationary points, one of which is the solution."""
         ball, every = self.psi.name == "l1_ball", list(itertools.product([-1, 0, 1], repeat=self.size - 1))
         points = [self.stationary(signs, False) for signs in every]
         if ball:
@@ -135,7 +135,7 @@ class Exact:
         return min(map(self.objective, points))
 
     def suboptimality(self, w: np.ndarray) -> float:
-        """Of a model, relative to the loss of the best constant one; weights beyond a ball are scaled back to it."""
+        """Return the gap of a model relative to the loss of the best constant one; scale weights back to the ball."""
         null, model = self.linear[-1] ** 2 / self.matrix[-1][-1], rational(np.asarray(w, dtype=float))
         if self.psi.name == "l1_ball" and (length := sum(map(abs, model[:-1]))) > self.radius:
             model = [v * self.radius / length for v in model[:-1]] + model[-1:]
@@ -148,14 +148,14 @@ def exact_of(problem_of):
 
 
 class Given(Task):
-    """A problem that is there already."""
+    """Task with a given problem."""
 
     def build(self, seed, dtype):
         raise NotImplementedError
 
 
 def ended(problem: Problem, name: str, hparams) -> tuple[Job, object]:
-    """A run until it has converged, and its verdict."""
+    """Run until convergence; return the job and its verdict."""
     algorithm = all_algorithms()[name]().through(NoTransform())
     rate = 1.0
     if "client_lr" in algorithm.uses:
@@ -179,7 +179,7 @@ def until_converged(make_hparams):
 
 @pytest.mark.parametrize("psi", PSI)
 @pytest.mark.parametrize("scale", SCALES)
-def test_what_has_converged_is_optimal(problem_of, exact_of, until_converged, make_algorithm, scale, psi):
+def test_converged_models_are_optimal(problem_of, exact_of, until_converged, make_algorithm, scale, psi):
     problem = problem_of(scale, psi)
     for name in ("fista", "zhj", "feddualavg"):
         job, verdict = ended(problem, name, until_converged)
@@ -196,8 +196,8 @@ def test_what_has_converged_is_optimal(problem_of, exact_of, until_converged, ma
         assert exact_of(scale, psi).suboptimality(model) <= BOUND
 
 
-def test_the_exact_optimum_is_one(problem_of, exact_of, until_converged):
-    """The reference itself is right: it is reached to the last digits, and nothing is below it."""
+def test_the_exact_optimum(problem_of, exact_of, until_converged):
+    """The reference optimum is reached to the last digits, and no model is below it."""
     for psi in PSI:
         job, verdict = ended(problem_of("1", psi), "fista", replace(until_converged, tolerance=1e-10, most_rounds=500))
         assert verdict.converged

@@ -16,21 +16,21 @@ from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 
 
 def largest_eigenvalue(x, factor):
-    """Of factor/n * sum of (x, 1)(x, 1)'."""
+    """Return the largest eigenvalue of factor/n * sum of (x, 1)(x, 1)'."""
     rows = np.hstack([x, np.ones((len(x), 1))])
     return factor * np.linalg.eigvalsh(rows.T @ rows / len(x))[-1]
 
 
 # At w_0 = 0 the second derivative is 2 for the squared loss and sigmoid' = 1/4 for the logistic one.
 @pytest.mark.parametrize(("loss", "factor"), [("squared", 2.0), ("logistic", 0.25)])
-def test_exact_where_the_batch_is_all_there_is(make_problem, loss, factor):
+def test_the_estimate_is_exact_for_full_batches(make_problem, loss, factor):
     problem = make_problem(loss=loss, sizes=(8,), features=5)
     estimate = estimate_smoothness(problem, seed=0, batch_size=100, iterations=200)
     np.testing.assert_allclose(estimate, largest_eigenvalue(problem.data.x, factor), rtol=1e-3)
 
 
 def test_the_largest_over_clients(make_problem):
-    """A client with features three times as large decides."""
+    """L is determined by a client with features three times as large."""
     problem = make_problem(sizes=(6, 6, 6), features=5)
     problem.data.x[6:12] *= 3
     exact = max(largest_eigenvalue(problem.data.client(m).x, 2.0) for m in range(3))
@@ -39,19 +39,19 @@ def test_the_largest_over_clients(make_problem):
 
 @pytest.mark.slow
 @pytest.mark.machine_code
-def test_single_precision_is_good_enough(make_problem):
+def test_single_precision_is_sufficient(make_problem):
     single, double = (make_problem(sizes=(8,), features=5, dtype=dtype) for dtype in ("float32", "float64"))
     np.testing.assert_allclose(estimate_smoothness(single, 0, 8), estimate_smoothness(double, 0, 8), rtol=1e-3)
 
 
 def test_features_that_are_all_zero(make_problem):
-    """Then only the bias is curved: 2."""
+    """Only the bias has curvature, which is 2."""
     problem = make_problem(sizes=(8,), features=5)
     problem.data.x[:] = 0
     np.testing.assert_allclose(estimate_smoothness(problem, 0, 4), 2.0, rtol=1e-9)
 
 
-def test_a_function_of_the_seed(make_problem):
+def test_the_estimate_depends_on_the_seed_only(make_problem):
     problem = make_problem(sizes=(9, 9, 9, 9))
     assert estimate_smoothness(problem, 0, 3) == estimate_smoothness(problem, 0, 3)
     assert estimate_smoothness(problem, 0, 3) != estimate_smoothness(problem, 1, 3)
@@ -60,18 +60,18 @@ def test_a_function_of_the_seed(make_problem):
 # hparams.client_lr=auto
 @pytest.mark.parametrize(("loss", "factor"), [("squared", 2.0), ("logistic", 0.25)])
 def test_auto_is_one_over_the_largest_of_all_clients(make_problem, loss, factor):
-    """Also where one client of many decides, and the batches that a warning looks at do not meet it."""
+    """One of many clients determines L, and its batches are not among those sampled for a warning."""
     problem = make_problem(loss=loss, sizes=(6,) * 40, features=3)
     problem.data.x[6 * 17 : 6 * 18] *= 10
     exact = max(largest_eigenvalue(problem.data.client(m).x, factor) for m in range(40))
-    found = automatic_rate(problem, seed=1, batch_size=6)
-    assert found == pytest.approx(1 / exact, rel=2e-2)
-    assert found == float(f"{found:.3g}")
+    rate = automatic_rate(problem, seed=1, batch_size=6)
+    assert rate == pytest.approx(1 / exact, rel=2e-2)
+    assert rate == float(f"{rate:.3g}")
     assert estimate_smoothness(problem, 1, 6) < exact / 3
 
 
 def test_auto_of_huber_is_that_of_squares(make_problem):
-    """Although all labels are beyond delta, where it is straight from the start."""
+    """All labels are beyond delta, where the Huber loss is linear at the start."""
     huber, squared = make_problem(loss="huber"), make_problem()
     huber.data.y[:] = squared.data.y[:] = 100.0
     assert automatic_rate(huber, 0, 9) == automatic_rate(squared, 0, 9)
@@ -91,14 +91,14 @@ def test_steps_of_auto_lead_counts_downhill(make_problem, seed):
     problem = make_problem(loss="poisson", sizes=(30,), features=3, seed=seed)
     rate, w, values = automatic_rate_of_mean(problem, 0), np.zeros((1, 4)), []
     for _ in range(300):
-        found = problem.risk(w)
-        values.append(found.value[0])
-        w = w - rate * found.gradient
+        risk = problem.risk(w)
+        values.append(risk.value[0])
+        w = w - rate * risk.gradient
     assert (np.diff(values) <= 1e-12).all()
-    assert np.linalg.norm(found.gradient) < 1e-3
+    assert np.linalg.norm(risk.gradient) < 1e-3
 
 
-def test_of_sparse_rows_it_is_the_same(make_problem):
+def test_sparse_rows_have_the_same_rate(make_problem):
     dense = make_problem(loss="logistic", features=40)
     x = np.where(np.random.default_rng(0).random(dense.data.x.shape) < 0.1, dense.data.x, 0)
     rows = csr_array(x)
@@ -108,24 +108,24 @@ def test_of_sparse_rows_it_is_the_same(make_problem):
     assert automatic_rate(thin, 0, 9) == pytest.approx(automatic_rate(dense, 0, 9), rel=1e-2)
 
 
-def test_auto_is_always_the_same_number(make_problem):
+def test_auto_is_deterministic(make_problem):
     problem = make_problem(sizes=(9, 9), features=3)
     assert automatic_rate(problem, 0, 4) == automatic_rate(problem, 0, 4)
 
 
-def test_where_the_start_does_not_tell_auto_is_refused(make_problem, regularizer):
-    """One line each."""
+def test_auto_is_refused_if_l_is_unknown(make_problem, regularizer):
+    """The message has one line."""
     problem = make_problem(loss="softmax", outputs=3, features=4)
     network = TaskData(problem.data, Network(4, (5,), 3, seed=0), problem.loss).joined(problem.regularizer)
     positive = TaskData(problem.data, problem.model, problem.loss).joined(regularizer("l1"), Entropy())
     huge = make_problem(features=3)
     huge.data.x[:] = 1e200
     for unknown, line in (
-        (network, "for a network from where it starts"),
+        (network, "for a network"),
         (positive, "in the norm of mirror=entropy"),
-        (huge, "on these data"),
+        (huge, "for these data"),
     ):
         with pytest.raises(UserError) as caught:
             automatic_rate(unknown, 0, 4)
-        said = "hparams.client_lr: got 'auto', must be a number > 0 here: L, of which it is the inverse, is not known"
-        assert str(caught.value) == f"{said} {line}"
+        reason = "auto needs the smoothness constant L, which is unknown"
+        assert str(caught.value) == f"hparams.client_lr: got 'auto', must be a number > 0: {reason} {line}"

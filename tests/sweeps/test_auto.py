@@ -1,4 +1,4 @@
-"""`hparams.client_lr=auto`: a word in the configuration, a number in the record, the same one whenever it is asked."""
+"""Tests of `hparams.client_lr=auto`: text in the configuration, a number in the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import problems
 from fco_cli.sweeps.run import Sweep
 from fco_cli.sweeps.runner import code_of, execute
-from fco_cli.sweeps.stacks import stacks_of
+from fco_cli.sweeps.stacks import group_into_stacks
 
 register()
 SMALL = [
@@ -28,7 +28,7 @@ SMALL = [
 
 
 class Silent:
-    """Watches, and says nothing."""
+    """Observer that does nothing."""
 
     on_start = on_round = on_outcome = lambda *_: None
 
@@ -44,37 +44,41 @@ def metrics(run):
 
 
 @pytest.mark.parametrize("psi", ["l1", "l2_ball"])
-def test_a_stack_of_words_and_numbers(tmp_path, psi):
-    """auto runs as the number it stands for does, beside others, with other server rates and strengths."""
-    words = [f"regularizer={psi}", "hparams.client_lr=auto"]
-    runs = [run_of(tmp_path, *words), run_of(tmp_path, *words, "hparams.server_lr=0.3"), run_of(tmp_path, words[0])]
-    assert len(stacks_of(runs)) == 1
+def test_a_stack_of_auto_and_numbers(tmp_path, psi):
+    """auto gives the results of the corresponding number, in a stack with other rates and strengths."""
+    overrides = [f"regularizer={psi}", "hparams.client_lr=auto"]
+    runs = [
+        run_of(tmp_path, *overrides),
+        run_of(tmp_path, *overrides, "hparams.server_lr=0.3"),
+        run_of(tmp_path, overrides[0]),
+    ]
+    assert len(group_into_stacks(runs)) == 1
     auto, slower, plain = execute(runs, Silent(), Stop())
     taken = auto.result["client_lr"]
     assert (slower.result["client_lr"], plain.result["client_lr"]) == (taken, 0.001)
     assert "client_lr: auto" in (runs[0].folder / "config.yaml").read_text()
     assert f"client_lr auto: {taken:g}, 1/L" in (runs[0].folder / "run.log").read_text()
-    (same,) = execute([number := run_of(tmp_path, words[0], f"hparams.client_lr={taken}")], Silent(), Stop())
+    (same,) = execute([number := run_of(tmp_path, overrides[0], f"hparams.client_lr={taken}")], Silent(), Stop())
     assert same.result["final"] == auto.result["final"]
     assert metrics(number) == metrics(runs[0])
     assert number.run_id != runs[0].run_id
 
 
 @pytest.mark.parametrize("algo", ["centralized", "local"])
-def test_baselines_take_all_rows_and_so_may_step_further(tmp_path, algo):
+def test_baselines_with_full_batches_have_larger_rates(tmp_path, algo):
     batches, whole = (run_of(tmp_path, "hparams.client_lr=auto", f"algo={name}") for name in ("fedavg", algo))
     assert problems.client_lr_of(whole) > problems.client_lr_of(batches)
-    assert problems.client_lr_of(run_of(tmp_path, "hparams.client_lr=auto", "algo=optimum")) == 1.0  # uses none
+    assert problems.client_lr_of(run_of(tmp_path, "hparams.client_lr=auto", "algo=optimum")) == 1.0  # has no rate
 
 
-def test_a_run_that_goes_on_has_the_same_number(tmp_path, monkeypatch):
-    words = ["hparams.client_lr=auto", "algo=scaffold", "regularizer=none"]
-    (whole,) = execute([run_of(tmp_path / "whole", *words)], Silent(), Stop())
-    run, stop, advance = run_of(tmp_path / "cut", *words), Stop(), engine.Simulation.advance
+def test_a_resumed_run_has_the_same_rate(tmp_path, monkeypatch):
+    overrides = ["hparams.client_lr=auto", "algo=scaffold", "regularizer=none"]
+    (whole,) = execute([run_of(tmp_path / "whole", *overrides)], Silent(), Stop())
+    run, stop, advance = run_of(tmp_path / "cut", *overrides), Stop(), engine.Simulation.advance
 
-    def ask_to_stop(simulation, patience):
+    def ask_to_stop(simulation, seconds):
         stop.signal_number = 2 if simulation.round == 3 else None
-        return advance(simulation, patience)
+        return advance(simulation, seconds)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.Simulation, "advance", ask_to_stop)
@@ -88,7 +92,7 @@ def test_a_run_that_goes_on_has_the_same_number(tmp_path, monkeypatch):
     assert metrics(run) == metrics(whole.run)
 
 
-def test_a_dry_run_knows_it_too(tmp_path):
+def test_a_dry_run_with_auto(tmp_path):
     from fco_cli.sweeps.plan import describe_plan
 
     run = run_of(tmp_path, "hparams.client_lr=auto")
@@ -106,16 +110,16 @@ def warning(run):
 
 @pytest.mark.parametrize("name", all_algorithms())
 def test_auto_is_not_above_the_limit_of_its_own_algorithm(tmp_path, psi_for, name):
-    """With batches of one row, which are far more curved than the mean of all."""
-    words = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
-    assert warning(run_of(tmp_path, *words, "hparams.client_lr=auto")) is None
+    """Batches of one row have a far larger L than the mean of all rows."""
+    overrides = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
+    assert warning(run_of(tmp_path, *overrides, "hparams.client_lr=auto")) is None
 
 
 @pytest.mark.parametrize(("name", "rows"), [("fista", None), ("fedfw", 8), ("zhj", 1)])
-def test_the_warning_is_of_the_steps_that_the_algorithm_takes(tmp_path, psi_for, name, rows):
-    """Along grad F; with all rows of a client; with a batch of them."""
-    words = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
-    problem = problems.problem_of(run_of(tmp_path, *words))
+def test_the_warning_uses_the_l_of_the_algorithm(tmp_path, psi_for, name, rows):
+    """L is that of grad F, of all rows of a client, or of a batch."""
+    overrides = [f"algo={name}", f"regularizer={psi_for(name).name}", "hparams.batch_size=1", ALL]
+    problem = problems.problem_of(run_of(tmp_path, *overrides))
     with_bias = np.hstack([problem.data.x, np.ones((len(problem.data.x), 1))])
     clients = with_bias.reshape(4, 8, -1)
     if rows is None:
@@ -123,8 +127,8 @@ def test_the_warning_is_of_the_steps_that_the_algorithm_takes(tmp_path, psi_for,
     elif rows == 8:
         exact = max(np.linalg.eigvalsh(2 * x.T @ x / 8)[-1] for x in clients)
     else:
-        exact = problems.smoothness_for(run_of(tmp_path, *words), problem)
+        exact = problems.smoothness_for(run_of(tmp_path, *overrides), problem)
         assert exact <= 2 * (with_bias**2).sum(axis=1).max() * (1 + 1e-9)
-    below, above = (run_of(tmp_path, *words, f"hparams.client_lr={times / exact}") for times in (1.9, 2.2))
+    below, above = (run_of(tmp_path, *overrides, f"hparams.client_lr={times / exact}") for times in (1.9, 2.2))
     assert warning(below) is None
     assert "may diverge" in warning(above)

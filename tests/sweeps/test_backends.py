@@ -1,4 +1,4 @@
-"""Which runs a worker prepares for while the sweep is still being composed."""
+"""Tests of the backends: workers that prepare for a run while the sweep is still being composed."""
 
 import shutil
 from pathlib import Path
@@ -24,9 +24,9 @@ def run(tmp_path):
 @pytest.fixture
 def prepared(monkeypatch):
     runs = []
-    monkeypatch.setattr(backends, "early", lambda: True)
-    monkeypatch.setattr(backends, "prepare_early", runs.append)
-    monkeypatch.setattr(backends, "prepared_early", lambda: len(runs))
+    monkeypatch.setattr(backends, "has_fork_server", lambda: True)
+    monkeypatch.setattr(backends, "prepare_worker", runs.append)
+    monkeypatch.setattr(backends, "count_prepared_workers", lambda: len(runs))
     return runs
 
 
@@ -34,25 +34,25 @@ def options(**given):
     return Options(**{"n_jobs": 2, "memory_mb": 512, "backend": "local", "address": None} | given)
 
 
-def test_as_many_workers_as_there_can_be(run, prepared):
+def test_no_more_workers_are_prepared_than_n_jobs(run, prepared):
     for _ in range(3):
         expect(run, options())
     assert prepared == [run, run]
 
 
 @pytest.mark.parametrize("given", [{"n_jobs": 1}, {"backend": "dask", "address": "tcp://x:1"}], ids=str)
-def test_none_where_no_worker_of_ours_will_run_it(given, run, prepared):
+def test_no_worker_is_prepared_without_local_workers(given, run, prepared):
     expect(run, options(**given))
     assert not prepared
 
 
-def test_none_where_a_worker_would_have_to_load_everything(run, prepared, monkeypatch):
-    monkeypatch.setattr(backends, "early", lambda: False)
+def test_no_worker_is_prepared_without_a_fork_server(run, prepared, monkeypatch):
+    monkeypatch.setattr(backends, "has_fork_server", lambda: False)
     expect(run, options())
     assert not prepared
 
 
-def test_none_for_what_is_done(run, prepared):
+def test_no_worker_is_prepared_for_a_finished_run(run, prepared):
     shutil.copytree(Path(__file__).parents[1] / "old_records" / "run", run.folder)
     expect(run, options())
     assert not prepared
@@ -62,8 +62,8 @@ def test_none_for_what_is_done(run, prepared):
 
 
 @pytest.mark.parametrize(("ready", "where"), [(0, "here"), (1, "there")])
-def test_a_single_stack_runs_here_unless_a_worker_is_ready_for_it(ready, where, run, monkeypatch):
-    monkeypatch.setattr(backends, "prepared_early", lambda: ready)
+def test_a_single_stack_runs_in_process_unless_a_worker_is_prepared(ready, where, run, monkeypatch):
+    monkeypatch.setattr(backends, "count_prepared_workers", lambda: ready)
     monkeypatch.setattr(backends, "run_stack", lambda *_: "here")
     monkeypatch.setattr(backends, "run_in_processes", lambda *_: iter(["there"]))
     assert list(on_this_machine([Stack(0, [run])], options(), Stop(), print)) == [where]

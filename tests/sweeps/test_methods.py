@@ -1,4 +1,4 @@
-"""Every method on every kind of problem, as a user configures it."""
+"""Tests of every method on every kind of problem, with the shipped configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TASKS = {
     "digits": ["task.test_fraction=0.5", "task.clients=3", "hparams.clients_per_round=3", "hparams.batch_size=100"],
     "custom": ["task.loss=logistic", "hparams.clients_per_round=3"],
 }
-# What a sheet says a method cannot do: the regularizers of lasso, nuclear, digits and custom are l1, the nuclear norm,
+# Tasks that a method does not support: the regularizers of lasso, nuclear, digits and custom are l1, the nuclear norm,
 # the l1 ball and l1.
 SEPARABLE_ONLY = {name: {"nuclear", "digits"} for name in ("fedadam", "fedyogi", "fedadagrad")}
 REFUSED = SEPARABLE_ONLY | {
-    "scaffold": set(TASKS),  # knows no psi
+    "scaffold": set(TASKS),  # supports no regularizer
     "fedfw": {"lasso", "nuclear", "custom"},  # constraints only
     "mc_fedda": {"nuclear", "digits"},  # l1 only
     "fedavg_subgrad": {"digits"},  # penalties only
@@ -42,7 +42,7 @@ REFUSED = SEPARABLE_ONLY | {
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """A small run of each task; a composition takes long, so that algorithms change places in it."""
+    """Return a function that creates a small run of each task; only the algorithm is replaced, to save compositions."""
     folder, runs = tmp_path_factory.mktemp("methods"), {}
     random = np.random.default_rng(0)
     labels = np.tile([0, 1], 9)
@@ -61,7 +61,7 @@ def run_of(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_digits():
-    """Twenty in place of 1797: kernels as Python take their time."""
+    """Use 20 digits instead of 1797, since kernels run as plain Python."""
     from sklearn import datasets
 
     x, y = datasets.load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""Stacks in processes: one that is killed goes on from its checkpoint; one that always dies is given up."""
+"""Tests of stacks in worker processes, including killed workers."""
 
 import csv
 import multiprocessing
@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.processes import prepare_early, prepared_early, run_in_processes
+from fco_cli.sweeps.processes import count_prepared_workers, prepare_worker, run_in_processes
 from fco_cli.sweeps.stacks import Stack, run_stack
 
 register()
@@ -49,37 +49,37 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
             kills.append(event)
             kill_children()
 
-    (ended,) = run_in_processes([stack], 1, 512, Stop(), kill_once)
+    (result,) = run_in_processes([stack], 1, 512, Stop(), kill_once)
     assert kills
-    assert list(ended.results) == [stack.runs[0].run_id]
+    assert list(result.results) == [stack.runs[0].run_id]
     run_stack(straight, 512, Stop(), lambda event: None)
     assert metrics(stack) == metrics(straight)
     assert not multiprocessing.active_children()
 
 
-def test_a_worker_that_has_prepared_itself_gets_the_first_stack(tmp_path):
+def test_a_prepared_worker_gets_the_first_stack(tmp_path):
     stack = make_stack(tmp_path)
     stack.runs[0].hparams.rounds = 5
-    prepare_early(stack.runs[0])
-    assert prepared_early() == 1
-    team, seen = multiprocessing.active_children(), []
-    (ended,) = run_in_processes([stack], 1, 512, Stop(), lambda event: seen.append(multiprocessing.active_children()))
-    assert list(ended.results) == [stack.runs[0].run_id]
+    prepare_worker(stack.runs[0])
+    assert count_prepared_workers() == 1
+    workers, seen = multiprocessing.active_children(), []
+    (result,) = run_in_processes([stack], 1, 512, Stop(), lambda event: seen.append(multiprocessing.active_children()))
+    assert list(result.results) == [stack.runs[0].run_id]
     assert seen
-    assert all(one == team for one in seen)
-    assert prepared_early() == 0
+    assert all(processes == workers for processes in seen)
+    assert count_prepared_workers() == 0
 
 
 @pytest.mark.slow
-def test_a_stack_that_always_dies_is_given_up_in_one_line(tmp_path):
+def test_a_stack_whose_process_always_dies_fails_with_one_line(tmp_path):
     stack, events = make_stack(tmp_path), []
 
     def kill_always(event):
         events.append(event)
         kill_children()
 
-    (ended,) = run_in_processes([stack], 1, 512, Stop(), kill_always)
-    assert ended.failures == {stack.runs[0].run_id: "its process died 3 times, killed: was the memory too small?"}
+    (result,) = run_in_processes([stack], 1, 512, Stop(), kill_always)
+    assert result.failures == {stack.runs[0].run_id: "its process died 3 times, killed: it may need more memory"}
     assert [event.kind for event in events].count("failed") == 1
 
 
@@ -87,9 +87,9 @@ def test_a_stack_that_always_dies_is_given_up_in_one_line(tmp_path):
 def test_a_request_to_stop_reaches_every_process(tmp_path):
     stop = Stop()
 
-    def ask(event):
+    def request_stop(event):
         stop.signal_number = signal.SIGTERM
 
-    parts = list(run_in_processes([make_stack(tmp_path, number) for number in range(3)], 2, 512, stop, ask))
+    parts = list(run_in_processes([make_stack(tmp_path, number) for number in range(3)], 2, 512, stop, request_stop))
     assert not any(part.results or part.failures for part in parts)
     assert len(list(tmp_path.rglob("checkpoint.npz"))) >= 1

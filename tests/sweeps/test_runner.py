@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint which is not its own."""
+"""Tests of the execution of runs: checkpoints that match or do not match, times, read-only disks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = [
 
 
 class Silent:
-    """Watches, and says nothing."""
+    """Observer that does nothing."""
 
     on_start = on_round = on_outcome = lambda *_: None
 
@@ -43,7 +43,7 @@ def metrics(run):
 
 
 def interrupted(run, rounds=3):
-    """A job of this run after some rounds, with a folder for its clients' memory."""
+    """Return the record of a run and its job after some rounds."""
     record = Record(run.folder)
     record.create()
     setup = Setup(run.task, problem_of(run), run.hparams, run.seed, run.algo)
@@ -56,7 +56,7 @@ def interrupted(run, rounds=3):
 
 @pytest.mark.parametrize("large", [False, True])
 def test_memory_of_another_shape_starts_a_run_over(tmp_path, monkeypatch, caplog, large):
-    """As from a version of the method whose clients remembered two arrays: a line, and the numbers of a fresh run."""
+    """A checkpoint with two remembered arrays per client causes a warning and the results of a fresh run."""
     if large:
         monkeypatch.setattr(memory, "LARGE", 1)
     whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
@@ -68,11 +68,11 @@ def test_memory_of_another_shape_starts_a_run_over(tmp_path, monkeypatch, caplog
         job.memory["rows"] = np.repeat(job.memory["rows"], 2, axis=1)
     record.save_checkpoint(job, code_of(run))
     execute([run], Silent(), Stop())
-    assert "remember arrays of another shape or precision; the stack starts over" in caplog.text
+    assert "client memory has another shape or precision; the stack starts over" in caplog.text
     assert metrics(run) == metrics(whole)
 
 
-def test_a_checkpoint_of_its_own_is_gone_on_from(tmp_path, caplog):
+def test_a_run_continues_from_its_checkpoint(tmp_path, caplog):
     whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
     execute([whole], Silent(), Stop())
     record, job = interrupted(run)
@@ -87,14 +87,14 @@ def test_a_checkpoint_of_other_code_starts_a_run_over(tmp_path, caplog):
     whole, run = run_in(tmp_path / "whole"), run_in(tmp_path / "half")
     execute([whole], Silent(), Stop())
     record, job = interrupted(run)
-    job.state = {name: values + 1 for name, values in job.state.items()}  # as other code may have computed it
+    job.state = {name: values + 1 for name, values in job.state.items()}  # other code may compute other values
     record.save_checkpoint(job, "other code")
     execute([run], Silent(), Stop())
     assert "checkpoint.npz is not used (written by other code): moved to checkpoint.npz.corrupt-" in caplog.text
     assert metrics(run) == metrics(whole)
 
 
-def test_the_time_of_a_run_is_that_of_its_rounds_and_not_of_the_compiler(tmp_path, monkeypatch):
+def test_the_time_of_a_run_excludes_compilation(tmp_path, monkeypatch):
     advance = Simulation.advance
 
     def compile_first(simulation, seconds):
@@ -109,7 +109,7 @@ def test_the_time_of_a_run_is_that_of_its_rounds_and_not_of_the_compiler(tmp_pat
 
 @pytest.fixture
 def disk(tmp_path):
-    """A file system that can be made read-only, where we may mount one."""
+    """Return a file system that can be made read-only; skip without the right to mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]

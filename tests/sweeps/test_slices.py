@@ -1,4 +1,4 @@
-"""What a Dask worker checks before it works, and that a run keeps its identity on the way to it."""
+"""Tests of the checks on a Dask worker and of a run's identity on another machine."""
 
 import copy
 from dataclasses import fields
@@ -19,7 +19,7 @@ register()
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run on a file that is named by a relative path."""
+    """Return a run on a file with a relative path."""
     monkeypatch.chdir(tmp_path)
     values = np.random.default_rng(0).standard_normal((12, 2))
     np.savez("data.npz", x=values, y=values.sum(axis=1), client=np.repeat(["a", "b", "c"], 4))
@@ -28,14 +28,14 @@ def run(tmp_path, monkeypatch):
     return Run.of(config)
 
 
-def test_a_worker_in_another_folder_sees_the_same_run(run, tmp_path, monkeypatch):
+def test_a_worker_in_another_folder_has_the_same_run(run, tmp_path, monkeypatch):
     run_id = run.run_id
     sent = _with_absolute_paths(run)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     _check("tcp://worker:1", sent, software())
     assert sent.run_id == run_id
-    assert sent.yaml == run.yaml  # the record says what the user said
+    assert sent.yaml == run.yaml  # the record has the user's configuration
 
 
 def test_a_worker_with_other_software_refuses(run):
@@ -61,7 +61,7 @@ def test_a_worker_with_other_data_or_none_refuses(run, tmp_path):
         _check("tcp://worker:1", run, software())
 
 
-def test_every_key_that_names_a_file_is_known():
-    """A new task whose data have a place of their own must be found here."""
+def test_every_key_that_names_a_file_is_listed():
+    """A new task with a key for a file or a folder must add it to PATHS."""
     text = {field.name for task in TASKS.values() for field in fields(task) if str(field.type).startswith("str")}
     assert {name for name in text if "path" in name or "dir" in name or "file" in name} == set(PATHS)

@@ -1,4 +1,4 @@
-"""Stacks: what is fused, that fusing changes no number, that one failure does not harm the others."""
+"""Tests of stacks: grouping, results that do not depend on the stack, failures of single runs."""
 
 import csv
 import logging
@@ -16,7 +16,7 @@ from fco_cli.simulation.record import Record
 from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps import runner
 from fco_cli.sweeps import stacks as stacks_module
-from fco_cli.sweeps.stacks import Ended, Stack, prepare, run_stack, stacks_of
+from fco_cli.sweeps.stacks import Stack, StackResult, group_into_stacks, prepare, run_stack
 
 register()
 
@@ -54,38 +54,38 @@ def metrics(run):
 
 
 @pytest.mark.machine_code
-def test_processes_that_begin_together_compile_different_kernels(tmp_path):
+def test_stacks_of_different_algorithms_alternate(tmp_path):
     algos = ("feddualavg", "feddualavg", "feddualavg", "fedmid", "fedmid", "zhj")
     jobs = [(f"algo={algo}", f"seed={number}") for number, algo in enumerate(algos)]
-    stacks = stacks_of([run for job in jobs for run in make_runs(tmp_path, *TINY["lasso"], *job)])
+    stacks = group_into_stacks([run for job in jobs for run in make_runs(tmp_path, *TINY["lasso"], *job)])
     assert [stack.runs[0].seed for stack in stacks] == [0, 3, 5, 1, 4, 2]
     assert [stack.number for stack in stacks] == list(range(6))
 
 
-def test_runs_are_stacked_by_what_may_vary(tmp_path):
+def test_runs_are_grouped_by_the_settings_that_may_vary(tmp_path):
     lasso = make_runs(tmp_path, *TINY["lasso"], rates=RATES)
     other_strength = make_runs(tmp_path, *TINY["lasso"], "regularizer.strength=0.1")
     other_seed = make_runs(tmp_path, *TINY["lasso"], "seed=1")
     other_algorithm = make_runs(tmp_path, *TINY["lasso"], "algo=fedmid")
     other_batch = make_runs(tmp_path, *TINY["lasso"], "hparams.batch_size=5")
-    stacks = stacks_of([*lasso, *other_strength, *other_seed, *other_algorithm, *other_batch])
+    stacks = group_into_stacks([*lasso, *other_strength, *other_seed, *other_algorithm, *other_batch])
     assert [len(stack.runs) for stack in stacks] == [50, 1, 1, 1]
     assert len({run.run_id for stack in stacks for run in stack.runs}) == 53
 
 
 def test_a_stack_needs_no_more_files_than_a_process_may_open(tmp_path):
-    """Every run under way holds a lock file open, and some systems allow 256; the order is kept."""
+    """Every running job holds a lock file open, and some systems allow 256; the order is kept."""
     runs = make_runs(tmp_path, *TINY["lasso"], rates=[(0.001 * i, 1) for i in range(1, 501)])
-    stacks = stacks_of(runs)
+    stacks = group_into_stacks(runs)
     assert [len(stack.runs) for stack in stacks] == [200, 200, 100]
     assert [stack.number for stack in stacks] == [0, 1, 2]
     assert [run for stack in stacks for run in stack.runs] == runs
 
 
-def test_what_cannot_change_a_result_is_not_in_its_id(tmp_path):
+def test_settings_without_influence_on_the_result_are_not_in_the_run_id(tmp_path):
     (run,) = make_runs(tmp_path, *TINY["lasso"])
-    (elsewhere,) = make_runs(tmp_path / "b", *TINY["lasso"], "threads=1", "force=true")
-    assert run.run_id == elsewhere.run_id
+    (other,) = make_runs(tmp_path / "b", *TINY["lasso"], "threads=1", "force=true")
+    assert run.run_id == other.run_id
     optima = make_runs(tmp_path, *TINY["lasso"], "algo=optimum", rates=RATES)
     assert len({run.run_id for run in optima}) == 1  # a solver has no learning rates
     longer = make_runs(tmp_path, *TINY["lasso"], "hparams.rounds=81")[0]
@@ -93,18 +93,18 @@ def test_what_cannot_change_a_result_is_not_in_its_id(tmp_path):
 
 
 FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
-OFTEN = ("feddualavg", "feddr")  # one that remembers nothing and one that does; the others take long to compile
-BOUNDED = ("mc_fedda", "fedfw")  # by their sets, as adaptive servers by eta_s, whatever the rate: nothing diverges
+OFTEN = ("feddualavg", "feddr")  # one without and one with client memory; the others take long to compile
+BOUNDED = ("mc_fedda", "fedfw")  # never diverge: bounded by their sets, as adaptive servers are by eta_s
 
 
 def suited(task, algo):
-    """Some methods cannot do with every regularizer."""
+    """Return True if the algorithm supports the task's regularizer."""
     try:
         all_algorithms()[algo]().check_pair(
             all_regularizers()[{"lasso": "l1"}.get(task, task)](strength=1.0), Euclidean()
         )
     except UserError:
-        return algo == "scaffold"  # runs without any
+        return algo == "scaffold"  # runs without a regularizer
     return True
 
 
@@ -125,10 +125,10 @@ def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
     def runs(name, rates):
         return make_runs(tmp_path / name, *TINY[task], f"algo={algo}", *needed, rates=rates)
 
-    several = RATES[::4]  # every client rate, with some of the server's
+    several = RATES[::4]  # every client rate, with some server rates
     grid = runs("grid", several)
-    ended = execute(grid)
-    statuses = {result["status"] for result in ended.results.values()}
+    grid_result = execute(grid)
+    statuses = {result["status"] for result in grid_result.results.values()}
     bounded = algo in BOUNDED or issubclass(all_algorithms()[algo], Adaptive)
     assert statuses == ({"finished"} if bounded else {"finished", "diverged"})  # both kinds must be compared
     for i in (0, 5, 12):
@@ -151,9 +151,9 @@ def test_a_stack_is_bounded_by_its_memory_budget(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runner, "Simulation", Spy)
     monkeypatch.setattr(runner, "bytes_per_job", lambda run, problem: 2**20)
-    ended = run_stack(Stack(0, make_runs(tmp_path, *TINY["lasso"], rates=RATES[:10])), 4, Stop(), lambda event: None)
+    result = run_stack(Stack(0, make_runs(tmp_path, *TINY["lasso"], rates=RATES[:10])), 4, Stop(), lambda event: None)
     assert sizes == [4, 4, 2]
-    assert len(ended.results) == 10
+    assert len(result.results) == 10
 
 
 def test_one_failing_run_fails_alone(tmp_path, monkeypatch):
@@ -162,20 +162,20 @@ def test_one_failing_run_fails_alone(tmp_path, monkeypatch):
 
     def execute_or_fail(stack, *rest):
         if runs[2] in stack:
-            raise MemoryError("no room for this one")
+            raise MemoryError("out of memory")
         return execute_stack(stack, *rest)
 
     monkeypatch.setattr(stacks_module, "execute", execute_or_fail)
     events = []
-    ended = execute(runs, events)
-    assert set(ended.failures) == {runs[2].run_id}
-    assert set(ended.results) == {run.run_id for run in runs} - {runs[2].run_id}
+    result = execute(runs, events)
+    assert set(result.failures) == {runs[2].run_id}
+    assert set(result.results) == {run.run_id for run in runs} - {runs[2].run_id}
     assert [event.kind for event in events].count("failed") == 1
     assert "MemoryError" in (runs[2].folder / "run.log").read_text()
     assert Record(runs[2].folder).result() is None
 
 
-def test_a_warning_of_a_run_that_is_tried_again_alone_is_counted_once(tmp_path, monkeypatch):
+def test_a_warning_of_a_retried_run_is_counted_once(tmp_path, monkeypatch):
     runs = make_runs(tmp_path, *TINY["lasso"], rates=RATES[:3])
 
     def warn_or_fail(stack, *rest):
@@ -185,17 +185,17 @@ def test_a_warning_of_a_run_that_is_tried_again_alone_is_counted_once(tmp_path, 
         return []
 
     monkeypatch.setattr(stacks_module, "execute", warn_or_fail)
-    ended = run_stack(Stack(0, runs), 512, Stop(), lambda event: None)
-    assert list(ended.warnings.values()) == [("few rows", 3)]
+    result = run_stack(Stack(0, runs), 512, Stop(), lambda event: None)
+    assert list(result.warnings.values()) == [("few rows", 3)]
 
 
-def test_results_are_added_up():
-    ended = Ended({"a": {}}, {"b": "no"})
-    ended.add(Ended({"c": {}}, {"d": "neither"}))
-    assert ended == Ended({"a": {}, "c": {}}, {"b": "no", "d": "neither"})
+def test_results_are_merged():
+    result = StackResult({"a": {}}, {"b": "no"})
+    result.add(StackResult({"c": {}}, {"d": "neither"}))
+    assert result == StackResult({"a": {}, "c": {}}, {"b": "no", "d": "neither"})
 
 
-def test_what_preparing_warns_of_is_kept_and_what_it_fails_with_is_left_to_the_run(tmp_path, monkeypatch):
+def test_prepare_returns_warnings_and_ignores_errors(tmp_path, monkeypatch):
     (run,) = make_runs(tmp_path, *TINY["lasso"])
 
     def warn(run):
@@ -209,10 +209,10 @@ def test_what_preparing_warns_of_is_kept_and_what_it_fails_with_is_left_to_the_r
         raise UserError("no rows")
 
     monkeypatch.setattr(stacks_module, "problem_and_smoothness", warn_and_fail)
-    assert prepare(run) == Ended()
+    assert prepare(run) == StackResult()
 
 
-def test_what_was_prepared_is_not_made_again(tmp_path, monkeypatch):
+def test_prepared_data_are_not_built_again(tmp_path, monkeypatch):
     (run,) = make_runs(tmp_path, *TINY["lasso"], "hparams.rounds=2")
     prepare(run)
     monkeypatch.setattr(type(run.task), "data", None)

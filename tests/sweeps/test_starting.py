@@ -1,4 +1,4 @@
-"""Processes that are copies of one that has loaded the code early: what they find, and that none is left."""
+"""Tests of worker processes that are copies of a fork server."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.sweeps.starting import LOADED, early, loading_early, started
+from fco_cli.sweeps.starting import PRELOADED, has_fork_server, loading_early, start_process
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="elsewhere nothing loads early")
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="the fork server needs Linux")
 
 
 def children():
@@ -21,26 +21,26 @@ def test_a_process_finds_the_code_loaded_and_nothing_of_the_current_folder(tmp_p
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "numba.py"), raising=False)
     with loading_early():
         found = "open('found', 'w').write(str([name in __import__('sys').modules for name in ['numba', *names]]))"
-        process = started(exec, found, {"names": LOADED})
+        process = start_process(exec, found, {"names": PRELOADED})
         process.join()
         assert process.exitcode == 0
-    assert Path("found").read_text() == str([True] * (1 + len(LOADED)))
+    assert Path("found").read_text() == str([True] * (1 + len(PRELOADED)))
     assert not Path("taken").exists()
 
 
 def test_no_process_is_left_however_the_body_ends():
     with loading_early():
         pass  # it also starts Python's resource tracker, which stays
-    before, begun = children(), []
+    before, processes = children(), []
 
     def body():
-        assert early()
+        assert has_fork_server()
         assert children() > before
-        begun.append(started(exec, "import signal; signal.pause()"))
+        processes.append(start_process(exec, "import signal; signal.pause()"))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), loading_early():
         body()
     assert children() == before
-    assert begun[0].exitcode == -9
-    assert not early()
+    assert processes[0].exitcode == -9
+    assert not has_fork_server()
