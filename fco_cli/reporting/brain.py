@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.figures import entitle, new_figure, styled
+from fco_cli.reporting.figures import add_title, new_figure, styled
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import as_csv, for_figure, printable
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_bounded
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from nibabel import Nifti1Image
     from pandas import DataFrame
 
-LARGEST = 256 * MEBIBYTE
+MAX_BYTES = 256 * MEBIBYTE
 THRESHOLD = 1e-4  # smaller weights count as zero, as in the tasks' density
 SLICES = 3
 
 
 @contextmanager
-def _any_map_will_do() -> Iterator[None]:
+def _ignore_map_warnings() -> Iterator[None]:
     """nilearn warns of maps that are empty, full or of one sign; runs may well leave such maps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
-@_any_map_will_do()
+@_ignore_map_warnings()
 def brain_maps(images: dict[str, Nifti1Image], folder: Path, simulated: bool = False) -> list[Path]:
     """Of the runs' weights, by their names: a page to explore for each, and a table of clusters, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def read_weights(record: Path) -> Nifti1Image:
     return image
 
 
-@_any_map_will_do()
+@_ignore_map_warnings()
 def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
     """The connected groups of non-zero weights: peak (mm), peak weight and size of each, by run."""
     import pandas as pd
@@ -97,15 +97,15 @@ def read_image(path: Path) -> Nifti1Image:
     """A packed NIfTI image of finite numbers, of the size of a brain."""
     from nibabel import Nifti1Image
 
-    packed = read_bounded(path, LARGEST)
+    packed = read_bounded(path, MAX_BYTES)
     try:
         with gzip.open(io.BytesIO(packed)) as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise BadRecord(f"unpacks to more than {LARGEST / MEBIBYTE:g} MiB")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise BadRecord(f"unpacks to more than {MAX_BYTES / MEBIBYTE:g} MiB")
         image = Nifti1Image.from_bytes(content)
         sides, models = image.shape[:3], image.shape[3:]
-        if len(sides) < 3 or len(models) > 1 or min(sides) < 2 or 0 in models or np.prod(image.shape) > LARGEST:
+        if len(sides) < 3 or len(models) > 1 or min(sides) < 2 or 0 in models or np.prod(image.shape) > MAX_BYTES:
             raise BadRecord(f"the shape {image.shape} is not that of a brain")
         values = np.asarray(image.dataobj, dtype=np.float32)
         sizes = np.linalg.norm(image.affine[:3, :3], axis=0)  # NaN is between no bounds
@@ -124,11 +124,11 @@ def _caption(name: str, image: Nifti1Image) -> str:
 
 
 def _limit(image: Nifti1Image) -> float:
-    """The end of an image's colour scale; 1 for an image of zeros."""
+    """The end of an image's color scale; 1 for an image of zeros."""
     return float(np.abs(np.asarray(image.dataobj)).max()) or 1.0
 
 
-def _colours() -> Any:
+def _colors() -> Any:
     """Blue to red without the white between: the smallest weight that counts can still be seen."""
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
@@ -163,7 +163,7 @@ def draw_slices(
         behind = _side_by_side(np.where(inside, 0.88, 1.0), inside, planes, gap=1.0)
         axis.imshow(behind, origin="lower", cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         drawn = axis.imshow(
-            _side_by_side(shown, inside, planes), origin="lower", cmap=_colours(), vmin=-1, vmax=1,
+            _side_by_side(shown, inside, planes), origin="lower", cmap=_colors(), vmin=-1, vmax=1,
             interpolation="nearest",
         )  # fmt: skip
         width = behind.shape[1] / len(planes)
@@ -176,7 +176,7 @@ def draw_slices(
         axis.set_title(for_figure(caption), fontsize=7, pad=2)
     bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.03, pad=0.03, aspect=40, ticks=[-1, 0, 1])
     bar.set_label("share of the run's largest weight (blue: house, red: face)", fontsize=7)
-    entitle(figure, study)
+    add_title(figure, study)
     return figure
 
 
@@ -194,7 +194,7 @@ def _page(image: Nifti1Image, title: str, background: Any) -> bytes:
 
     limit = _limit(image)
     view = view_img(
-        image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colours(),
+        image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colors(),
         vmin=-limit, vmax=limit, symmetric_cmap=True, black_bg=False, resampling_interpolation="nearest",
     )  # fmt: skip
     # A page without an icon makes the browser ask for one.

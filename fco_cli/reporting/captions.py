@@ -7,10 +7,10 @@ import shlex
 from typing import Any
 
 from fco_cli.reporting.curse import THRESHOLD
-from fco_cli.reporting.figure1 import told_apart
+from fco_cli.reporting.figure1 import accuracy_note
 from fco_cli.reporting.figures import EDGE
 from fco_cli.reporting.robustness import QUALITIES
-from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, spread_said
+from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
 
@@ -47,10 +47,10 @@ def caption(study: Study, kind: str, choices: dict[str, Choice]) -> str:
     text = KINDS[kind].format(
         **{name: _capitalized(word) for name, word in words.items()}, low=low, high=high, threshold=THRESHOLD
     )
-    said = spread_said(study)
+    said = describe_spread(study)
     if said and kind in ("curves", "side_by_side"):
         text += f" {_capitalized(said)}."
-    if kind == "side_by_side" and (alike := told_apart(choices)):
+    if kind == "side_by_side" and (alike := accuracy_note(choices)):
         text += f" {alike}"
     if kind in ("curves", "learning_rates") and any(choice.on_edge for choice in choices.values()):
         text += f" {EDGE}: the chosen pair lies on the edge of its grid; beyond it nothing was tried."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import entitle, new_figure, styled
+from fco_cli.reporting.figures import add_title, new_figure, styled
 from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-LARGEST = 64 * MEBIBYTE
+MAX_BYTES = 64 * MEBIBYTE
 THRESHOLD = 1e-2  # smaller weights count as zero, as in the paper's appendix B.2
 
 
@@ -52,7 +52,7 @@ def read_supports(run: RecordedRun) -> Supports | None:
     path = run.folder / "clients.npz"
     if not os.path.lexists(path):
         return None
-    models = read_arrays(path, LARGEST).get("weights")
+    models = read_arrays(path, MAX_BYTES).get("weights")
     if models is None or models.ndim == 0 or len(models) < 2 or models.size == 0:
         raise BadRecord("clients.npz: not the models of clients and their average")
     support = np.abs(models.reshape(len(models), -1)) > THRESHOLD
@@ -102,7 +102,7 @@ def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure:
         shares = f"clients {found.client_density:.0%} non-zero, average {found.average_density:.0%}"
         axis.set_title(for_figure(f"{algorithm_style(algo).label}: {shares}"))
     axes[-1, 0].set_xlabel("weight")
-    entitle(figure, study, f"black: |w| > {THRESHOLD:g}, at the end of the last round")
+    add_title(figure, study, f"black: |w| > {THRESHOLD:g}, at the end of the last round")
     return figure
 
 

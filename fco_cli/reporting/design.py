@@ -40,7 +40,7 @@ def is_shipped(study: Study) -> bool:
     return study.name in options_of("experiment") and any(run.config.get("experiment") for run in study.runs)
 
 
-def why_undecided(study: Study) -> str:
+def reason_undecided(study: Study) -> str:
     """Return why a study cannot decide claims, in a few words; empty if it can."""
     if study.profile not in JUDGING_PROFILES:
         return f"only at profile {study.profile}"
@@ -73,7 +73,7 @@ def design_of(experiment: str, profile: str = PAPER) -> Design:
     """Compose an experiment's configuration, as `fco-run -m experiment=... profile=...` does."""
     from omegaconf import OmegaConf
 
-    config = _composed(f"experiment={experiment}", f"profile={profile}")
+    config = _compose(f"experiment={experiment}", f"profile={profile}")
     sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
     params = sweeper["params"]
     pairs = set()
@@ -97,7 +97,7 @@ def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[Rate, 
         elif f"hparams.{name}" in grid:
             values.append([_rate(value) for value in str(grid[f"hparams.{name}"]).split(",")])
         else:
-            values.append([_rate(_composed(f"experiment={experiment}", f"algo={algo}").hparams[name])])
+            values.append([_rate(_compose(f"experiment={experiment}", f"algo={algo}").hparams[name])])
     return set(product(*values))
 
 
@@ -106,7 +106,7 @@ def _rate(given: Any) -> Rate:
 
 
 def _client_rate(run: RecordedRun) -> Rate:
-    return run.client_lr if run.relative is None else str(run.config["hparams"]["client_lr"])
+    return run.client_lr if run.relative_client_lr is None else str(run.config["hparams"]["client_lr"])
 
 
 @cache
@@ -119,11 +119,11 @@ def shipped_theory() -> dict[str, Any]:
 @cache
 def defaults_of(algo: str) -> tuple[float, dict[str, Any]]:
     """An algorithm's own server_lr and options, as its YAML and schema have them."""
-    config = _composed(f"algo={algo}")
+    config = _compose(f"algo={algo}")
     return float(config.hparams.server_lr), {key: value for key, value in config.algo.items() if key != "name"}
 
 
-def _composed(*overrides: str) -> Any:
+def _compose(*overrides: str) -> Any:
     from hydra import compose
 
     from fco_cli.config.compose import shipped

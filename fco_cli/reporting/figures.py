@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, spread_said
+from fco_cli.reporting.select import Cell, Choice, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, AlgorithmStyle, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WIDTH = 3.3  # inches
-TITLE_SIGNS = 52  # in a line
+TITLE_CHARACTERS = 52  # in a line
 TITLE_LINES, LINE_HEIGHT = 2, 0.135  # figures have room for so many, each so many inches high; for others they grow
 EDGE = "†"
 DPI = 300
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # the fonts are embedded, and text stays text
 }
 
-LARGEST_DRAWN, SMALLEST_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
+MAX_DRAWN, MIN_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
@@ -81,10 +81,10 @@ def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def entitle(figure: Figure, study: Study, *more: str) -> None:
+def add_title(figure: Figure, study: Study, *more: str) -> None:
     """What is seen, and in a line below what must be known of it."""
-    lines = textwrap.wrap(study.heading, TITLE_SIGNS)
-    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_SIGNS)
+    lines = textwrap.wrap(study.heading, TITLE_CHARACTERS)
+    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_CHARACTERS)
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(0, len(lines) - TITLE_LINES))
     figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
 
@@ -127,13 +127,13 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
     for axis in [axis for i, axis in enumerate(panels[:count]) if i + columns >= count]:
         axis.set_xlabel("communication rounds" if x == "rounds" else "sent, both ways (MB)")
     _legend(figure, choices)
-    entitle(figure, study, spread_said(study))
+    add_title(figure, study, describe_spread(study))
     return figure
 
 
 def _all_positive(axis: Axes) -> bool:
     values = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
-    return bool(values) and all((one > SMALLEST_DRAWN).all() for one in values)
+    return bool(values) and all((one > MIN_DRAWN).all() for one in values)
 
 
 def end_ticks(axis: Axes) -> None:
@@ -167,13 +167,13 @@ def log_ticks(axis: Axes, side: str) -> None:
 
 def drawable(values: np.ndarray) -> np.ndarray:
     """NaN, which leaves a gap, in the place of what no axis can show."""
-    return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
+    return np.where(np.abs(values) < MAX_DRAWN, values, np.nan)
 
 
 def line_options(style: AlgorithmStyle) -> dict[str, Any]:
     """How an algorithm's line looks, whatever it shows."""
     dashes: Any = (0, style.dashes) if style.dashes else "-"
-    return {"color": style.colour, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}
+    return {"color": style.color, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}
 
 
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
@@ -195,7 +195,7 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
         if quartiles[0] is None or quartiles[1] is None:
             return
         low, high = drawable(quartiles[0]), drawable(quartiles[1])  # over the clients of the `local` baseline
-    axis.fill_between(rounds, low, high, color=style.colour, alpha=0.2, linewidth=0)
+    axis.fill_between(rounds, low, high, color=style.color, alpha=0.2, linewidth=0)
 
 
 def _legend(figure: Figure, choices: dict[str, Choice]) -> None:

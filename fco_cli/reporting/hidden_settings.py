@@ -66,7 +66,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Tried:
+class SettingResult:
     """A setting with its scores; None where those seeds were not run."""
 
     setting: Setting
@@ -74,18 +74,18 @@ class Tried:
     judge: Score | None
 
 
-def tried_settings(studies: Iterable[Study]) -> list[Tried]:
+def score_settings(studies: Iterable[Study]) -> list[SettingResult]:
     """All settings whose four datasets were run, the best of the search first."""
     groups: dict[Setting, list[Study]] = {}
     for study in studies:
         for factor in LOSS_FACTORS:
             for rule in filter(None, (study.rule, study.rule.other)):
-                given = [run for run in study.runs if run.relative is None]
+                given = [run for run in study.runs if run.relative_client_lr is None]
                 if runs := [run for run in map(partial(_with_loss, factor), given) if run.client_lr in _grid()]:
                     groups.setdefault(_setting(study, factor, rule), []).append(replace(study, rule=rule, runs=runs))
-    claims = [claim for claim in read_claims() if _speaks_of_settings(claim)]
+    claims = [claim for claim in read_claims() if _is_testable(claim)]
     tried = [
-        Tried(setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__)))
+        SettingResult(setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__)))
         for setting, members in groups.items()
         if len(members) == len(EXPERIMENTS)
     ]
@@ -131,14 +131,14 @@ def _score(claims: list[Claim], studies: list[Study], wanted: Callable[[int], bo
     return Score(sum(entry.held for entry in entries), sum(entry.seeds for entry in entries), never)
 
 
-def _speaks_of_settings(claim: Claim) -> bool:
+def _is_testable(claim: Claim) -> bool:
     """Not of the optimum, which is not run here, nor of the rule, which is one of the settings."""
     ((kind, arguments),) = claim.test.items()
     of_lasso = set(claim.experiments) <= set(EXPERIMENTS.values())
     return of_lasso and kind != "rules_agree" and arguments.get("algo") != OPTIMUM
 
 
-def as_markdown(tried: list[Tried]) -> str:
+def as_markdown(tried: list[SettingResult]) -> str:
     """A line per setting, the best of the search first, and what no setting of the search reproduces."""
     lines = ["# What must the authors have used?", ""]
     heads = ("start", "heterogeneity", "last batch", "loss times", "rates by", "lambda")
@@ -147,7 +147,7 @@ def as_markdown(tried: list[Tried]) -> str:
     for one in tried:
         start, heterogeneity, last_batch, factor, rule, strength = astuple(one.setting)
         cells = [start, f"{heterogeneity:g}", last_batch, f"{factor:g}", metric_style(rule).label, f"{strength:g}"]
-        cells += [_said(score) for score in (one.search, one.judge)]
+        cells += [_format_score(score) for score in (one.search, one.judge)]
         lines.append(f"| {' | '.join(cells)} |")
     searched = [set(one.search.never) for one in tried if one.search]
     if searched:
@@ -157,12 +157,12 @@ def as_markdown(tried: list[Tried]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _said(score: Score | None) -> str:
+def _format_score(score: Score | None) -> str:
     return "–" if score is None else f"{score.held} of {score.tests} ({score.share:.0%})"
 
 
 @styled
-def draw_map(tried: list[Tried]) -> Figure:
+def draw_map(tried: list[SettingResult]) -> Figure:
     """The share of claims that hold: a panel per rule, a row per setting but for lambda, a column per lambda."""
     rules = list(dict.fromkeys(one.setting.rule for one in sorted(tried, key=lambda one: one.setting)))
     rows = sorted({one.setting.row for one in tried})
@@ -174,9 +174,9 @@ def draw_map(tried: list[Tried]) -> Figure:
             if one.setting.rule == rule and (score := one.search or one.judge):
                 place = rows.index(one.setting.row), columns.index(one.setting.strength)
                 shares[place] = score.share
-                colour = "black" if score.share > 0.75 else "white"
+                color = "black" if score.share > 0.75 else "white"
                 said = "/".join(f"{100 * each.share:.0f}" if each else "–" for each in (one.search, one.judge))
-                axis.text(*place[::-1], said.removesuffix("/–"), ha="center", va="center", color=colour, fontsize=6)
+                axis.text(*place[::-1], said.removesuffix("/–"), ha="center", va="center", color=color, fontsize=6)
         axis.imshow(shares, vmin=0.4, vmax=1, cmap="viridis", aspect="auto")
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), rows, fontsize=6)
@@ -189,7 +189,7 @@ def draw_map(tried: list[Tried]) -> Figure:
 
 def save_search(studies: list[Study], folder: Path) -> Path | None:
     """Write the table and the map to a report's folder; the map's file, if the search is far enough for one."""
-    tried = tried_settings(studies)
+    tried = score_settings(studies)
     if not tried:
         return None
     write_atomically(folder / "tables" / f"{SEARCH}.md", as_markdown(tried).encode())

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from fco_cli.reporting.leaderboard import Leaderboard
-    from fco_cli.reporting.report import Drawn, Report
+    from fco_cli.reporting.report import SavedFigure, Report
     from fco_cli.reporting.sweeps import SweptKey
 
 CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
-MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
-PIXELS, COLOURS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
-BROAD_PIXELS = 1200  # of one that is as wide as a journal's page
-FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
+MAX_POINTS, MIN_POINTS = 80, 6  # of a curve
+PIXELS, COLORS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
+WIDE_PIXELS = 1200  # of one that is as wide as a journal's page
+SUMMARY_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
 
 
 def render(results: Results, report: Report) -> str:
@@ -71,10 +71,10 @@ def render(results: Results, report: Report) -> str:
         leaderboard=_leaderboard_context(report.leaderboard),
         paths=paths,
         theory=_theory_context(results.theory, report.damaged),
-        first_figures=_first_figures(paths, contexts),
-        left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
-        data=_packed(_data(results)),
-        players=_packed({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
+        first_figures=_summary_figures(paths, contexts),
+        left_out=[(printable(str(path), max_length=4096), why) for path, why in results.left_out + report.damaged],
+        data=_compress(_data(results)),
+        players=_compress({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
     )
 
 
@@ -113,7 +113,7 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
         "twin": bool(study.twin_of),
         "command": captions.command(study),
         "claims": claims_of(study, report.ledger),
-        "figures": [_figure_context(one, report) for one in _beside(study, results, report)],
+        "figures": [_figure_context(one, report) for one in _figures_with_twins(study, results, report)],
         "skipped": [sentence for one, sentence in report.skipped if one is study],
         "moves": moves,
         "pages": [(one.kind.replace("_", " "), _link(one.file, 3)) for one in mine if one.file.suffix == ".html"],
@@ -127,7 +127,7 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
     }
 
 
-def _beside(study: Study, results: Results, report: Report) -> list[Drawn]:
+def _figures_with_twins(study: Study, results: Results, report: Report) -> list[SavedFigure]:
     """A study's figures, its curves followed by those of its twin on a finer grid."""
     pictures = [one for one in report.figures if one.file.suffix == ".png"]
     twins = [one for one in results.studies if one.twin_of == study.name and one.profile == study.profile]
@@ -140,7 +140,7 @@ def _beside(study: Study, results: Results, report: Report) -> list[Drawn]:
     return shown
 
 
-def _figure_context(one: Drawn, report: Report) -> dict[str, Any]:
+def _figure_context(one: SavedFigure, report: Report) -> dict[str, Any]:
     text = captions.caption(one.study, one.kind, report.choices[one.study.slug])
     beside = one.study.twin_of and one.kind == "curves"
     return {
@@ -185,12 +185,12 @@ def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
         return None
     return {
         "summary": _table_context(board.summary),
-        "overviews": [_broad_context(png, heading) for heading, png in board.overviews.items()],
+        "overviews": [_wide_figure_context(png, heading) for heading, png in board.overviews.items()],
         "problems": [
             {
                 "finding": one.finding,
                 "table": _table_context(one.table),
-                "figure": _broad_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
+                "figure": _wide_figure_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
             }
             for one in board.boards
         ],
@@ -201,9 +201,9 @@ def _table_context(table: DataFrame) -> dict[str, Any]:
     return {"columns": list(table.columns), "rows": table.to_numpy().tolist()}
 
 
-def _broad_context(png: Path, heading: str) -> dict[str, Any]:
+def _wide_figure_context(png: Path, heading: str) -> dict[str, Any]:
     return {
-        **_picture(png.read_bytes(), BROAD_PIXELS),
+        **_picture(png.read_bytes(), WIDE_PIXELS),
         "id": f"figure-{png.stem}",
         "alt": heading,
         "caption": f"{heading}.",
@@ -218,7 +218,7 @@ def _path_context(path: RecordedPath, drawn: dict[str, Path]) -> dict[str, Any]:
         "slug": path.slug,
         "short": f"Path: {path.result['task']}",
         "heading": path.heading,
-        "folder": printable(str(path.folder), longest=4096),
+        "folder": printable(str(path.folder), max_length=4096),
         "figures": [
             {
                 **_picture(file.read_bytes()),
@@ -254,18 +254,18 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
         "links": [],
         "columns": theorems.table[0],
         "rows": theorems.table[1:],
-        "said": "A slope is measured / of the bound, on logarithmic axes.",
+        "note": "A slope is measured / of the bound, on logarithmic axes.",
     }
 
 
-def _first_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _summary_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the figures of the summary; none where the only section with figures follows it."""
     drawn = [one for one in (*paths, *studies) if one["figures"]]
     if len(drawn) < 2:
         return []
     ours = [one for one in drawn if not one.get("shipped")]
     known = {one["name"]: one for one in reversed(drawn) if one.get("shipped")}
-    chosen = [*ours, *(known.pop(name) for name in FIRST_FIGURES if name in known), *reversed(known.values())][:3]
+    chosen = [*ours, *(known.pop(name) for name in SUMMARY_FIGURES if name in known), *reversed(known.values())][:3]
     return [
         {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
         for one in chosen
@@ -294,15 +294,15 @@ def _links(png: Path) -> list[tuple[str, str]]:
 
 
 def _picture(png: bytes, pixels: int = PIXELS) -> dict[str, Any]:
-    """Small enough for a page of many: fewer pixels, and no more colours than a figure has."""
+    """Small enough for a page of many: fewer pixels, and no more colors than a figure has."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
         height = round(image.height * pixels / image.width)
         small = image.convert("RGB").resize((pixels, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
-    # Octrees keep the colours of small marks, where a median cut looks at the area alone.
-    plain = small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
+    # Octrees keep the colors of small marks, where a median cut looks at the area alone.
+    plain = small.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
     plain.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
     return {"uri": uri, "width": pixels, "height": height}
@@ -316,7 +316,7 @@ def _data(results: Results) -> dict[str, Any]:
     """What the page's script draws and sorts."""
     metrics = {metric for study in results.studies for metric in (*study.panels, study.rule.metric)}
     drawn = sum(len(study.panels) + 1 for study in results.studies for run in study.runs if not run.diverged)
-    points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), FEWEST_POINTS, MOST_POINTS))
+    points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), MIN_POINTS, MAX_POINTS))
     return {
         "algorithms": _styles(results.studies),
         "metrics": {metric: vars(metric_style(metric)) for metric in sorted(metrics)},
@@ -356,7 +356,7 @@ def _number(value: Any) -> float | None:
     return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")
 
 
-def _packed(data: Any) -> str:
+def _compress(data: Any) -> str:
     """For the page's script: JSON, packed by zlib, in base64, in which nothing can end the element it stands in."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

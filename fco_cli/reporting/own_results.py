@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SIZE = "nonzeros"
 QUALITY = {"auc": "AUC", "r2": "R²"}
-MOST_RESULTS = 6  # tables; the sections below have all
+MAX_RESULTS = 6  # tables; the sections below have all
 
 
 def own_results(report: Report, studies: list[Study]) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def own_results(report: Report, studies: list[Study]) -> list[dict[str, Any]]:
     ]
     return [
         {"slug": slug, "heading": heading, "columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
-        for slug, heading, table in found[:MOST_RESULTS]
+        for slug, heading, table in found[:MAX_RESULTS]
     ]
 
 
@@ -47,7 +47,7 @@ def path_summary(path: RecordedPath) -> DataFrame:
     for choice in CHOICES:
         chosen = path.result["chosen"][choice]
         numbers = path.table.iloc[chosen["place"]].to_dict() | chosen  # those of the refitted model
-        row: dict[str, object] = {"chosen": choice, path.dial: numbers[path.dial]}
+        row: dict[str, object] = {"chosen": choice, path.parameter: numbers[path.parameter]}
         row |= {"CV loss": numbers["cv_loss"], "standard error": numbers["cv_error"]}
         row |= {name: numbers[name] for name in (SIZE, "rank") if name in numbers}
         lines = path.clients[path.clients["choice"] == choice]  # all clients together first

@@ -31,7 +31,7 @@ CLIENTS = Columns(("choice", "client", "rows", "loss"), ("choice", "client"))
 CALIBRATION = Columns(("choice", "rows", "predicted", "observed"), ("choice",))
 SLOPE = Columns((*CLIENTS.required, "calibration_slope", "calibration_intercept"), CLIENTS.text)
 MODEL = Columns(("feature", "weight"), ("feature", "class"))
-LARGEST = 256 * MEBIBYTE
+MAX_BYTES = 256 * MEBIBYTE
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RecordedPath:
             raise BadRecord(f"path.csv: no column {result['dial']!r}")
         if not set(CHOICES) <= set(clients["choice"]):
             raise BadRecord("clients.csv: no rows of a chosen model")
-        weights, names = _weights(result, read_arrays(folder / "path.npz", LARGEST).get("models"), folder)
+        weights, names = _weights(result, read_arrays(folder / "path.npz", MAX_BYTES).get("models"), folder)
         places = [result["chosen"][choice]["place"] for choice in CHOICES]
         places += [result["stability"]["place"]] if result["stability"] is not None else []
         if not max(places) < len(table) == len(weights):
@@ -75,12 +75,12 @@ class RecordedPath:
         )  # fmt: skip
 
     @property
-    def dial(self) -> str:
+    def parameter(self) -> str:
         return self.result["dial"]
 
     @property
     def values(self) -> np.ndarray:
-        return self.table[self.dial].to_numpy()
+        return self.table[self.parameter].to_numpy()
 
     @property
     def heading(self) -> str:
@@ -116,7 +116,7 @@ def _table(path: Path, columns: Columns) -> pd.DataFrame:
 
 def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:
     """The weights of the path's models; the blocks' shapes are those of a chosen model."""
-    blocks = read_arrays(folder / "min" / "model.npz", LARGEST)
+    blocks = read_arrays(folder / "min" / "model.npz", MAX_BYTES)
     shapes = [(name, values.shape) for name, values in blocks.items() if not name.startswith("bias")]
     size = sum(int(np.prod(shape)) for _, shape in shapes)
     if models is None or not shapes or models.ndim != 2 or not 0 < size <= models.shape[1]:
@@ -130,4 +130,4 @@ def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) ->
         raise BadRecord("result.json: features are not those of min/model.npz")
     if len(names) != size:  # several outputs
         names = [f"{name}, output {k + 1}" for k in range(size // len(names)) for name in names]
-    return weights, [printable(name, longest=40) for name in names]
+    return weights, [printable(name, max_length=40) for name in names]

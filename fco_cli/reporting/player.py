@@ -21,8 +21,8 @@ from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays
 
-LARGEST = 4 * MEBIBYTE
-MOST_FRAMES, MOST_WEIGHTS, SLICES = 24, 2048, 3
+MAX_BYTES = 4 * MEBIBYTE
+MAX_FRAMES, MAX_WEIGHTS, SLICES = 24, 2048, 3
 LEVELS = 50  # up and down
 SPARSITY = ("density", "rank")
 
@@ -64,7 +64,7 @@ def player_of(study: Study, choices: dict[str, Choice], damaged: list[tuple[Path
             "algo": algo,
             "rates": choices[algo].best.rates,  # type: ignore[union-attr]
             "frames": shown["frames"][algo],
-            "said": [_said(study, paths[algo].run, at) for at in rounds],
+            "texts": [_describe(study, paths[algo].run, at) for at in rounds],
         }
         for algo in paths
     ]
@@ -72,7 +72,7 @@ def player_of(study: Study, choices: dict[str, Choice], damaged: list[tuple[Path
 
 
 def _read(run: RecordedRun) -> Snapshots:
-    arrays = read_arrays(run.folder / "path.npz", LARGEST)
+    arrays = read_arrays(run.folder / "path.npz", MAX_BYTES)
     rounds, weights = arrays.get("round"), arrays.get("weights")
     if rounds is None or weights is None or rounds.ndim != 1 or weights.ndim not in (2, 3):
         raise BadRecord("path.npz: no snapshots of weights")
@@ -85,11 +85,11 @@ def _shared_rounds(paths: list[Snapshots]) -> np.ndarray:
     rounds = paths[0].rounds
     for path in paths[1:]:
         rounds = np.intersect1d(rounds, path.rounds)
-    kept = np.linspace(0, len(rounds) - 1, min(len(rounds), MOST_FRAMES)).round().astype(int)
+    kept = np.linspace(0, len(rounds) - 1, min(len(rounds), MAX_FRAMES)).round().astype(int)
     return rounds[kept]
 
 
-def _said(study: Study, run: RecordedRun, at: float) -> str:
+def _describe(study: Study, run: RecordedRun, at: float) -> str:
     """How good and how sparse the model is at a round."""
     i = int(np.searchsorted(run.curves["round"], at, side="right")) - 1
     metrics = [study.rule.metric, *(metric for metric in SPARSITY if metric in study.panels)]
@@ -103,7 +103,7 @@ def _shown(run: RecordedRun, frames: dict[str, np.ndarray]) -> dict[str, Any]:
     if next(iter(frames.values())).ndim == 3:
         spectra = {algo: np.linalg.svd(values, compute_uv=False) for algo, values in frames.items()}
         return _scaled("singular values", spectra, task.get("rank"))
-    if next(iter(frames.values())).shape[1] > MOST_WEIGHTS:
+    if next(iter(frames.values())).shape[1] > MAX_WEIGHTS:
         raise BadRecord("path.npz: too many weights to draw one by one")
     return _scaled("weights", frames, task.get("ones"))
 

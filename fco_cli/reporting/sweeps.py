@@ -51,7 +51,7 @@ def swept_keys(studies: list[Study]) -> list[SweptKey]:
         settings = [settings_of(study) for study in group]
         known = dict.fromkeys(key for one in settings for key in one)
         keys = [key for key in known if len({repr(one.get(key)) for one in settings}) > 1]
-        keys = [key for key in keys if not _follows(key, keys, settings)]
+        keys = [key for key in keys if not _is_duplicate_key(key, keys, settings)]
         if len(group) >= FEWEST and len(keys) == 1 and all(is_number(one.get(keys[0])) for one in settings):
             by_value = {float(one[keys[0]]): study for one, study in zip(settings, group, strict=True)}
             if len(by_value) == len(group):
@@ -59,7 +59,7 @@ def swept_keys(studies: list[Study]) -> list[SweptKey]:
     return found
 
 
-def _follows(key: str, keys: list[str], settings: list[dict[str, object]]) -> bool:
+def _is_duplicate_key(key: str, keys: list[str], settings: list[dict[str, object]]) -> bool:
     """Whether it is a default of the regularizer in the task, which says the same twice."""
     twin = key.replace("task.", "regularizer.")
     return twin != key and twin in keys and all(one.get(key) == one.get(twin) for one in settings)
@@ -102,7 +102,7 @@ def draw_sweep(swept: SweptKey, table: DataFrame) -> Figure:
             style = algorithm_style(algo)
             middle, low, high = (drawable(mine[name].to_numpy()) for name in ("median", "low", "high"))
             axis.plot(mine[swept.key], middle, label=for_figure(style.label), **line_options(style))
-            axis.fill_between(mine[swept.key], low, high, color=style.colour, alpha=0.2, linewidth=0)
+            axis.fill_between(mine[swept.key], low, high, color=style.color, alpha=0.2, linewidth=0)
         log = (metric_style(metric).log or metric == COST) and (table[table["metric"] == metric]["low"] > 0).all()
         axis.set_title(for_figure(metric_style(metric).label))
         axis.grid(alpha=0.25, linewidth=0.5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, first_round, spread_said
+from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, first_round, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import as_csv, for_latex, for_markdown
@@ -89,7 +89,7 @@ def caption(study: Study, choices: dict[str, Choice]) -> str:
     if level is not None:
         name = metric_style(study.rule.metric).label
         text += f" Target: {name} {level:.4g}, {TARGET_SHARE:.0%} of the way from the start to the best."
-    if said := spread_said(study):
+    if said := describe_spread(study):
         text += f" Metrics: {said}."
     return text
 

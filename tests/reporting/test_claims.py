@@ -20,7 +20,7 @@ from fco_cli.reporting.claims import (
     read_claims,
     table_markdown,
 )  # fmt: skip
-from fco_cli.reporting.margins import at_margin
+from fco_cli.reporting.margins import scale_margins
 from fco_cli.reporting.studies import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
@@ -45,7 +45,7 @@ def test_the_verdicts_of_one_seed(records):
     records.add(experiment="lasso_i", f1=(0, 0.5, 1, 1))
     records.add(experiment="lasso_ii", f1=(0, 0.5, 0.9, 1))
     entries = judged(records, claim(PERFECT, ["lasso_i", "lasso_ii", "lasso_iii"]))
-    assert [entry.said for entry in entries] == ["reproduced (1 of 1)", "not reproduced (0 of 1)", "not run"]
+    assert [entry.label for entry in entries] == ["reproduced (1 of 1)", "not reproduced (0 of 1)", "not run"]
     assert [entry.measured for entry in entries] == [
         "FedDualAvg round 2", "FedDualAvg round 3", "no records of lasso_iii",
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_seeds_vote_and_the_measured_range_is_told(records):
     for seed, f1 in enumerate([(0, 0.5, 1, 1), (0, 1, 1, 1), (0, 0.5, 0.9, 1)]):
         records.add(seed=seed, f1=f1)
     entry = verdict(records, PERFECT)
-    assert (entry.verdict, entry.said) == (MIXED, "mixed (2 of 3)")
+    assert (entry.verdict, entry.label) == (MIXED, "mixed (2 of 3)")
     assert entry.measured == "FedDualAvg round 2 (1–3)"
     assert headline([entry]) == "0 of 1 claims judged from these records are reproduced (1 mixed)"
     records.add(seed=3, f1=(0, 0, 0, 0.9))
@@ -80,7 +80,7 @@ def test_a_part_of_a_study_decides_nothing_but_shows_its_numbers(records):
 def test_an_algorithm_that_always_diverged_refutes(records):
     records.add(diverged=1)
     entry = verdict(records, PERFECT)
-    assert entry.said == "not reproduced (0 of 1)"
+    assert entry.label == "not reproduced (0 of 1)"
     assert entry.measured == "all 1 learning-rate pairs of FedDualAvg diverged"
 
 
@@ -209,7 +209,7 @@ def test_each_seed_chooses_its_own_rates_where_rates_are_claimed(records):
             records.add(client_lr=client_lr, seed=seed, f1=(0, 0, score, score))
     arguments = {"algo": "feddualavg", "client_lr": 0.001, "server_lr": 1}
     entry = verdict(records, {"best_learning_rate": arguments})
-    assert entry.said == "mixed (1 of 2)"
+    assert entry.label == "mixed (1 of 2)"
     assert entry.measured == "FedDualAvg (0.001, 1) (1 times), (0.003, 1) (1 times)"
 
 
@@ -300,7 +300,7 @@ def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
     for grid, said in ((shipped_theory(), "reproduced (1 of 1)"), ({"seeds": 2}, "not run")):
         (folder / "result.json").write_text(json.dumps({"table": table, "config": yaml.safe_dump(grid), **THEORY}))
         (entry,) = judged(records, holds)
-        assert entry.said == said
+        assert entry.label == said
     assert shipped_theory()["seeds"] == 16
 
 
@@ -324,8 +324,8 @@ def test_the_page_says_why_where_a_claim_is_not_reproduced(records):
     ],
 )
 def test_margins(arguments, half, twice):
-    assert at_margin(arguments, 0.5) == (half and pytest.approx(half))
-    assert at_margin(arguments, 2.0) == (twice and pytest.approx(twice))
+    assert scale_margins(arguments, 0.5) == (half and pytest.approx(half))
+    assert scale_margins(arguments, 2.0) == (twice and pytest.approx(twice))
 
 
 @pytest.mark.parametrize(

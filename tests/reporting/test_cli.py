@@ -143,9 +143,9 @@ def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
     ("arguments", "said"),
     [
         (["lasso_x"], "lasso_x: neither a folder nor an experiment; the experiments are curse, curse_one_epoch"),
-        (["lasso_i"], "lasso_i: no finished records there"),
-        (["outputs"], "outputs: no finished records there"),
-        ([], "outputs: no finished records there"),
+        (["lasso_i"], "lasso_i: no finished records found"),
+        (["outputs"], "outputs: no finished records found"),
+        ([], "outputs: no finished records found"),
     ],
 )
 def test_a_wrong_source_is_one_line_and_exit_code_2(report, arguments, said):

@@ -99,7 +99,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_client_models_are_named_and_the_others_drawn(records, monkeypatch, content):
-    monkeypatch.setattr("fco_cli.reporting.curse.LARGEST", 2**20)
+    monkeypatch.setattr("fco_cli.reporting.curse.MAX_BYTES", 2**20)
     np.savez(records.add("fedmid") / "clients.npz", weights=np.eye(3))
     damaged = records.add("feddualavg")
     (damaged / "clients.npz").write_bytes(content)

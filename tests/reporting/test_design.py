@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fco_cli.reporting.claims import NOT_RUN, as_markdown, evaluate, headline, read_claims
-from fco_cli.reporting.design import design_of, why_undecided
+from fco_cli.reporting.design import design_of, reason_undecided
 from fco_cli.reporting.evidence import Needs
 from fco_cli.reporting.studies import collect
 
@@ -31,7 +31,7 @@ def settings(design):
 
 def reason(records):
     (study,) = collect([records.root]).studies
-    return why_undecided(study)
+    return reason_undecided(study)
 
 
 def test_a_complete_unaltered_study_decides(records):
@@ -79,7 +79,7 @@ def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(recor
     add_design(records, "lasso_i", "quick", **curves)
     records.add("optimum", seed=1, experiment="lasso_i", **settings(design_of("lasso_i")) | curves)
     (quick,) = [study for study in collect([records.root]).studies if study.profile == "quick"]
-    assert why_undecided(quick) == ""
+    assert reason_undecided(quick) == ""
     entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.has_records]
     kinds = {kind: entry for entry in entries for kind in entry.claim.test}
     assert kinds["reaches"].said == "reproduced (1 of 1, profile quick)"

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.reporting import figures, rates, robustness
-from fco_cli.reporting.select import choose, robust_pairs
+from fco_cli.reporting.select import choose, pairs_in_paper_range
 from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import ALGORITHMS
 
@@ -167,7 +167,7 @@ def test_a_single_pair_makes_no_heat_map(records):
 def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
     _grid(records)
     _, choices = study_of(records)
-    assert len(robust_pairs(choices["feddualavg"])) == 28
+    assert len(pairs_in_paper_range(choices["feddualavg"])) == 28
 
 
 def test_the_robustness_figure_shows_quality_against_density(records):
@@ -177,8 +177,8 @@ def test_the_robustness_figure_shows_quality_against_density(records):
     records.add(client_lr=0.1, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), diverged=301, **options)
     records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
     study, choices = study_of(records)
-    found = robustness.standing(study, choices)
-    assert robustness.why_not_drawn(found).endswith("no algorithm has more than 2 that have not diverged.")
+    found = robustness.robustness_points(study, choices)
+    assert robustness.reason_not_drawn(found).endswith("no algorithm has more than 2 that have not diverged.")
     figure = robustness.draw_robustness(study, found)
     assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
     dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
@@ -192,8 +192,8 @@ def test_the_robustness_figure_has_a_row_for_every_algorithm(records):
         for server_lr in (0.3, 0.5, 1, 2, 3):
             records.add(algo, 0.1, server_lr, rounds=[0, 300], f1=(0, 0.5), density=(0, 0.4))
     study, choices = study_of(records)
-    found = robustness.standing(study, choices)
-    assert robustness.why_not_drawn(found) is None
+    found = robustness.robustness_points(study, choices)
+    assert robustness.reason_not_drawn(found) is None
     axes = robustness.draw_robustness(study, found).axes
     assert [len(axis.collections[0].get_offsets()) for axis in axes] == [5, 5]
     assert [axis.texts[-1].get_text() for axis in axes] == ["FedDualAvg", "FedMiD"]
@@ -205,7 +205,7 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
     study, choices = study_of(records)
-    (axis,) = robustness.draw_robustness(study, robustness.standing(study, choices)).axes
+    (axis,) = robustness.draw_robustness(study, robustness.robustness_points(study, choices)).axes
     assert axis.get_title() == "round 300"  # the only one evaluated
     assert axis.texts[0].get_text() == "2 gone"
     assert len(axis.collections[0].get_offsets()) == 1
@@ -224,9 +224,9 @@ def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(record
 
 def test_every_algorithm_has_a_colour_and_marker_of_its_own():
     drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
-    assert len({(to_hex(style.colour), style.marker) for style in drawn}) == len(drawn)
+    assert len({(to_hex(style.color), style.marker) for style in drawn}) == len(drawn)
     of_the_paper = drawn[:6]
-    assert len({to_hex(style.colour) for style in of_the_paper}) == 6
+    assert len({to_hex(style.color) for style in of_the_paper}) == 6
     assert len({style.dashes for style in of_the_paper}) == 6  # in grey, too
     assert {name for name, kind in all_algorithms().items() if kind.federated} <= set(ALGORITHMS)
 
@@ -273,7 +273,7 @@ def test_numbers_beyond_any_axis_leave_a_gap(records, tmp_path):
 
 
 def test_a_hundred_learning_rates_are_no_grid(records):
-    for i in range(rates.MOST_RATES + 1):
+    for i in range(rates.MAX_RATES + 1):
         records.add(client_lr=0.001 * (i + 1))
     assert rates.draw_heat_maps(*study_of(records)) is None
 

@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from fco_cli.reporting.leaderboard import finding, in_words, problems_of, summary, table
+from fco_cli.reporting.leaderboard import finding, format_cells, problems_of, summary, table
 from fco_cli.reporting.leaderboard_figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
 from fco_cli.reporting.report import make_report
 from fco_cli.reporting.standings import FLOOR, final_gap, gap_of, rounds_to
@@ -36,7 +36,7 @@ def the_problem(records):
     return problem
 
 
-def the_standings(records):
+def method_results(records):
     return {one.algo: one for one in the_problem(records).methods}
 
 
@@ -48,14 +48,14 @@ def with_optimum(board, seeds=(0,), **options):
 def test_the_gap_is_relative_to_the_start_s(records, board):
     with_optimum(board)
     board("zhj", 0.1, 1e-3, 0.0)
-    gap = gap_of(the_standings(records)["zhj"].runs[0])
+    gap = gap_of(method_results(records)["zhj"].runs[0])
     np.testing.assert_allclose(gap, [1, 0.1, 1e-3, FLOOR], rtol=1e-9)
 
 
 def test_a_level_is_reached_when_it_is_kept(records, board):
     with_optimum(board)
     board("zhj", 1e-3, 0.5, 1e-3, 1e-5)
-    best = the_standings(records)["zhj"].best
+    best = method_results(records)["zhj"].best
     assert rounds_to(best, 1e-2) == [3]
     assert rounds_to(best, 1e-4) == [4]
     assert rounds_to(best, 1e-6) == [np.inf]
@@ -67,7 +67,7 @@ def test_the_best_of_a_grid_is_soonest_at_the_finest_level(records, board):
     board("zhj", 0.5, 0.1, 1e-9, client_lr=0.1)
     board("zhj", 1e-3, 1e-7, 2e-9, client_lr=0.2)
     board("zhj", 1e-5, 1e-5, 1e-5, client_lr=0.3)
-    assert the_standings(records)["zhj"].best.client_lr == 0.2
+    assert method_results(records)["zhj"].best.client_lr == 0.2
 
 
 def test_where_nothing_arrives_the_best_of_a_grid_ends_lowest(records, board):
@@ -75,7 +75,7 @@ def test_where_nothing_arrives_the_best_of_a_grid_ends_lowest(records, board):
     with_optimum(board)
     board("fedmid", 1e-3, 1e-3, client_lr=0.2)
     board("fedmid", 0.5, 1e-5, client_lr=0.1)
-    assert the_standings(records)["fedmid"].best.client_lr == 0.1
+    assert method_results(records)["fedmid"].best.client_lr == 0.1
 
 
 def test_methods_are_ranked_and_divergence_comes_last(records, board):
@@ -84,16 +84,16 @@ def test_methods_are_ranked_and_divergence_comes_last(records, board):
     board("zhj", 1e-3, 1e-5, 1e-7)
     board("feddr", 1e-3, 1e-7, 1e-7)
     board("fedprox", 1e-3, 2e-3, np.nan, diverged=3)
-    found = the_standings(records)
+    found = method_results(records)
     assert list(found) == ["feddr", "zhj", "fedmid", "fedprox"]
-    words = in_words(table([the_problem(records)])).set_index("algo")
+    words = format_cells(table([the_problem(records)])).set_index("algo")
     assert words.loc["fedprox", "gap at the end"] == "diverged"
     assert words.loc["fedmid", "rounds to 1e-06"] == "never"
     assert words.loc["zhj", "rounds to 1e-06"] == "3"
     assert words.loc["zhj", "MB to 0.0001"] == "4"  # a megabyte each way and round
     assert words.loc["zhj", "gradients to 0.0001"] == "200"
     assert finding(the_problem(records)).startswith(
-        "The successors: to 1e-06 come FedDR (2), ZHJ (3); of the others FedMiD"
+        "The successors: reached 1e-6: FedDR (2 rounds), ZHJ (3 rounds); smallest final gap of the others: FedMiD"
     )
 
 
@@ -101,7 +101,7 @@ def test_seeds_give_a_median_and_a_range(records, board):
     with_optimum(board, seeds=(0, 1, 2))
     for seed, gaps in enumerate(([1e-3, 1e-3], [0.1, 1e-3], [0.1, 0.1])):
         board("zhj", *gaps, seed=seed)
-    (row,) = in_words(table([the_problem(records)])).to_dict("records")
+    (row,) = format_cells(table([the_problem(records)])).to_dict("records")
     assert row["rounds to 0.01"] == "2 (1–never)"
     assert row["seeds"] == 3
 
@@ -113,7 +113,7 @@ def test_the_bias_s_slope_is_that_of_gaps_at_rest(records, board):
     board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # too slow to show its bias
     board("zhj", 0.5, 1e-3, 1e-4, 1e-5, client_lr=0.1)
     board("zhj", 0.5, 1e-4, 1e-6, 1e-8, client_lr=0.2)
-    found = the_standings(records)
+    found = method_results(records)
     assert found["fedmid"].slope == pytest.approx(2)
     assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
     assert np.isnan(found["zhj"].slope)
@@ -127,7 +127,7 @@ def test_what_nobody_tuned(records, board):
     for word, end in (("auto", 1e-2), ("0.3/L", 1e-4)):
         for server_lr in (1.0, 2.0):
             board("zhj", 0.5, end * server_lr, client_lr=word, server_lr=server_lr, taken=0.1)
-    one = the_standings(records)["zhj"]
+    one = method_results(records)["zhj"]
     assert len(one.choice.cells) == 4
     assert final_gap(one.untuned) == pytest.approx(1e-2)
     assert one.final == pytest.approx(1e-4)
@@ -139,15 +139,15 @@ def test_from_when_on_the_density_is_the_optimum_s(records, board):
     with_optimum(board, density=(1.0, 0.25))
     board("zhj", 0.5, 0.1, 0.01, density=(1.0, 0.25, 0.5, 0.25))
     board("fedmid", 0.5, 0.1, 0.01, density=(1.0, 0.5, 0.5, 0.5))
-    found = the_standings(records)
-    assert found["zhj"].structure_from == [3]
-    assert found["fedmid"].structure_from == [np.inf]
+    found = method_results(records)
+    assert found["zhj"].structure_rounds == [3]
+    assert found["fedmid"].structure_rounds == [np.inf]
 
 
 def test_where_there_is_a_rank_it_counts_and_not_the_density(records, board):
     with_optimum(board, rank=(9, 2), density=(1.0, 1.0))
     board("zhj", 0.5, 0.1, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
-    assert the_standings(records)["zhj"].structure_from == [2]
+    assert method_results(records)["zhj"].structure_rounds == [2]
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -175,7 +175,7 @@ def test_the_ends_of_a_grid(records, board):
             board(
                 "fedprox", 0.5, end / strength, client_lr=word, taken=0.1, options={"strength": strength, "coin": True}
             )
-    assert the_standings(records)["fedprox"].edges == ["largest strength"]
+    assert method_results(records)["fedprox"].edges == ["largest strength"]
 
 
 def test_an_order_within_the_range_over_seeds_is_not_decided(records, board):
@@ -184,7 +184,7 @@ def test_an_order_within_the_range_over_seeds_is_not_decided(records, board):
         board("zhj", slow, 1e-7, seed=seed)  # rounds 1 and 2
         board("feddr", 1e-3, 1e-7, seed=seed)  # 2
         board("scaffnew", 1e-3, 1e-3, 1e-7, seed=seed)  # 3
-    assert finding(the_problem(records)).endswith("whether ZHJ is before FedDR is not decided by these seeds.")
+    assert finding(the_problem(records)).endswith("the seeds do not decide whether ZHJ is faster than FedDR.")
 
 
 def test_all_problems_together(records, board):
@@ -273,7 +273,7 @@ def test_the_page_and_the_tables(records, board, tmp_path):
     report = make_report(results, tmp_path / "report")
     page = report.page.read_text()
     assert page.count("<h2>Leaderboard") == 1
-    assert "to 1e-06 come ZHJ (2)" in page
+    assert "reached 1e-6: ZHJ (2 rounds)" in page
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("leaderboard*.png")} == {
         "leaderboard", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
     }  # fmt: skip

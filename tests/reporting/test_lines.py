@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fco_cli.errors import UserError
-from fco_cli.reporting.lines import MOST_LINES, check_columns, draw_lines, line_columns
+from fco_cli.reporting.lines import MAX_LINES, check_columns, draw_lines, line_columns
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_band_pools_repetitions_and_no_settings(axis):
 
 
 def test_a_table_of_too_many_settings_is_refused():
-    table = pd.DataFrame({"x": 1.0, "y": 2.0, "algo": "zhj", "hparams.client_lr": np.arange(MOST_LINES + 1.0)})
+    table = pd.DataFrame({"x": 1.0, "y": 2.0, "algo": "zhj", "hparams.client_lr": np.arange(MAX_LINES + 1.0)})
     with pytest.raises(
         UserError, match="results: got '31 rows', must be a table of at most 30 lines; it has 31, which"
     ):
@@ -65,7 +65,7 @@ def test_a_table_of_too_many_settings_is_refused():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    table = pd.DataFrame({"x": np.arange(MOST_LINES + 1.0), "word": "a"})
+    table = pd.DataFrame({"x": np.arange(MAX_LINES + 1.0), "word": "a"})
     with pytest.raises(UserError, match="x: got 'y', must be one of x"):
         check_columns(table, "y", "x", "word")
     with pytest.raises(UserError, match="y: got 'word', must be one of x"):

@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from fco_cli.reporting.player import LEVELS, MOST_FRAMES, player_of
+from fco_cli.reporting.player import LEVELS, MAX_FRAMES, player_of
 from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
 
@@ -37,7 +37,7 @@ def test_weights_are_levels_and_only_what_counts_as_zero_is_zero(records):
     assert dual["frames"][1][1:] == [1, 0]  # 0.011 and 0.009
     assert mid["frames"][1][2] == -LEVELS  # beyond the panel: at its edge
     assert mid["frames"][2][0] == round(LEVELS / player["limit"])
-    assert dual["said"] == ["F1 0, density 0.5", "F1 0.5, density 0.5", "F1 0.7, density 0.5"]
+    assert dual["texts"] == ["F1 0, density 0.5", "F1 0.5, density 0.5", "F1 0.7, density 0.5"]
 
 
 def test_matrices_are_shown_by_their_singular_values(records):
@@ -72,7 +72,7 @@ def test_only_rounds_that_all_runs_kept_are_played_and_not_too_many(records):
     add_path(records, "fedmid", np.ones((100, 2)), rounds, **curves)
     add_path(records, "feddualavg", np.ones((50, 2)), rounds[::2], **curves)
     player = played(records)
-    assert len(player["rounds"]) == MOST_FRAMES
+    assert len(player["rounds"]) == MAX_FRAMES
     assert set(player["rounds"]) <= set(rounds[::2])
 
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from fco_cli.reporting.records import read_record
-from fco_cli.reporting.studies import collect, studies_of, with_gaps
+from fco_cli.reporting.studies import collect, studies_of, with_optimality_gaps
 
 
 def test_a_study_holds_the_runs_of_an_experiment(records):
@@ -139,7 +139,7 @@ def test_time_is_linear_in_the_number_of_records(records):
             result = run.result | {"identity": identity, "federated": algo != "optimum"}
             runs.append(replace(run, config=config, result=result))
     start = time.process_time()
-    studies = studies_of(with_gaps(runs))
+    studies = studies_of(with_optimality_gaps(runs))
     assert time.process_time() - start < 30
     assert len(studies) == 2000
     assert all(run.optimality_gap == 0 for study in studies for run in study.runs)
