@@ -35,7 +35,9 @@ def make_parser() -> argparse.ArgumentParser:
         "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
         help="folders of records, or experiments, whose records are in outputs/NAME (default: outputs)",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report"
+    )
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write a row per run, with every key of its configuration"
     )

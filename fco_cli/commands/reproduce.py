@@ -24,7 +24,11 @@ FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
-ON_DEMAND = (SEARCH, LEADERBOARD, "path")  # prefixes of experiments that run only on request: long, or on the user's data
+ON_DEMAND = (
+    SEARCH,
+    LEADERBOARD,
+    "path",
+)  # prefixes of experiments that run only on request: long, or on the user's data
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -208,7 +208,9 @@ def _needs(study: Study) -> Needs:
     return Needs.RUNS if study.profile in JUDGING_PROFILES else Needs.PROFILE
 
 
-def evaluate(claims: list[Claim], results: Results, undecided: Callable[[Study], str] = reason_undecided) -> list[Entry]:
+def evaluate(
+    claims: list[Claim], results: Results, undecided: Callable[[Study], str] = reason_undecided
+) -> list[Entry]:
     """Return the verdicts on every claim for each of its experiments and for their twins that were run."""
     judge = Judge(results, undecided)
     twins: dict[str, list[str]] = {}

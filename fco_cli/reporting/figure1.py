@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import drawable, add_title, new_figure, styled
+from fco_cli.reporting.figures import add_title, drawable, new_figure, styled
 from fco_cli.reporting.select import Cell, Choice, Spread, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style
@@ -91,6 +91,11 @@ def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
     scans = "real scans" if study.runs[0].config["task"]["name"] == "fmri" else "simulated scans"
     local = "local: median and quartiles over clients" if "local" in set(table["algorithm"]) else ""
     add_title(
-        figure, study, scans, local, f"others: {describe_spread(study)}" if describe_spread(study) else "", "dotted: chance"
+        figure,
+        study,
+        scans,
+        local,
+        f"others: {describe_spread(study)}" if describe_spread(study) else "",
+        "dotted: chance",
     )
     return figure

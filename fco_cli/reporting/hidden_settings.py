@@ -85,7 +85,9 @@ def score_settings(studies: Iterable[Study]) -> list[SettingResult]:
                     groups.setdefault(_setting(study, factor, rule), []).append(replace(study, rule=rule, runs=runs))
     claims = [claim for claim in read_claims() if _is_testable(claim)]
     tried = [
-        SettingResult(setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__)))
+        SettingResult(
+            setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__))
+        )
         for setting, members in groups.items()
         if len(members) == len(EXPERIMENTS)
     ]

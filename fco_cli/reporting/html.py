@@ -34,14 +34,20 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from fco_cli.reporting.leaderboard import Leaderboard
-    from fco_cli.reporting.report import SavedFigure, Report
+    from fco_cli.reporting.report import Report, SavedFigure
     from fco_cli.reporting.sweeps import SweptKey
 
 CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
 MAX_POINTS, MIN_POINTS = 80, 6  # of a curve
 PIXELS, COLORS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
 WIDE_PIXELS = 1200  # of one that is as wide as a journal's page
-SUMMARY_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
+SUMMARY_FIGURES = (
+    "lasso_i",
+    "nuclear_i",
+    "fmri",
+    "fmri_sim",
+    "curse",
+)  # for the summary, the first three that are there
 
 
 def render(results: Results, report: Report) -> str:
@@ -190,7 +196,9 @@ def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
             {
                 "finding": one.finding,
                 "table": _table_context(one.table),
-                "figure": _wide_figure_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
+                "figure": _wide_figure_context(
+                    one.figure, f"{one.name}: the gap against what it costs, a row per family"
+                ),
             }
             for one in board.boards
         ],

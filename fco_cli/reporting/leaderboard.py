@@ -114,7 +114,9 @@ def summary(problems: list[Problem]) -> DataFrame:
 
 def format_cells(numbers: DataFrame) -> DataFrame:
     """Return the table as text: infinite numbers become "never", infinite gaps "diverged"."""
-    return numbers.apply(lambda column: column.map(lambda value: _format_value(value, str(column.name).startswith("gap"))))
+    return numbers.apply(
+        lambda column: column.map(lambda value: _format_value(value, str(column.name).startswith("gap")))
+    )
 
 
 def _format_value(value: object, is_gap: bool) -> object:

@@ -30,7 +30,14 @@ COSTS = {
     "gradients": "gradients of rows",
     "prox_calls": "prox calls",
 }
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito (2008); for the members of a family
+PALETTE = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+)  # Okabe and Ito (2008); for the members of a family
 BEHIND: dict[str, Any] = {"color": "#D8D8D8", "linewidth": 0.5, "zorder": 1}
 HETEROGENEITY = "task.heterogeneity"
 Line = tuple[np.ndarray, np.ndarray]
@@ -108,7 +115,9 @@ def _gap_by_rate(one: MethodResult) -> Line:
     return np.array([rate for rate, _ in one.by_rate]), np.array([final_gap(cell) for _, cell in one.by_rate])
 
 
-def _line_style(one: MethodResult, i: int, column: int, members: list[MethodResult], lines: dict[str, list[Line]]) -> dict[str, Any]:
+def _line_style(
+    one: MethodResult, i: int, column: int, members: list[MethodResult], lines: dict[str, list[Line]]
+) -> dict[str, Any]:
     """Return a line's style; markers are spaced along long lines and shifted between methods."""
     every = max(1, len(lines[one.algo][column][0]) // 4)
     first = int(every * i / len(members))
@@ -124,7 +133,10 @@ def _band(axis: Axes, one: MethodResult, color: str) -> None:
 
 @styled
 def draw_map(
-    problems: list[Problem], title: str, number: Callable[[MethodResult], np.ndarray], otherwise: Callable[[MethodResult], str]
+    problems: list[Problem],
+    title: str,
+    number: Callable[[MethodResult], np.ndarray],
+    otherwise: Callable[[MethodResult], str],
 ) -> Figure:
     """Draw a map with a row per problem and a column per method.
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from fco_cli.reporting.figures import (
     EDGE,
-    MAX_DRAWN,
     LINE_HEIGHT,
+    MAX_DRAWN,
     MIN_DRAWN,
-    drawable,
     add_title,
+    drawable,
     new_figure,
     styled,
 )

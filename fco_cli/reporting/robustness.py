@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import drawable, add_title, new_figure, styled
+from fco_cli.reporting.figures import add_title, drawable, new_figure, styled
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Cell, Choice, pairs_in_paper_range
 from fco_cli.reporting.studies import Study
@@ -40,7 +40,9 @@ def robustness_points(study: Study, choices: dict[str, Choice]) -> RobustnessPoi
     known = study.runs[0].curves
     quality = next((metric for metric in QUALITIES if metric in known), None)
     grids = {
-        algo: pairs_in_paper_range(choice) for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1
+        algo: pairs_in_paper_range(choice)
+        for algo, choice in choices.items()
+        if choice.federated and len(choice.cells) > 1
     }
     if quality is None or "density" not in known or not any(grids.values()):
         return None

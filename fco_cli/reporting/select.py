@@ -205,7 +205,9 @@ def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
 
 def _cell(runs: list[RecordedRun], client_lr: float | None, server_lr: float | None, options: str, rule: Rule) -> Cell:
     """Return a cell of runs; its client rate is the median of the data-dependent rates, if there are any."""
-    relative_rates = sorted(run.client_lr for run in runs if run.relative_client_lr is not None and run.client_lr is not None)
+    relative_rates = sorted(
+        run.client_lr for run in runs if run.relative_client_lr is not None and run.client_lr is not None
+    )
     if relative_rates:
         client_lr = relative_rates[len(relative_rates) // 2]
     return Cell(runs[0].algo, client_lr, server_lr, options, tuple(runs), rule)

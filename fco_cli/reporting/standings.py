@@ -145,7 +145,9 @@ class MethodResult:
         optimum = {run.seed: run.final.get(name) for run in self.study.of(OPTIMUM)}
         if not name or any(optimum.get(run.seed) is None for run in self.runs):
             return np.array([np.nan])
-        rounds = [first_round(run.curves["round"], run.curves[name] == optimum[run.seed], FOR_GOOD) for run in self.runs]
+        rounds = [
+            first_round(run.curves["round"], run.curves[name] == optimum[run.seed], FOR_GOOD) for run in self.runs
+        ]
         return np.array(rounds or [np.inf])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, first_round, describe_spread
+from fco_cli.reporting.select import Cell, Choice, Spread, describe_spread, finite_mean, first_round
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import as_csv, for_latex, for_markdown

@@ -331,7 +331,7 @@ def test_margins(arguments, half, twice):
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ({"guess": {}}, "no test 'guess', must be one of reaches"),
+        ({"guess": {}}, "unknown test 'guess', must be one of reaches"),
         ({"final": {"algo": "fedmid"}}, "metric"),
         ({"final": {"algo": "fedmid", "metric": "f1"}}, "give one of at_least"),
         ({"final": {"algo": "fedmid", "metric": "f1", "above": 1}}, "above"),
