@@ -1,4 +1,4 @@
-"""The paper's figure 1: where centralized, local and federated training end, side by side."""
+"""Figure 1 of the paper: final metrics of centralized, local and federated training side by side."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ PANELS = {
     "density": "density",
     "validation_objective": "validation\nloss + ψ",
 }
-CHANCE = 0.5  # of two classes
-SIMILAR_ACCURACY = 0.02  # accuracies that differ by less rank nobody
+CHANCE = 0.5  # accuracy of guessing between two classes
+SIMILAR_ACCURACY = 0.02  # accuracies that differ by less are not ranked
 
 
 def side_by_side(choices: dict[str, Choice]) -> DataFrame | None:
-    """How each chosen cell ended, with quartiles over clients or the range over seeds; None where no two compare."""
+    """Return a row per algorithm: final metrics with quartiles over clients or the range over seeds.
+
+    Return None if fewer than two algorithms can be compared.
+    """
     import pandas as pd
 
     rows = []
@@ -43,7 +46,7 @@ def side_by_side(choices: dict[str, Choice]) -> DataFrame | None:
 
 
 def accuracy_note(choices: dict[str, Choice]) -> str:
-    """A sentence where the federated algorithms are about as accurate, which the paper's figure 1 does not have."""
+    """Return a sentence if the federated algorithms are about equally accurate, unlike in the paper; else empty."""
     table = side_by_side({algo: choice for algo, choice in choices.items() if choice.federated})
     if table is None:
         return ""
@@ -51,8 +54,8 @@ def accuracy_note(choices: dict[str, Choice]) -> str:
     if not accuracy.max() - accuracy.min() < SIMILAR_ACCURACY:
         return ""
     return (
-        f"The federated algorithms are about as accurate as each other ({accuracy.min():.3g} to {accuracy.max():.3g}); "
-        f"their density tells them apart ({density.min():.2g} to {density.max():.2g})."
+        f"The federated algorithms are about equally accurate ({accuracy.min():.3g} to {accuracy.max():.3g}); "
+        f"they differ in density ({density.min():.2g} to {density.max():.2g})."
     )
 
 
@@ -61,12 +64,12 @@ def _spread(cell: Cell, metric: str) -> Spread:
     quartiles = [cell.runs[0].final.get(f"{metric}_{q}") for q in ("q25", "q75")]
     if quartiles[0] is None or quartiles[1] is None:
         return over_seeds
-    return Spread(over_seeds.median, quartiles[0], quartiles[1])  # over the clients, of whom each has a model
+    return Spread(over_seeds.median, quartiles[0], quartiles[1])  # over the clients' local models
 
 
 @styled
 def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
-    """A dot for each, with its interval, and the number beside it."""
+    """Draw a panel per metric: a dot per algorithm with its interval and its value."""
     figure, axes = new_figure(0.85 + 0.24 * len(table), 1, len(PANELS), sharey=True)
     places = -np.arange(len(table))
     for axis, (metric, title) in zip(axes[0], PANELS.items(), strict=True):
@@ -78,8 +81,8 @@ def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
                 continue
             axis.plot([low, high], [place, place], color=style.color, linewidth=1.0, marker="|", markersize=5)
             axis.plot([middle], [place], color=style.color, marker=style.marker, markersize=3.5)
-            said = f"{middle:.3g}"
-            axis.annotate(said, (middle, place), (0, 3.5), textcoords="offset points", ha="center", fontsize=6)
+            text = f"{middle:.3g}"
+            axis.annotate(text, (middle, place), (0, 3.5), textcoords="offset points", ha="center", fontsize=6)
         axis.set_title(title, loc="center")
         axis.set_ylim(places[-1] - 0.5, 0.75)
         axis.margins(x=0.25)

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: figures, tables, curves and ledger are inside it."""
+"""The report as a self-contained HTML page with embedded figures, tables, curves and the claims ledger."""
 
 from __future__ import annotations
 
@@ -37,21 +37,15 @@ if TYPE_CHECKING:
     from fco_cli.reporting.report import Report, SavedFigure
     from fco_cli.reporting.sweeps import SweptKey
 
-CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
-MAX_POINTS, MIN_POINTS = 80, 6  # of a curve
-PIXELS, COLORS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
-WIDE_PIXELS = 1200  # of one that is as wide as a journal's page
-SUMMARY_FIGURES = (
-    "lasso_i",
-    "nuclear_i",
-    "fmri",
-    "fmri_sim",
-    "curse",
-)  # for the summary, the first three that are there
+CURVE_NUMBERS = 60_000  # embedded curve values of all runs together
+MAX_POINTS, MIN_POINTS = 80, 6  # per curve
+PIXELS, COLORS = 600, 48  # width and colors of an embedded figure; fewer colors would lose the light bands
+WIDE_PIXELS = 1200  # width of a figure that spans a journal page
+SUMMARY_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # the first three available are shown
 
 
 def render(results: Results, report: Report) -> str:
-    """The page's text."""
+    """Return the page as HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -85,13 +79,13 @@ def render(results: Results, report: Report) -> str:
 
 
 def _sources(results: Results) -> str:
-    """Return of what the report is made, as in "3 runs and 1 path"."""
+    """Describe the sources of the report, as in "3 runs and 1 path"."""
     counts = {"run": sum(len(study.runs) for study in results.every_study), "path": len(results.paths)}
     return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
 
 
 def in_order(studies: list[Study]) -> list[Study]:
-    """Return the user's own studies, then the paper's by their figures' numbers, each with its twin, then the rest."""
+    """Sort studies: the user's own first, then the paper's by figure number, each with its twin, then the rest."""
 
     def place(study: Study) -> tuple[bool, float, int, bool]:
         original = next((one for one in studies if one.name == study.twin_of), study)
@@ -134,7 +128,7 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
 
 
 def _figures_with_twins(study: Study, results: Results, report: Report) -> list[SavedFigure]:
-    """A study's figures, its curves followed by those of its twin on a finer grid."""
+    """Return a study's figures; its curves are followed by those of its twins."""
     pictures = [one for one in report.figures if one.file.suffix == ".png"]
     twins = [one for one in results.studies if one.twin_of == study.name and one.profile == study.profile]
     shown = []
@@ -220,8 +214,8 @@ def _wide_figure_context(png: Path, heading: str) -> dict[str, Any]:
 
 
 def _path_context(path: RecordedPath, drawn: dict[str, Path]) -> dict[str, Any]:
-    tables = {"how the chosen models do out of fold": path.clients.dropna(axis=1, how="all")}
-    tables |= {f"the weights of {choice}": model for choice, model in path.models.items()}
+    tables = {"metrics of the chosen models out of fold": path.clients.dropna(axis=1, how="all")}
+    tables |= {f"weights of {choice}": model for choice, model in path.models.items()}
     return {
         "slug": path.slug,
         "short": f"Path: {path.result['task']}",
@@ -250,7 +244,7 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
         return None
     try:
         picture = _picture(theorems.figure())
-    except Exception as problem:  # a damaged picture fails in many ways
+    except Exception as problem:  # damaged images raise many kinds of exceptions
         damaged.append((theorems.folder, printable(str(problem))))
         return None
     return {
@@ -262,12 +256,12 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
         "links": [],
         "columns": theorems.table[0],
         "rows": theorems.table[1:],
-        "note": "A slope is measured / of the bound, on logarithmic axes.",
+        "note": "Slopes are measured / bound, on logarithmic axes.",
     }
 
 
 def _summary_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of the summary; none where the only section with figures follows it."""
+    """Return up to three figures for the summary; none if only one section has figures, as it follows the summary."""
     drawn = [one for one in (*paths, *studies) if one["figures"]]
     if len(drawn) < 2:
         return []
@@ -281,7 +275,7 @@ def _summary_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]])
 
 
 def _versions(study: Study) -> list[str]:
-    """Every combination of software that made the study's records."""
+    """Return every distinct combination of software versions in the study's records."""
     lines = []
     for run in study.runs:
         versions = {"python": run.result["python"], **run.result["versions"]}
@@ -292,7 +286,7 @@ def _versions(study: Study) -> list[str]:
 
 
 def _link(file: Path, parts: int) -> str:
-    """From the report's page to a file below figures/."""
+    """Return the relative link from the page to a file: the last `parts` of its path."""
     return "/".join(file.parts[-parts:])
 
 
@@ -302,16 +296,16 @@ def _links(png: Path) -> list[tuple[str, str]]:
 
 
 def _picture(png: bytes, pixels: int = PIXELS) -> dict[str, Any]:
-    """Small enough for a page of many: fewer pixels, and no more colors than a figure has."""
+    """Return a PNG as an embedded WebP image, reduced in resolution and colors to keep the page small."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
         height = round(image.height * pixels / image.width)
         small = image.convert("RGB").resize((pixels, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
-    # Octrees keep the colors of small marks, where a median cut looks at the area alone.
-    plain = small.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
-    plain.save(content, "WEBP", lossless=True, method=6)
+    # Octree quantization preserves the colors of small marks; median cut weights colors by area.
+    quantized = small.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
+    quantized.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
     return {"uri": uri, "width": pixels, "height": height}
 
@@ -321,7 +315,7 @@ def _styles(studies: list[Study]) -> dict[str, Any]:
 
 
 def _data(results: Results) -> dict[str, Any]:
-    """What the page's script draws and sorts."""
+    """Return the data of the page's script: styles and all runs with reduced curves."""
     metrics = {metric for study in results.studies for metric in (*study.panels, study.rule.metric)}
     drawn = sum(len(study.panels) + 1 for study in results.studies for run in study.runs if not run.diverged)
     points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), MIN_POINTS, MAX_POINTS))
@@ -351,7 +345,7 @@ def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
         "seconds": _number(run.result["seconds"]),
         "id": run.run_id,
         "folder": str(run.folder),
-        # Where a run that diverged stood last says nothing, and most of a large grid's runs diverge.
+        # The last values of a diverged run are meaningless, and most runs of a large grid diverge.
         "final": {} if run.diverged else {name: _number(value) for name, value in run.final.items()},
         "curves": {}
         if run.diverged
@@ -360,11 +354,11 @@ def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Four digits are enough to look at; JSON has no infinity and no NaN."""
+    """Round to four significant digits; return None for non-finite values, which JSON does not support."""
     return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")
 
 
 def _compress(data: Any) -> str:
-    """For the page's script: JSON, packed by zlib, in base64, in which nothing can end the element it stands in."""
+    """Return data for the page's script as base64 of zlib-compressed JSON, which cannot close its HTML element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

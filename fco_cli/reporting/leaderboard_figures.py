@@ -222,7 +222,7 @@ def _gap_ratio(one: MethodResult) -> float:
 
 
 def _round_ratio(one: MethodResult) -> float:
-    """Return the ratio of rounds to the largest level; infinite if only the best cell reaches it, NaN if neither does."""
+    """Return the ratio of rounds to the largest level; infinite if only the best reaches it, NaN if it does not."""
     assert one.untuned is not None
     best = float(np.median(rounds_to(one.best, LEVELS[0])))
     return float(np.median(rounds_to(one.untuned, LEVELS[0]))) / max(best, 1) if np.isfinite(best) else np.nan

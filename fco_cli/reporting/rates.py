@@ -1,4 +1,4 @@
-"""The figures of all learning rates that were tried: a heat map of the scores, and how robust an algorithm is."""
+"""Heat maps of the scores of all learning-rate pairs."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-LABEL_HEIGHT = 1.3  # inches of maps beside which the name of their rows fits
-MAX_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
+LABEL_HEIGHT = 1.3  # inches that the label of the y axis needs
+MAX_RATES = 40  # per axis of a heat map; larger grids are not drawn
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The rates along a side of the maps. Neighbours with which everything diverged share one place."""
+    """Rates along an axis of the maps; adjacent rates at which every run diverged share one position."""
 
     places: list[list[float]]
 
     @classmethod
     def of(cls, cells: Sequence[Cell], rate: Callable[[Cell], float]) -> Scale:
-        lost = {one: all(cell.diverged for cell in cells if rate(cell) == one) for one in map(rate, cells)}
+        diverged = {one: all(cell.diverged for cell in cells if rate(cell) == one) for one in map(rate, cells)}
         places: list[list[float]] = []
-        for one in sorted(lost):
-            if places and lost[one] and lost[places[-1][-1]]:
+        for one in sorted(diverged):
+            if places and diverged[one] and diverged[places[-1][-1]]:
                 places[-1].append(one)
             else:
                 places.append([one])
@@ -67,7 +67,10 @@ def _server(cell: Cell) -> float:
 
 @styled
 def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
+    """Draw the score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed.
+
+    Return None if there is no grid, or if it is too large.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
@@ -110,7 +113,7 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
 
 
 def _colors(study: Study, cells: list[Cell]) -> tuple[Any, str]:
-    """The scale of the scores, and colors of which the bright ones are good."""
+    """Return the normalization of the scores and a color map in which bright is good."""
     from matplotlib.colors import LogNorm, Normalize
 
     scores = np.array([cell.score for cell in cells if np.abs(cell.score) < MAX_DRAWN])
@@ -121,7 +124,7 @@ def _colors(study: Study, cells: list[Cell]) -> tuple[Any, str]:
 
 
 def _best_of_each_pair(choice: Choice, rule: Rule) -> list[Cell]:
-    """Return a cell per pair of learning rates: the best one where the algorithm was run with several options."""
+    """Return one cell per pair of learning rates: the best among those with different options."""
     pairs: dict[tuple[float | None, float | None], list[Cell]] = {}
     for cell in choice.cells:
         pairs.setdefault((cell.client_lr, cell.server_lr), []).append(cell)
@@ -144,7 +147,7 @@ def _annotate_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, br
 
 
 def short(value: float) -> str:
-    """Three characters or so, for a small cell."""
+    """Format a number in about three characters."""
     if 0.095 <= value < 0.9995:
         return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
     if 0.00095 <= value < 0.095:
@@ -155,7 +158,7 @@ def short(value: float) -> str:
 
 
 def rates_table(choices: dict[str, Choice]) -> DataFrame:
-    """The numbers of the heat maps: a row for every pair that was tried."""
+    """Return the numbers of the heat maps: a row per learning-rate pair."""
     import pandas as pd
 
     return pd.DataFrame(

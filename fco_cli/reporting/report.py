@@ -110,7 +110,7 @@ def _save(figure: Figure, numbers: DataFrame, path: Path) -> Path:
 
 @dataclass
 class Brains:
-    """Images of an fMRI study: weights of the chosen models by label; `extra` holds the mask and, if known, the truth."""
+    """Images of an fMRI study: the chosen models' weights by label; `extra` has the mask and, if known, the truth."""
 
     weights: dict[str, Nifti1Image] = field(default_factory=dict)
     extra: dict[str, Nifti1Image] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How robust an algorithm is to its learning rates: where all of its runs stand after some rounds (figure 12)."""
+"""Robustness to learning rates (figure 12): quality against density of all runs after given rounds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROUNDS = (10, 30, 100, 300)
-QUALITIES = ("validation_accuracy", "f1")  # against density; the first that the records have
-FEWEST = 5  # pairs that must survive for their dots to say anything
+QUALITIES = ("validation_accuracy", "f1")  # drawn against density; the first one recorded is used
+MIN_PAIRS = 5  # pairs of an algorithm that must not have diverged for the figure to be drawn
 
 
 @dataclass(frozen=True)
 class RobustnessPoints:
-    """Where the runs of the paper's range of rates stand: a row per algorithm, round and pair."""
+    """Density and quality of the pairs in the paper's range of learning rates, by algorithm and round."""
 
     quality: str
     rounds: list[int]
-    pairs: int  # of the algorithm that has most
-    table: DataFrame  # algorithm, round, client_lr, server_lr, density, quality; NaN once a pair has diverged
+    pairs: int  # largest number of pairs of an algorithm
+    table: DataFrame  # algorithm, round, client_lr, server_lr, density, quality; NaN after divergence
 
 
 def robustness_points(study: Study, choices: dict[str, Choice]) -> RobustnessPoints | None:
-    """None where there is no grid, or no quality to draw against density."""
+    """Return the points of a study; None if it has no grid, no density or no quality metric."""
     import pandas as pd
 
     known = study.runs[0].curves
@@ -60,14 +60,14 @@ def robustness_points(study: Study, choices: dict[str, Choice]) -> RobustnessPoi
 
 
 def _median_point(cell: Cell, at: int, quality: str) -> tuple[float, float]:
-    """The median over the seeds; not a number as soon as one of them has diverged."""
-    places = np.array([_point_of_run(run, at, quality) for run in cell.runs])
-    density, value = np.median(places, axis=0)  # NaN if one is
+    """Return the medians of density and quality over the seeds; NaN if one of them has diverged."""
+    points = np.array([_point_of_run(run, at, quality) for run in cell.runs])
+    density, value = np.median(points, axis=0)  # NaN if one is NaN
     return float(density), float(value)
 
 
 def _point_of_run(run: RecordedRun, at: int, quality: str) -> tuple[float, float]:
-    """Where a run stands in the plane after a round, unless it has diverged. After its end a run stands still."""
+    """Return a run's density and quality at a round, or at its last one before; NaN if it has diverged."""
     i = np.searchsorted(run.curves["round"], at, side="right") - 1
     ended = run.diverged and run.curves["round"][-1] < at
     if ended or run.exploded[i] or not {"density", quality} <= run.curves.keys():
@@ -77,20 +77,20 @@ def _point_of_run(run: RecordedRun, at: int, quality: str) -> tuple[float, float
 
 
 def reason_not_drawn(points: RobustnessPoints) -> str | None:
-    """A sentence in the place of the figure where too few pairs survive; None if it can be drawn."""
+    """Return a sentence to show instead of the figure if too many pairs diverged; None if it can be drawn."""
     alive = points.table[points.table["round"] == points.rounds[-1]].dropna().groupby("algorithm").size()
     most = int(alive.max()) if len(alive) else 0
-    if most >= FEWEST:
+    if most >= MIN_PAIRS:
         return None
     return (
-        f"No figure of robustness: of {points.pairs} pairs in the paper's range of learning rates no algorithm has more "
-        f"than {most} that have not diverged."
+        f"No robustness figure: of {points.pairs} pairs in the paper's range of learning rates, at most {most} of any "
+        "algorithm have not diverged."
     )
 
 
 @styled
 def draw_robustness(study: Study, points: RobustnessPoints) -> Figure:
-    """A row per algorithm, a column per round, a dot for every learning-rate pair."""
+    """Draw a row per algorithm, a column per round and a dot per learning-rate pair."""
     algorithms = list(points.table["algorithm"].unique())
     figure, axes = new_figure(
         0.6 + 0.82 * len(algorithms), len(algorithms), len(points.rounds), sharex=True, sharey=True
@@ -104,8 +104,9 @@ def draw_robustness(study: Study, points: RobustnessPoints) -> Figure:
                 dots["density"], dots[points.quality], s=9, color=style.color, marker=style.marker, alpha=0.7,
                 linewidths=0, clip_on=False,
             )  # fmt: skip
-            if gone := len(mine) - len(dots):
-                axis.text(0.97, 0.04, f"{gone} gone", transform=axis.transAxes, ha="right", fontsize=6, color="#666666")
+            if diverged := len(mine) - len(dots):
+                text = f"{diverged} diverged"
+                axis.text(0.97, 0.04, text, transform=axis.transAxes, ha="right", fontsize=6, color="#666666")
             axis.grid(alpha=0.25, linewidth=0.5)
         row[-1].annotate(
             for_figure(style.label), (1.08, 0.5), xycoords="axes fraction", rotation=270, va="center", fontsize=7,
@@ -118,6 +119,5 @@ def draw_robustness(study: Study, points: RobustnessPoints) -> Figure:
     figure.supxlabel("density", fontsize=8)
     figure.supylabel(metric_style(points.quality).label, fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # type: ignore[union-attr, call-arg]  # for the names
-    lost = "; gone: diverged" if points.table["density"].isna().any() else ""
-    add_title(figure, study, f"a dot is one of {points.pairs} learning-rate pairs{lost}")
+    add_title(figure, study, f"a dot is one of {points.pairs} learning-rate pairs")
     return figure

@@ -1,4 +1,4 @@
-"""Runs as tables for one's own analyses: a row per run, or per evaluated round, with every key of the configuration."""
+"""Tables of runs for further analysis: a row per run or per evaluated round, with every key of the configuration."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted names. A cell holds one value: a list is its JSON text."""
-    found: dict[str, Any] = {}
+    """Flatten nested mappings to dotted keys; lists become JSON text."""
+    result: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}.")
+            result |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
-    return found
+            result[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return result
 
 
 def runs_table(studies: Iterable[Study]) -> pd.DataFrame:
-    """A row per run: what it was, how it ended, its final metrics, and its configuration under dotted names."""
+    """Return a row per run: identity, status, final metrics and configuration under dotted names."""
     import pandas as pd
 
     return pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)])
 
 
 def rounds_table(studies: Iterable[Study]) -> pd.DataFrame:
-    """A row per evaluated round: the metrics then, beside the same of its run."""
+    """Return a row per evaluated round: its metrics, and the identity, status and configuration of its run."""
     import pandas as pd
 
     pairs = list(_distinct_runs(studies))
@@ -54,12 +54,12 @@ def rounds_table(studies: Iterable[Study]) -> pd.DataFrame:
 
 
 def _distinct_runs(studies: Iterable[Study]) -> list[tuple[Study, RecordedRun]]:
-    """Once, though a baseline may be in several studies."""
-    found: dict[Path, tuple[Study, RecordedRun]] = {}
+    """Return every run once, with its first study; a baseline may be in several studies."""
+    distinct: dict[Path, tuple[Study, RecordedRun]] = {}
     for study in studies:
         for run in study.runs:
-            found.setdefault(run.folder, (study, run))
-    return list(found.values())
+            distinct.setdefault(run.folder, (study, run))
+    return list(distinct.values())
 
 
 def _row(study: Study, run: RecordedRun, metrics: Mapping[str, float | None]) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def _rates(run: RecordedRun) -> tuple[float, float]:
 
 
 def _experiment(run: RecordedRun) -> dict[str, Any]:
-    """Return a run's experiment; for a run without one, a default named after its task that selects by the objective."""
+    """Return a run's experiment; for a run without one, a default for its task that selects by the objective."""
     task, main = run.config["task"]["name"], run.result["main_metric"]
     file = run.config["task"].get("path")
     quality = [f"validation_{name}" for name in QUALITIES if f"validation_{name}" in run.curves][:1]

@@ -105,5 +105,5 @@ DAMAGED = {
 def test_an_unreadable_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr("fco_cli.reporting.brain.MAX_BYTES", 2**20)
     (tmp_path / "weights.nii.gz").write_bytes(content)
-    with pytest.raises(BadRecord, match=r"weights.nii.gz: not a readable image"):
+    with pytest.raises(BadRecord, match=r"weights.nii.gz: invalid image"):
         read_weights(tmp_path)

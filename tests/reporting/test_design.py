@@ -59,7 +59,7 @@ def test_other_settings_or_rates_do_not_decide(records):
 def test_runs_beyond_the_design_do_not_decide(records):
     add_design(records)
     records.add("fedmid", 0.001, 1.0, experiment="curse", **settings_of_curse())
-    assert reason(records) == "altered: 1 runs are not of the experiment"
+    assert reason(records) == "altered: 1 runs are not part of the experiment"
 
 
 def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
@@ -67,10 +67,10 @@ def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
     assert reason(records) == "only at profile laptop"
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
-    assert reason(mine) == "no experiment that is shipped"
+    assert reason(mine) == "not a shipped experiment"
     alone = type(records)(records.root.parent / "alone")
     alone.add(experiment=None, task={"name": "digits"})  # outside of the experiment of that name
-    assert reason(alone) == "no experiment that is shipped"
+    assert reason(alone) == "not a shipped experiment"
 
 
 def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(records):

@@ -178,7 +178,7 @@ def test_the_robustness_figure_shows_quality_against_density(records):
     records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
     study, choices = study_of(records)
     found = robustness.robustness_points(study, choices)
-    assert robustness.reason_not_drawn(found).endswith("no algorithm has more than 2 that have not diverged.")
+    assert robustness.reason_not_drawn(found).endswith("at most 2 of any algorithm have not diverged.")
     figure = robustness.draw_robustness(study, found)
     assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
     dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
@@ -207,7 +207,7 @@ def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
     study, choices = study_of(records)
     (axis,) = robustness.draw_robustness(study, robustness.robustness_points(study, choices)).axes
     assert axis.get_title() == "round 300"  # the only one evaluated
-    assert axis.texts[0].get_text() == "2 gone"
+    assert axis.texts[0].get_text() == "2 diverged"
     assert len(axis.collections[0].get_offsets()) == 1
 
 

@@ -44,7 +44,7 @@ def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(
     assert "lasso I, FedDualAvg finds the pattern (lasso_i)" in bad.search.never
     page = as_markdown(tried)
     assert page.index("| glorot | 1 | keep | 1 | F1 | 0.2 |") < page.index("| glorot | 1 | keep | 1 | F1 | 0.5 |")
-    assert "Under no setting: " in page
+    assert "Claims that hold under no setting: " in page
 
 
 def test_half_the_client_rate_and_twice_lambda_is_read_as_half_the_loss(records):

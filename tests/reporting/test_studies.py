@@ -109,7 +109,7 @@ def test_of_equal_configurations_the_newest_counts(records):
     results = collect([records.root])
     ((run,),) = [study.runs for study in results.studies]
     assert run.folder == new
-    assert results.left_out == [(old, f"run again since, with other data or code: {new.name}")]
+    assert results.left_out == [(old, f"superseded by a newer run with other data or code: {new.name}")]
 
 
 def test_other_data_under_the_same_name_are_another_study(records):
