@@ -40,8 +40,8 @@ CAPTIONS = {
     "calibration": "Calibration out of fold: mean prediction against observed frequency, by deciles of the prediction.",
     "stability": (
         "Share of the half samples on which a feature is selected anywhere on the path down to {value:.3g}; dashed: "
-        "the threshold. Among the features above it, at most {bound:.2g} are expected to be selected on a half sample less "
-        "often than an average feature (Shah and Samworth, 2013). These shares are not p-values."
+        "the threshold. Among the features above it, at most {bound:.2g} are expected to be selected on a half sample "
+        "less often than an average feature (Shah and Samworth, 2013). These shares are not p-values."
     ),
 }
 

@@ -82,13 +82,13 @@ def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(recor
     assert reason_undecided(quick) == ""
     entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.has_records]
     kinds = {kind: entry for entry in entries for kind in entry.claim.test}
-    assert kinds["reaches"].said == "reproduced (1 of 1, profile quick)"
+    assert kinds["reaches"].label == "reproduced (1 of 1, profile quick)"
     assert kinds["best_learning_rate"].needs == kinds["rules_agree"].needs == Needs.PROFILE
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
     assert 0 < len(judged) < len(entries)
-    said = headline(entries)
-    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in said
-    assert said.endswith(f"; {len(entries) - len(judged)} need profile=paper")
+    line = headline(entries)
+    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in line
+    assert line.endswith(f"; {len(entries) - len(judged)} need profile=paper")
     assert "lasso, profile=quick" in as_markdown(entries)
 
 

@@ -93,7 +93,7 @@ def test_a_report_of_paths_alone(tmp_path):
     report = make_report(results, tmp_path / "report")
     page = report.page.read_text()
     assert "heart: the path of l1, 30 rows of 3 clients, 3 folds by rows of every client" in page
-    assert "no p-values" in page
+    assert "not p-values" in page
     summary, rest = page.split('<section id="summary">')[1].split("</section>", 1)
     assert "<td>min</td><td>0.1</td><td>0.5</td><td>0.1</td><td>2</td><td>0.8</td>" in summary  # of the refit
     assert rest.index('<section id="path_heart">') < rest.index("<script")

@@ -17,7 +17,7 @@ def test_curves_are_read_as_they_were_written(records):
     assert run.megabytes.tolist() == [0.0, 2.0]
 
 
-def _cut_off(folder):
+def _truncate(folder):
     text = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(text[:-5])
 
@@ -45,7 +45,7 @@ DAMAGE = {
     "unfinished": lambda folder: (folder / "result.json").unlink(),
     "is not JSON": lambda folder: (folder / "result.json").write_text('{"status": "fin'),
     "result.json: status: invalid enum value 'happy'": _edit_result(status="happy"),
-    "cut off": _cut_off,
+    "truncated": _truncate,
     "ends at round 2 of 3": _drop_a_round,
     "columns": _drop_a_value,
     "metrics.csv: No such file": lambda folder: (folder / "metrics.csv").unlink(),

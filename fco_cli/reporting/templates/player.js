@@ -10,12 +10,12 @@ unpacked("players").then((players) => {
     return [made, pen];
   }
 
-  // Each kind of picture: a canvas, and how to draw a frame on it.
+  // For each kind of picture: a canvas and a function that draws a frame on it.
   const KINDS = {
     "weights": (player, algorithm) => {
       const [width, height] = [260, 130];
       const [made, pen] = canvas(width, height);
-      const below = player.ones === null ? 50 : 15; // levels under zero: where the truth is known it is not negative
+      const below = player.ones === null ? 50 : 15; // levels below zero; a known true model is not negative
       const y = (level) => 3 + (50 - Math.max(level, -below)) / (50 + below) * (height - 6);
       return [made, (frame) => {
         const x = (i) => 2 + i / frame.length * (width - 4);

@@ -1,6 +1,6 @@
-// All runs: a table to sort and to filter, with the curves of a run on request.
+// All runs: a sortable, filterable table with the curves of a selected run.
 unpacked("data").then((data) => {
-  const PAGE = 200; // rows shown until asked for all
+  const PAGE = 200; // rows shown before "Show all"
   const COLUMNS = [
     ["study", "study"], ["algo", "algorithm"], ["client_lr", "client lr"], ["server_lr", "server lr"],
     ["seed", "seed"], ["status", "status"], ["rule", "metric"], ["score", "score"], ["gap", "optimality gap"], ["rounds", "rounds"],
@@ -28,7 +28,7 @@ unpacked("data").then((data) => {
     const sign = view.descending ? -1 : 1;
     return [...runs].sort((a, b) => {
       const [x, y] = [a[view.sort], b[view.sort]];
-      if (x === null || y === null) return (x === null) - (y === null); // what has no value comes last
+      if (x === null || y === null) return (x === null) - (y === null); // missing values come last
       return sign * (typeof x === "number" ? x - y : String(x).localeCompare(String(y)));
     });
   }
@@ -60,7 +60,7 @@ unpacked("data").then((data) => {
 
   function toggle(after, run) {
     if (after.nextElementSibling?.classList.contains("detail")) return after.nextElementSibling.remove();
-    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round"); // of a diverged run there are none
+    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round"); // none for a diverged run
     const finals = Object.entries(run.final).map(([name, value]) => `${name} ${value ?? "not finite"}`).join(", ");
     const cell = element("td", { colSpan: COLUMNS.length },
       element("div", { className: "curves" }, ...metrics.map((metric) => plot(run, metric))),
