@@ -31,7 +31,7 @@ SLICES = 3
 
 @contextmanager
 def _ignore_map_warnings() -> Iterator[None]:
-    """Suppress nilearn's warnings about maps that are empty, full or of one sign, all of which are valid results."""
+    """Suppress nilearn's warnings about maps that are empty, full or of one sign; such maps are valid results."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield

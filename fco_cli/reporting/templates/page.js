@@ -90,14 +90,14 @@ function fill(select, values, label = (value) => value) {
       byId("claims").scrollIntoView();
     });
   }
-  function aim() { // a link to a claim resets the filters that hide it
+  function showLinkedClaim() { // a link to a claim resets the filters that hide it
     const row = rows.find((one) => `#${one.id}` === location.hash);
     if (!row) return;
     show({});
     row.querySelector("details").open = true;
     row.scrollIntoView();
   }
-  addEventListener("hashchange", aim);
+  addEventListener("hashchange", showLinkedClaim);
   render();
-  aim();
+  showLinkedClaim();
 })();
