@@ -1,4 +1,4 @@
-"""Which studies decide a claim: those that are all of a shipped experiment; here records of one, made by hand."""
+"""Tests of the check that a study is complete and unaltered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fco_cli.reporting.studies import collect
 
 
 def add_design(records, experiment="curse", profile="paper", **changed):
-    """All runs of an experiment, as it is configured."""
+    """Add all runs of an experiment's design."""
     design = design_of(experiment, profile)
     for algo, client_lr, server_lr in sorted(design.pairs, key=str):
         for seed in sorted(design.seeds):
@@ -38,14 +38,14 @@ def test_a_complete_unaltered_study_decides(records):
     add_design(records)
     assert reason(records) == ""
     records.add("fedmid", 0.005, 1.0, 5, experiment="curse", **settings_of_curse())
-    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # the sixth seed of the other algorithm
+    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # seed 5 of the other algorithm
 
 
 def settings_of_curse():
     return settings(design_of("curse"))
 
 
-def test_a_part_of_the_design_does_not_decide(records):
+def test_incomplete_design_does_not_decide(records):
     own = settings_of_curse()
     records.add("fedmid", 0.005, 1.0, experiment="curse", **own)
     assert reason(records) == "incomplete: 9 of 10 runs are missing"
@@ -56,25 +56,25 @@ def test_other_settings_or_rates_do_not_decide(records):
     assert reason(records) == "altered: regularizer.strength is 3, the experiment's 0.5"
 
 
-def test_runs_beyond_the_design_do_not_decide(records):
+def test_additional_runs_do_not_decide(records):
     add_design(records)
     records.add("fedmid", 0.001, 1.0, experiment="curse", **settings_of_curse())
     assert reason(records) == "altered: 1 runs are not part of the experiment"
 
 
-def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
+def test_smaller_profiles_and_own_experiments_do_not_decide(records):
     records.add(profile="laptop")
     assert reason(records) == "only at profile laptop"
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
     assert reason(mine) == "not a shipped experiment"
     alone = type(records)(records.root.parent / "alone")
-    alone.add(experiment=None, task={"name": "digits"})  # outside of the experiment of that name
+    alone.add(experiment=None, task={"name": "digits"})  # not of the experiment of that name
     assert reason(alone) == "not a shipped experiment"
 
 
-def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(records):
-    """On one seed; an optimum at profile=paper serves that seed alone."""
+def test_profile_quick_decides_claims_not_about_learning_rates(records):
+    """Test with one seed; the optimum of another seed at profile=paper does not join the study."""
     curves = {"f1": (0, 0.5, 1, 1), "recovery_error": (9, 2, 1, 1), "density": (1, 0.6, 0.5, 0.5)}
     add_design(records, "lasso_i", "quick", **curves)
     records.add("optimum", seed=1, experiment="lasso_i", **settings(design_of("lasso_i")) | curves)
