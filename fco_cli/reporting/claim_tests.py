@@ -26,7 +26,7 @@ def metric_label(metric: str) -> str:
 
 
 def _describe_share(stays: float) -> str:
-    return f" in {stays:.3g} of the rounds from there on"
+    return f" in {stays:.3g} of the rounds from then on"
 
 
 # Levels and rounds.
@@ -36,9 +36,9 @@ def reaches(
     evidence: Evidence, algo: str, metric: str, before_round: int, stays: float = STAYS, **level: float
 ) -> Finding:
     """Test that the algorithm's metric reaches a level before a round."""
-    wanted = Level(**level)
-    at = round_of_level(evidence, algo, metric, wanted, stays)
-    claimed = f"{metric_label(metric)} {wanted} before round {before_round},{_describe_share(stays)}"
+    target = Level(**level)
+    at = round_of_level(evidence, algo, metric, target, stays)
+    claimed = f"{metric_label(metric)} {target} before round {before_round},{_describe_share(stays)}"
     return Finding(at < before_round, claimed, {label(algo): at}, rounds=True)
 
 
@@ -46,41 +46,41 @@ def never_reaches(
     evidence: Evidence, algos: list[str], metric: str, before_round: int, stays: float = STAYS, **level: float
 ) -> Finding:
     """Test that none of the algorithms reaches the level before a round."""
-    wanted = Level(**level)
+    target = Level(**level)
     at: dict[str, float | str] = {}
     for algo in algos:
-        at[label(algo)] = round_of_level(evidence, algo, metric, wanted, stays)
-    claimed = f"{metric_label(metric)} {wanted} not before round {before_round}"
+        at[label(algo)] = round_of_level(evidence, algo, metric, target, stays)
+    claimed = f"{metric_label(metric)} {target} not before round {before_round}"
     return Finding(all(float(value) >= before_round for value in at.values()), claimed, at, rounds=True)
 
 
 def final(evidence: Evidence, algo: str, metric: str, at_round: int | None = None, **level: float) -> Finding:
     """Test that the algorithm's metric is at a level at the end, or at a given round."""
-    wanted = Level(**level).resolve(evidence, metric)
+    target = Level(**level).resolve(evidence, metric)
     value = evidence.final(algo, metric, at_round)
-    claimed = f"{label(algo)}'s {metric_label(metric)} {wanted}" + _when(at_round)
-    return Finding(bool(wanted.holds(value)), claimed, {label(algo): value})
+    claimed = f"{label(algo)}'s {metric_label(metric)} {target}" + _when(at_round)
+    return Finding(bool(target.holds(value)), claimed, {label(algo): value})
 
 
 def always(evidence: Evidence, algos: list[str], metric: str, **level: float) -> Finding:
     """Test that the metric of every algorithm is at the level at every evaluated round after the start."""
-    wanted, holds = Level(**level), True
+    target, holds = Level(**level), True
     worst: dict[str, float | str] = {}
     for algo in algos:
         rounds, values = evidence.curve(algo, metric)
-        holds &= bool(wanted.holds(values[rounds > 0]).all())
+        holds &= bool(target.holds(values[rounds > 0]).all())
         worst[label(algo)] = float(values[rounds > 0].max())
-    return Finding(holds, f"{metric_label(metric)} {wanted} at every round", worst)
+    return Finding(holds, f"{metric_label(metric)} {target} at every round", worst)
 
 
 def fastest(
     evidence: Evidence, algo: str, than: list[str], metric: str, stays: float = STAYS, **level: float
 ) -> Finding:
     """Test that the algorithm reaches a level in fewer rounds than the others."""
-    wanted = Level(**level)
-    at = {name: round_of_level(evidence, name, metric, wanted, stays) for name in (algo, *than)}
+    target = Level(**level)
+    at = {name: round_of_level(evidence, name, metric, target, stays) for name in (algo, *than)}
     holds = all(at[algo] < at[other] for other in than)
-    claimed = f"{label(algo)} first at {metric_label(metric)} {wanted}"
+    claimed = f"{label(algo)} first at {metric_label(metric)} {target}"
     return Finding(holds, claimed, {label(name): value for name, value in at.items()}, rounds=True)
 
 
@@ -148,13 +148,13 @@ def sooner_than_in(
     evidence: Evidence, algos: list[str], metric: str, reference: str, stays: float = STAYS, **level: float
 ) -> Finding:
     """Test that each algorithm reaches a level in fewer rounds than in a reference experiment."""
-    there, wanted, holds = evidence.other_experiment(reference), Level(**level), True
+    baseline, target, holds = evidence.other_experiment(reference), Level(**level), True
     at: dict[str, float | str] = {}
     for algo in algos:
-        mine, other = (round_of_level(one, algo, metric, wanted, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, target, stays) for one in (evidence, baseline))
         holds &= mine < other
-        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
-    return Finding(holds, f"{metric_label(metric)} {wanted} sooner than in {there.study.name}", at, rounds=True)
+        at |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
+    return Finding(holds, f"{metric_label(metric)} {target} sooner than in {baseline.study.name}", at, rounds=True)
 
 
 def later_than_in(
@@ -165,17 +165,18 @@ def later_than_in(
 
     The level is at the share `of_its_way` between the metric's start and end in the reference. It may never be reached.
     """
-    there, holds = evidence.other_experiment(reference), True
+    baseline, holds = evidence.other_experiment(reference), True
     at: dict[str, float | str] = {}
     for algo in algos:
-        start, end = there.curve(algo, metric)[1][0], there.final(algo, metric)
+        start, end = baseline.curve(algo, metric)[1][0], baseline.final(algo, metric)
         value = float(start + of_its_way * (end - start))
         level = Level(at_least=value) if end > start else Level(at_most=value)
-        mine, other = (round_of_level(one, algo, metric, level, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, level, stays) for one in (evidence, baseline))
         holds &= mine > other and mine >= factor * other
-        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
+        at |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
     times = f", {factor:g} times as many," if factor > 1 else ""
-    claimed = f"more rounds{times} than in {there.study.name} to {of_its_way:.3g} of {metric_label(metric)}'s way there"
+    progress = f"{of_its_way:.3g} of {metric_label(metric)}'s progress there"
+    claimed = f"more rounds{times} than in {baseline.study.name} to {progress}"
     return Finding(holds, claimed, at, rounds=True)
 
 
@@ -183,26 +184,26 @@ def closer_behind_than_in(
     evidence: Evidence, algo: str, leader: str, metric: str, reference: str, stays: float = STAYS, **level: float
 ) -> Finding:
     """Test that the algorithm reaches a level fewer rounds after the leader than in a reference experiment."""
-    there, wanted = evidence.other_experiment(reference), Level(**level)
+    baseline, target = evidence.other_experiment(reference), Level(**level)
 
     def lag(one: Evidence) -> float:
-        mine, first = (round_of_level(one, name, metric, wanted, stays) for name in (algo, leader))
+        mine, first = (round_of_level(one, name, metric, target, stays) for name in (algo, leader))
         return mine - first if np.isfinite(mine) and np.isfinite(first) else np.inf
 
-    mine, other = lag(evidence), lag(there)
-    claimed = f"{metric_label(metric)} {wanted} fewer rounds after {label(leader)} than in {there.study.name}"
-    return Finding(mine < other, claimed, {"behind": mine, f"behind in {there.study.name}": other}, rounds=True)
+    mine, other = lag(evidence), lag(baseline)
+    claimed = f"{metric_label(metric)} {target} fewer rounds after {label(leader)} than in {baseline.study.name}"
+    return Finding(mine < other, claimed, {"behind": mine, f"behind in {baseline.study.name}": other}, rounds=True)
 
 
 def higher_than_in(evidence: Evidence, algos: list[str], metric: str, reference: str, margin: float) -> Finding:
     """Test that each algorithm's final metric is above its own in a reference experiment, by a margin."""
-    there, holds = evidence.other_experiment(reference), True
+    baseline, holds = evidence.other_experiment(reference), True
     values: dict[str, float | str] = {}
     for algo in algos:
-        mine, other = evidence.final(algo, metric), there.final(algo, metric)
+        mine, other = evidence.final(algo, metric), baseline.final(algo, metric)
         holds &= mine >= other + margin
-        values |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
-    return Finding(holds, f"{metric_label(metric)} ends {margin:g} above that in {there.study.name}", values)
+        values |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
+    return Finding(holds, f"{metric_label(metric)} ends {margin:g} above that in {baseline.study.name}", values)
 
 
 # Learning rates chosen by each seed alone. A pair that ties with others is not "the best".
@@ -301,10 +302,12 @@ def _share(evidence: Evidence, algo: str, levels: Levels) -> float:
     pairs = pairs_in_paper_range(choice)
     if not pairs:
         raise NotRun(f"no pairs of {algo} in the range of the robustness figure")
-    wanted = [(metric, Level(**{key: value})) for metric, level in levels.items() for key, value in level.items()]
+    conditions = [(metric, Level(**{key: value})) for metric, level in levels.items() for key, value in level.items()]
     # A diverged pair has NaN, for which no level holds
-    there = [all(level.holds(cell.mean(metric, evidence.rule.last)) for metric, level in wanted) for cell in pairs]
-    return float(np.mean(there))
+    reached = [
+        all(level.holds(cell.mean(metric, evidence.rule.last)) for metric, level in conditions) for cell in pairs
+    ]
+    return float(np.mean(reached))
 
 
 def _describe_levels(levels: Levels) -> str:

@@ -269,12 +269,12 @@ def as_markdown(entries: list[Entry]) -> str:
         lines += [f"## {claim.id}", "", f"> {claim.text}", "", f"Source: {claim.source}."]
         lines += [f"Read as: {claim.reading}." if claim.reading else ""]
         lines += ["", "| experiment | verdict | claimed | measured | at other thresholds |", "| --- " * 5 + "|"]
-        mine = [entry for entry in entries if entry.claim.id == claim.id]
-        for e in mine:
+        own = [entry for entry in entries if entry.claim.id == claim.id]
+        for e in own:
             lines.append(
                 f"| {e.experiment} | **{e.label}** | {e.claimed or '–'} | {e.measured} | {e.sensitivity or '–'} |"
             )
-        if claim.why_not and any(entry.verdict in (MIXED, NOT_REPRODUCED) for entry in mine):
+        if claim.why_not and any(entry.verdict in (MIXED, NOT_REPRODUCED) for entry in own):
             lines += ["", f"Why not: {claim.why_not}"]
         lines.append("")
     return "\n".join(lines)

@@ -26,8 +26,8 @@ def claims_context(ledger: list[Entry], results: Results) -> dict[str, Any] | No
 
 def claims_of(study: Study, ledger: list[Entry]) -> str:
     """Describe how many claims about a study are reproduced; empty if none is judged."""
-    mine = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
-    judged = [entry.verdict for entry in mine if entry.verdict != NOT_RUN]
+    entries = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
+    judged = [entry.verdict for entry in entries if entry.verdict != NOT_RUN]
     return f"{judged.count(REPRODUCED)} of {len(judged)} claims reproduced" if judged else ""
 
 

@@ -63,8 +63,8 @@ class Evidence:
 
     def own_choices_by(self, rule: Rule) -> dict[str, Choice]:
         """Return the choices by this seed alone and a rule."""
-        mine = [run for run in self.study.runs if run.seed == self.seed]
-        return choose(Study(**{**vars(self.study), "runs": mine}), rule)
+        runs = [run for run in self.study.runs if run.seed == self.seed]
+        return choose(Study(**{**vars(self.study), "runs": runs}), rule)
 
     def own_grid(self, algo: str) -> Choice:
         """Return this seed's grid of an algorithm; raise NotRun if it has no runs yet."""

@@ -27,15 +27,15 @@ MAX_RESULTS = 6  # tables in the summary; the sections below show all
 
 def own_results(report: Report, studies: list[Study]) -> list[dict[str, Any]]:
     """Return a heading and a small table for every path and every study outside the shipped experiments."""
-    found = [(path.slug, path.heading, path_summary(path)) for path, _ in report.paths]
-    found += [
+    sections = [(path.slug, path.heading, path_summary(path)) for path, _ in report.paths]
+    sections += [
         (study.slug, study.heading, study_summary(study, report.choices[study.slug]))
         for study in studies
         if not is_shipped(study)
     ]
     return [
         {"slug": slug, "heading": heading, "columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
-        for slug, heading, table in found[:MAX_RESULTS]
+        for slug, heading, table in sections[:MAX_RESULTS]
     ]
 
 

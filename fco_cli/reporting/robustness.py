@@ -98,13 +98,13 @@ def draw_robustness(study: Study, points: RobustnessPoints) -> Figure:
     for row, algo in zip(axes, algorithms, strict=True):
         style = algorithm_style(algo)
         for axis, at in zip(row, points.rounds, strict=True):
-            mine = points.table[(points.table["algorithm"] == algo) & (points.table["round"] == at)]
-            dots = mine.dropna()
+            rows = points.table[(points.table["algorithm"] == algo) & (points.table["round"] == at)]
+            dots = rows.dropna()
             axis.scatter(
                 dots["density"], dots[points.quality], s=9, color=style.color, marker=style.marker, alpha=0.7,
                 linewidths=0, clip_on=False,
             )  # fmt: skip
-            if diverged := len(mine) - len(dots):
+            if diverged := len(rows) - len(dots):
                 text = f"{diverged} diverged"
                 axis.text(0.97, 0.04, text, transform=axis.transAxes, ha="right", fontsize=6, color="#666666")
             axis.grid(alpha=0.25, linewidth=0.5)

@@ -199,9 +199,9 @@ def studies_of(runs: list[RecordedRun]) -> list[Study]:
     hosts: dict[tuple[str, str], list[tuple[str, ...]]] = {}  # by experiment and family of problems
     for run in sorted(runs, key=lambda run: not run.federated):
         name, profile, family = _experiment(run)["name"], run.config["profile"]["name"], run.identity["family"]
-        mine: list[tuple[str, ...]] = [(name, profile, family, _shared_settings(run) if run.federated else "")]
-        if run.federated and mine[0] not in studies:
-            hosts.setdefault((name, family), []).append(mine[0])
+        keys: list[tuple[str, ...]] = [(name, profile, family, _shared_settings(run) if run.federated else "")]
+        if run.federated and keys[0] not in studies:
+            hosts.setdefault((name, family), []).append(keys[0])
         if not run.federated:
             # `optimum` does not depend on the profile: its record is used for the same seed of every profile
             joined = [
@@ -209,13 +209,13 @@ def studies_of(runs: list[RecordedRun]) -> list[Study]:
                 for key in hosts.get((name, family), ())
                 if key[1] == profile or (run.algo == OPTIMUM and run.seed in {one.seed for one in studies[key]})
             ]
-            mine = joined or mine
-        for key in mine:
+            keys = joined or keys
+        for key in keys:
             studies.setdefault(key, []).append(run)
-    made = [_study(members) for members in studies.values()]
-    made.sort(key=lambda study: (_natural_order(study.name), -study.scale, -len(study.runs), study.runs[0].run_id))
-    _set_slugs(made)
-    return made
+    grouped = [_study(members) for members in studies.values()]
+    grouped.sort(key=lambda study: (_natural_order(study.name), -study.scale, -len(study.runs), study.runs[0].run_id))
+    _set_slugs(grouped)
+    return grouped
 
 
 def _study(runs: list[RecordedRun]) -> Study:

@@ -49,7 +49,7 @@ def test_verdicts_of_one_seed(records):
     assert [entry.measured for entry in entries] == [
         "FedDualAvg round 2", "FedDualAvg round 3", "no records of lasso_iii",
     ]  # fmt: skip
-    assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from there on"
+    assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from then on"
     assert headline(entries) == (
         "1 of 2 claims judged from these records are reproduced (1 not reproduced); 1 need experiments not run here"
     )

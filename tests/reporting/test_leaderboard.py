@@ -152,7 +152,7 @@ def test_rank_takes_precedence_over_density(records, board):
 
 @pytest.mark.usefixtures("quick_figures")
 def test_incomplete_records_are_shown(records, tmp_path):
-    """Test records without costs, with one evaluated round, or starting at the optimum."""
+    """Test records without costs, with different rounds per seed, or starting at the optimum."""
     for seed in (0, 1):
         records.add("optimum", experiment="successors", select=RULE, seed=seed, f1=(0, 1), objective=(13, 3))
     records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
