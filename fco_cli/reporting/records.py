@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
-from fco_cli.reporting import gate
+from fco_cli.reporting.gate import is_number, read_yaml
 from fco_cli.reporting.text import printable
 from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
 from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
@@ -203,7 +203,7 @@ def read_record(folder: Path) -> RecordedRun:
     if not os.path.lexists(folder / "result.json"):
         raise BadRecord("unfinished: no result.json")
     result = read_result(folder, RunResult)
-    config = {"transform": {"name": "none"}} | gate.read_yaml(folder / "config.yaml")  # older records have none
+    config = {"transform": {"name": "none"}} | read_yaml(folder / "config.yaml")  # older records have none
     converted(config, RunConfig, "config.yaml")
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     for name in rates:
@@ -222,7 +222,7 @@ def read_record(folder: Path) -> RecordedRun:
 def _check_rate(name: str, value: object) -> None:
     """Raise BadRecord unless the value is a valid learning rate; client_lr may be relative to 1/L."""
     try:
-        if (name == "client_lr" and relative(value) is not None) or (gate.is_number(value) and value > 0):  # type: ignore[operator]
+        if (name == "client_lr" and relative(value) is not None) or (is_number(value) and value > 0):  # type: ignore[operator]
             return
     except UserError:
         pass

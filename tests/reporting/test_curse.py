@@ -104,9 +104,9 @@ def test_damaged_client_models_are_listed_and_others_drawn(records, monkeypatch,
     damaged = records.add("feddualavg")
     (damaged / "clients.npz").write_bytes(content)
     (study,) = collect([records.root]).studies
-    damaged: list = []
-    assert list(supports_of(choose(study), damaged)) == ["fedmid"]
-    ((folder, reason),) = damaged
+    problems: list = []
+    assert list(supports_of(choose(study), problems)) == ["fedmid"]
+    ((folder, reason),) = problems
     assert folder == damaged
     assert reason.startswith("clients.npz: ")
 
