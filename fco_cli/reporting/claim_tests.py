@@ -1,7 +1,7 @@
 """Tests of claims, named under `test` in `claims.yaml`.
 
 Every test takes the evidence of one seed and its arguments from the YAML; to add a test, add a function to KINDS.
-A level is reached at the first round after which it holds in the share `stays` of the rounds.
+A level is reached at the first round from which it holds in the share `stays` of the rounds.
 """
 
 from __future__ import annotations

@@ -142,13 +142,13 @@ def _figures_with_twins(study: Study, results: Results, report: Report) -> list[
 
 def _figure_context(one: SavedFigure, report: Report) -> dict[str, Any]:
     text = captions.caption(one.study, one.kind, report.choices[one.study.slug])
-    beside = one.study.twin_of and one.kind == "curves"
+    is_twin_curve = one.study.twin_of and one.kind == "curves"
     return {
         **_picture(one.file.read_bytes()),
         "id": f"figure-{one.file.stem}",
         "alt": f"{one.study.heading}: {one.kind.replace('_', ' ')}",
         "number": captions.number(one.study, one.kind),
-        "caption": f"{one.study.title}. {text}" if beside else text,
+        "caption": f"{one.study.title}. {text}" if is_twin_curve else text,
         "links": _links(one.file),
     }
 

@@ -137,7 +137,7 @@ class MethodResult:
 
     @cached_property
     def structure_rounds(self) -> np.ndarray:
-        """First evaluated round, per seed, after which the rank or density stays equal to the optimum's.
+        """First evaluated round, per seed, from which the rank or density stays equal to the optimum's.
 
         Infinite if this never happens.
         """
@@ -157,7 +157,7 @@ def rank_key(cell: Cell) -> tuple[float, float]:
 
 
 def rounds_to(cell: Cell, level: float) -> np.ndarray:
-    """Return, per seed, the first evaluated round after which the gap stays below the level; infinite for never."""
+    """Return, per seed, the first evaluated round from which the gap stays below the level; infinite for never."""
     gaps = [None if run.diverged else gap_of(run) for run in cell.runs]
     runs = zip(cell.runs, gaps, strict=True)
     return np.array(
