@@ -1,4 +1,4 @@
-"""fco-report: records become figures, tables, a claims ledger and one page."""
+"""The command `fco-report`: figures, tables, the claims ledger and an HTML page from records."""
 
 from __future__ import annotations
 
@@ -21,67 +21,70 @@ if TYPE_CHECKING:
     from fco_cli.reporting.studies import Results, Study
 
 OUTPUTS = Path("outputs")
-NAMED = 10  # unreadable records on the terminal; the page lists all
+MAX_LISTED = 10  # unreadable records listed on the terminal; the page lists all
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = Parser(
         prog="fco-report",
         description="Turn the records of fco-run into figures, tables, a claims ledger and one page.",
     )
-    made.add_argument("--version", action="store_true", help="print the version")
-    made.add_argument(
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument(
         "sources", nargs="*", metavar="FOLDER|EXPERIMENT", default=[str(OUTPUTS)],
-        help="folders of records, or names of experiments whose records lie in outputs/NAME (default: outputs)",
+        help="folders of records, or experiments, whose records are in outputs/NAME (default: outputs)",
     )  # fmt: skip
-    made.add_argument("--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report")
-    made.add_argument(
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report"
+    )
+    parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write a row per run, with every key of its configuration"
     )
-    made.add_argument(
+    parser.add_argument(
         "--claims",
         action="store_true",
-        help="print the claims of the paper on what was run, and add the ledger to the page in any case",
+        help="print the claims of the paper about the experiments that were run, and always add the ledger to the page",
     )
-    made.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
-    return made
+    parser.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command; a wrong input is one line and exit code 2."""
+    """Run the command; print one line and exit with code 2 on invalid input."""
     with one_line_endings("fco-report"):
         if not answered():
-            report(parser().parse_args(arguments))
+            report(make_parser().parse_args(arguments))
 
 
 def report(options: argparse.Namespace) -> None:
-    """The story of one report."""
+    """Read the records, write the report and print its summary."""
     from fco_cli.files import file_status
     from fco_cli.reporting.studies import collect
 
     if options.csv:
-        file_status(options.csv)  # a wrong name is refused before the work
+        file_status(options.csv)  # raises for an invalid path before the work starts
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
-    _name_left_out(results.left_out)
+    _print_left_out(results.left_out)
     if not results.studies and not results.search and not results.leaderboard and not results.paths:
-        places = ", ".join(options.sources)
-        raise UserError(f"{places}: no finished records there; fco-run -m experiment=lasso_i makes some")
-    from fco_cli.reporting.report import make_report  # matplotlib takes a while
+        sources = ", ".join(options.sources)
+        raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
+    from fco_cli.reporting.report import make_report  # imports matplotlib, which is slow
 
     made = make_report(results, options.output, options.x, options.claims)
-    _name_left_out(made.damaged)
+    _print_left_out(made.damaged)
     if options.csv:
         _write_csv(results, options.csv)
-    if options.claims and (known := [entry for entry in made.ledger if entry.has_records]):
-        _print_ledger(known)
-    _print_end(results, made)
+    if options.claims and (entries := [entry for entry in made.ledger if entry.has_records]):
+        _print_ledger(entries)
+    _print_summary(results, made)
 
 
 def _folder_of(source: str) -> Path | None:
-    """The folder that a word of the command line means; None for a shipped experiment that has not been run."""
+    """Return the folder of a source on the command line; None for a shipped experiment that has not been run."""
     for folder in (Path(source), OUTPUTS / source):
-        if os.path.isdir(folder):  # False for names that no file can have, where Path.is_dir raises
+        if os.path.isdir(folder):  # False for invalid file names, where Path.is_dir raises
             return folder
     if source in options_of("experiment"):
         return None
@@ -89,11 +92,11 @@ def _folder_of(source: str) -> Path | None:
     raise UserError(f"{source}: neither a folder nor an experiment; the experiments are {known}")
 
 
-def _name_left_out(left_out: list[tuple[Path, str]]) -> None:
-    for path, reason in left_out[:NAMED]:
+def _print_left_out(left_out: list[tuple[Path, str]]) -> None:
+    for path, reason in left_out[:MAX_LISTED]:
         print(f"fco-report: left out {escape_unprintable(str(path))}: {reason}", file=sys.stderr)
-    if len(left_out) > NAMED:
-        print(f"fco-report: left out {len(left_out) - NAMED} more, named in the page", file=sys.stderr)
+    if len(left_out) > MAX_LISTED:
+        print(f"fco-report: left out {len(left_out) - MAX_LISTED} more, listed in the page", file=sys.stderr)
 
 
 def _write_csv(results: Results, path: Path) -> None:
@@ -110,19 +113,19 @@ def _print_ledger(ledger: list[Entry]) -> None:
     for heading in ("claim", "experiment", "verdict", "claimed", "measured"):
         table.add_column(heading)
     for entry in ledger:
-        table.add_row(entry.claim.id, entry.experiment, entry.said, entry.claimed or "-", entry.measured)
+        table.add_row(entry.claim.id, entry.experiment, entry.label, entry.claimed or "-", entry.measured)
     console = table_console()
     if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no width of its own
+        console.width = 200  # files and pipes have no width
     console.print(table)
 
 
-def _of_the_paper(name: str) -> bool:
+def _is_paper_experiment(name: str) -> bool:
     return name not in ("theory", "path") and not name.startswith((SEARCH, LEADERBOARD))
 
 
-def _print_end(results: Results, made: Report) -> None:
-    """Print what was drawn from which records, then the verdict on the paper's claims if there is one."""
+def _print_summary(results: Results, made: Report) -> None:
+    """Print the figures of every study, the verdicts on the paper's claims if any, and the output paths."""
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
         say(f"{study.slug}: {kinds} from {_runs(study)}")
@@ -137,7 +140,7 @@ def _print_end(results: Results, made: Report) -> None:
 
 
 def _runs(study: Study) -> str:
-    """Return how many runs a study has, and the profile of a shipped experiment."""
+    """Describe a study's number of runs and, for a shipped experiment, its profile."""
     from fco_cli.reporting.design import is_shipped
 
     count = f"{len(study.runs)} run{'s' * (len(study.runs) > 1)}"
@@ -147,10 +150,10 @@ def _runs(study: Study) -> str:
 def _print_claims(results: Results, ledger: list[Entry]) -> None:
     from fco_cli.reporting.claims import headline
 
-    missing = [name for name in options_of("experiment") if _of_the_paper(name) and results.study(name) is None]
+    missing = [name for name in options_of("experiment") if _is_paper_experiment(name) and results.study(name) is None]
     if missing:
         say(f"not run: {', '.join(missing)}")
-        say(f"  each by: fco-run -m experiment={missing[0]}, then fco-report again")
+        say(f"  run each with: fco-run -m experiment={missing[0]}, then fco-report again")
     say(f"claims: {headline(ledger)}")
 
 

@@ -1,6 +1,6 @@
-"""fco-reproduce: every experiment whose data are at hand, then one report of all (`make reproduce-figures`).
+"""Run every experiment whose data are available, then write one report (`make reproduce-figures`).
 
-With --leaderboard: the comparison of all methods (`make leaderboard`).
+With --leaderboard: compare all methods (`make leaderboard`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from fco_cli.simulation.stop import SIGNALS
 
 FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
-FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # made of a few short runs: fewer rounds are no use
-QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # at profile=quick, unless others are named
-ON_DEMAND = (SEARCH, LEADERBOARD, "path")  # those that begin so take as long as all the others, or your data
+FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
+QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
+ON_DEMAND = (
+    SEARCH,
+    LEADERBOARD,
+    "path",
+)  # prefixes of experiments that run only on request: long, or on the user's data
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command; a place that cannot be written to is one line and exit code 2."""
+    """Run the command; print one line and exit with code 2 on invalid input or a path that is not writable."""
     with one_line_endings("fco-reproduce"):
         if answered():
             return
@@ -36,14 +40,14 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             reproduce(options)
         except OSError as problem:
-            if problem.filename is None:  # of standard output, or Hydra's, for a configuration that it does not find
+            if problem.filename is None:  # from standard output, or Hydra's for a missing configuration
                 raise
             raise UserError(f"{problem.filename}: cannot be read or written: {problem.strerror}") from problem
 
 
 def reproduce(options: argparse.Namespace) -> None:
-    """Run what is missing, report what is there, and say what was left out and what failed, and why."""
-    skipped = {} if options.download else _without_data(options.experiments)
+    """Run the missing experiments, write the report, and print what was skipped or failed and why."""
+    skipped = {} if options.download else _missing_data(options.experiments)
     failed: dict[str, str] = {}
     folders: list[str] = []
     for name in options.experiments:
@@ -51,13 +55,13 @@ def reproduce(options: argparse.Namespace) -> None:
             continue
         profile = "paper" if name in FIXED_SCALE and options.profile != "quick" else options.profile
         print(f"== {name}, profile {profile}", flush=True)
-        exit_code, last_words = run_experiment(name, profile, options.algo)
-        if exit_code > 2 or exit_code < 0:  # a signal: whoever sent it means all of us
+        exit_code, final_message = run_experiment(name, profile, options.algo)
+        if exit_code > 2 or exit_code < 0:  # ended by a signal, which applies to all experiments
             sys.exit(exit_code)
         if exit_code:
-            failed[name] = last_words.removeprefix("fco-run: ")
+            failed[name] = final_message.removeprefix("fco-run: ")
         folder = Path(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
-        if name == "theory":  # draws its own figure
+        if name == "theory":  # has its own figure
             FIGURES.mkdir(parents=True, exist_ok=True)
             for path in folder.glob("theory.p*"):
                 shutil.copy(path, FIGURES)
@@ -85,9 +89,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help=f"default: all but {', '.join(ON_DEMAND)}; at profile quick {', '.join(QUICK)}",
     )  # fmt: skip
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
-    parser.add_argument("--leaderboard", action="store_true", help="the experiments that compare all methods")
-    parser.add_argument("--algo", default="", help="run this method alone, and report it with what is there")
-    parser.add_argument("--download", action="store_true", help="fetch data that are not here, instead of skipping")
+    parser.add_argument("--leaderboard", action="store_true", help="run the experiments that compare all methods")
+    parser.add_argument("--algo", default="", help="run only this method; the report includes all existing records")
+    parser.add_argument("--download", action="store_true", help="download missing data instead of skipping experiments")
     options = parser.parse_args(arguments)
     if options.algo and options.algo not in options_of("algo"):
         end("fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}")
@@ -103,8 +107,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _without_data(experiments: list[str]) -> dict[str, str]:
-    """The experiments whose data are not on this machine, and what they wait for; nothing is started to find out."""
+def _missing_data(experiments: list[str]) -> dict[str, str]:
+    """Return the experiments whose data are not on this machine, with the reasons; nothing is run to find out."""
     from hydra import compose
     from omegaconf import OmegaConf
 
@@ -122,14 +126,14 @@ def _without_data(experiments: list[str]) -> dict[str, str]:
 
 
 def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
-    """Run an experiment; its exit code, and the last line of what it said on the way, which is passed on."""
-    words = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
+    """Run an experiment and forward its stderr; return its exit code and the last line of stderr."""
+    overrides = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
     line = ""
     with (
         subprocess.Popen(
-            [*FCO_RUN, "-m", *words], stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+            [*FCO_RUN, "-m", *overrides], stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
         ) as process,
-        _passing_on_signals_to(process),
+        _forward_signals(process),
     ):
         assert process.stderr is not None
         for line in process.stderr:
@@ -138,18 +142,18 @@ def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
 
 
 @contextmanager
-def _passing_on_signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """The experiment saves its checkpoints and ends, and we end with its exit code."""
+def _forward_signals(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Forward signals to the experiment, which saves its checkpoints and exits; its exit code becomes ours."""
 
-    def pass_on(number: int, _frame: object) -> None:
-        if number == signal.SIGTERM:  # a terminal sends the others to both of us
+    def forward(number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:  # a terminal sends the other signals to both processes
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    previous = {number: signal.signal(number, forward) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 

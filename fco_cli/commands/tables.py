@@ -1,4 +1,4 @@
-"""The tables that commands print: how a run ended, the best of a sweep, what theory says."""
+"""Tables printed by the commands: final metrics of a run, best of a sweep, paths, theory and advice."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fco_cli.memory_limit import in_units
 
 
 def final_table(result: dict[str, Any]) -> Table:
-    """The final metrics, a row each."""
+    """Return the final metrics of a run, one per row."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in (result["final"] | result.get("test", {})).items():
-        said = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
-        table.add_row(name.replace("_", " "), said)
+        text = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
+        table.add_row(name.replace("_", " "), text)
     table.add_row("time", f"{result['seconds']:.2f} s")
     return table
 
 
 def best_table(folders: list[Path]) -> Table | None:
-    """The best configuration of each algorithm in a sweep's records, chosen as a report chooses."""
+    """Return the best configuration of each algorithm in a sweep, selected as in a report; None without records."""
     from fco_cli.reporting.records import read_record
     from fco_cli.reporting.select import choose
     from fco_cli.reporting.studies import SEARCH, studies_of
@@ -34,7 +34,7 @@ def best_table(folders: list[Path]) -> Table | None:
 
     records = []
     for folder in folders:
-        with suppress(BadRecord):  # damaged by whoever: fco-report says so
+        with suppress(BadRecord):  # fco-report lists damaged records
             records.append(read_record(folder))
     studies = [study for study in studies_of(records) if study.name != SEARCH]
     if not studies:
@@ -50,22 +50,21 @@ def best_table(folders: list[Path]) -> Table | None:
                 task = " ".join(filter(None, (best.runs[0].config["task"]["name"], study.variant)))
                 rates = ["" if rate is None else f"{rate:g}" for rate in (best.client_lr, best.server_lr)]
                 for i, name in enumerate(("client", "server")):
-                    if any(name in words for words in choice.on_edge):
+                    if any(name in edge_name for edge_name in choice.on_edge):
                         rates[i], edge = f"{rates[i]} †", True
                 score = str(best.final(study.rule.metric, study.rule.last))
                 table.add_row(task, choice.algo, score, *rates, escape_unprintable(str(best.runs[0].folder)))
     if edge:
         table.caption, table.caption_justify = (
-            "† the smallest or largest that was tried: a better one may lie beyond",
+            "† smallest or largest value tried: better ones may lie outside the grid",
             "left",
         )
     return table
 
 
 def path_table(result: dict[str, Any]) -> Table:
-    """What a path has chosen."""
-    dial = result["dial"]
-    columns = [dial, "cv_loss", "cv_error", "nonzeros", "rank", "kkt", "rounds"]
+    """Return the models chosen from a path, one per row."""
+    columns = [result["dial"], "cv_loss", "cv_error", "nonzeros", "rank", "kkt", "rounds"]
     table = Table(box=None, pad_edge=False)
     table.add_column("chosen")
     shown = [column for column in columns if column in result["chosen"]["min"]]
@@ -77,18 +76,18 @@ def path_table(result: dict[str, Any]) -> Table:
 
 
 def path_lines(result: dict[str, Any]) -> list[str]:
-    """What else to know of it."""
+    """Return the remarks on a path: test metrics, convergence and stable features."""
     lines = []
     for name, one in result["chosen"].items():
         if one["test"]:
             numbers = ", ".join(f"{key} {value:.4g}" for key, value in one["test"].items() if value is not None)
-            lines.append(f"{name} on rows that had no part in the choice: {numbers}")
+            lines.append(f"{name} on test rows: {numbers}")
     if result["at_the_end"]:
-        lines.append("the last model of the path is the best: a smaller path.ratio goes on from there")
+        lines.append("the last model of the path is the best: extend the path with a smaller path.ratio")
     if result["not_converged"]:
         lines.append(f"{result['not_converged']} models have not converged (path.csv): raise hparams.most_rounds")
     for name, one in result["chosen"].items():
-        if not one.get("converged", True):  # records of older versions do not say
+        if not one.get("converged", True):  # older records lack the key
             lines.append(
                 f"{name}: the refit has not converged to hparams.tolerance (KKT {one['kkt']:.1e} after {one['rounds']} "
                 "rounds): raise hparams.most_rounds"
@@ -96,38 +95,38 @@ def path_lines(result: dict[str, Any]) -> list[str]:
     if stability := result["stability"]:
         names = result["features"] or [f"feature {i}" for i in range(len(stability["frequency"]))]
         stable = ", ".join(names[i] for i in stability["stable"]) or "none"
-        lines.append(f"stable features, at most {stability['bound']:.2g} errors expected among them: {stable}")
+        lines.append(f"stable features (at most {stability['bound']:.2g} expected errors): {stable}")
     return lines
 
 
 def theory_table(result: dict[str, Any]) -> Table:
-    """The statements, a row each; slopes are measured / of the bound."""
+    """Return the theoretical statements, one per row; slopes are measured / bound."""
     header, *body = result["table"]
     table = Table(box=None, pad_edge=False)
     for i, title in enumerate(header):
         table.add_column(title, justify="left" if i == 0 else "right")
     for row in body:
         table.add_row(*row)
-    broken = ", ".join(f"{count} of {statement}" for statement, count in result["violated"].items())
-    verdict = f"{result['cells']} cells, bound violated in {broken or 'none'}"
+    violated = ", ".join(f"{count} of {statement}" for statement, count in result["violated"].items())
+    verdict = f"{result['cells']} cells, bound violated in {violated or 'none'}"
     errors = ", ".join(f"{name} {error:.1e}" for name, error in result["identity_error"].items())
-    table.caption = f"{verdict}; the key identity is off by {errors}; {result['seconds']} s"
+    table.caption = f"{verdict}; error of the key identity: {errors}; {result['seconds']} s"
     return table
 
 
 def advice_tables(constants: Constants, grid: list[float], chosen: float) -> list[Table]:
-    """The estimates, the theorems' step sizes with what limits them, and where the paper's grid lies."""
+    """Return three tables: estimated constants, the theorems' step sizes with their limits, and the paper's grid."""
     estimates = Table(box=None, pad_edge=False, title="estimated from the data", title_justify="left")
-    for column in ("constant", "value", "what it is"):
+    for column in ("constant", "value", "meaning"):
         estimates.add_column(column, justify="right" if column == "value" else "left")
     meanings = {
         "L": (constants.smoothness, "largest curvature of the loss on a batch"),
-        "sigma": (constants.sigma, "deviation of a batch's gradient from its client's"),
+        "sigma": (constants.sigma, "largest standard deviation of a client's batch gradients"),
         "zeta": (constants.zeta, "largest distance of a client's gradient from the mean"),
-        "G": (constants.gradient, "longest gradient of a batch"),
+        "G": (constants.gradient, "largest norm of a batch gradient"),
         "B": (constants.divergence, "D_h(w*, w_0), from the start to the pooled optimum"),
         "K": (constants.steps, "local steps"),
-        "M": (constants.clients, "clients of a round"),
+        "M": (constants.clients, "clients per round"),
         "R": (constants.rounds, "rounds"),
     }
     for name, (value, meaning) in meanings.items():
@@ -139,14 +138,14 @@ def advice_tables(constants: Constants, grid: list[float], chosen: float) -> lis
     for theorem, limits in constants.recommended().items():
         reason = min(limits, key=lambda key: limits[key])
         advice.add_row(theorem, f"{limits[reason]:.2g}", reason)
-    advice.add_row("largest stable, 2/L", f"{constants.largest_stable:.2g}", "beyond it batches overshoot")
+    advice.add_row("largest stable, 2/L", f"{constants.largest_stable:.2g}", "larger steps overshoot on some batches")
 
     safe, stable = 1 / (4 * constants.smoothness), constants.largest_stable
-    places = Table(box=None, pad_edge=False, title="the paper's grid, and this run", title_justify="left")
-    places.add_column("client_lr", justify="right")
-    places.add_column("where")
+    comparison = Table(box=None, pad_edge=False, title="the paper's grid, and this run", title_justify="left")
+    comparison.add_column("client_lr", justify="right")
+    comparison.add_column("range")
     for rate in sorted({*grid, chosen}):
-        where = "covered by the theorems" if rate <= safe else "stable, beyond the theorems' 1/(4L)"
-        where = where if rate <= stable else "beyond 2/L: may diverge"
-        places.add_row(f"{rate:g}", where + (" (this run)" if rate == chosen else ""))
-    return [estimates, advice, places]
+        text = "covered by the theorems" if rate <= safe else "stable, above the theorems' 1/(4L)"
+        text = text if rate <= stable else "above 2/L: may diverge"
+        comparison.add_row(f"{rate:g}", text + (" (this run)" if rate == chosen else ""))
+    return [estimates, advice, comparison]

@@ -1,4 +1,4 @@
-"""Brain maps: the weights of several runs side by side, from the weights.nii.gz in their records."""
+"""Brain maps of the weights of several runs, read from the weights.nii.gz of their records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.figures import entitle, new_figure, styled
+from fco_cli.reporting.figures import add_title, new_figure, styled
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import as_csv, for_figure, printable
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_bounded
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from nibabel import Nifti1Image
     from pandas import DataFrame
 
-LARGEST = 256 * MEBIBYTE
+MAX_BYTES = 256 * MEBIBYTE
 THRESHOLD = 1e-4  # smaller weights count as zero, as in the tasks' density
 SLICES = 3
 
 
 @contextmanager
-def _any_map_will_do() -> Iterator[None]:
-    """nilearn warns of maps that are empty, full or of one sign; runs may well leave such maps."""
+def _ignore_map_warnings() -> Iterator[None]:
+    """Suppress nilearn's warnings about maps that are empty, full or of one sign; such maps are valid results."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
-@_any_map_will_do()
+@_ignore_map_warnings()
 def brain_maps(images: dict[str, Nifti1Image], folder: Path, simulated: bool = False) -> list[Path]:
-    """Of the runs' weights, by their names: a page to explore for each, and a table of clusters, in `folder`."""
+    """Write an interactive page per image and a table of clusters to `folder`; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {"brain_clusters.csv": as_csv(clusters(images)).encode()}
     for name, image in images.items():
@@ -51,14 +51,14 @@ def brain_maps(images: dict[str, Nifti1Image], folder: Path, simulated: bool = F
 
 
 def _anatomy(simulated: bool) -> Any:
-    """What lies behind the weights: the template for simulated scans, none for real ones in their native space."""
+    """Return the background image: the MNI template for simulated scans, None for real scans in native space."""
     from nilearn.datasets import load_mni152_template
 
     return load_mni152_template(resolution=2) if simulated else None
 
 
 def read_weights(record: Path) -> Nifti1Image:
-    """A record's weights; of the local baseline's many models the one of median density."""
+    """Read a record's weights; of the local baseline's models, the one of median density."""
     from nilearn.image import index_img
 
     image = read_image(record / "weights.nii.gz")
@@ -68,16 +68,16 @@ def read_weights(record: Path) -> Nifti1Image:
     return image
 
 
-@_any_map_will_do()
+@_ignore_map_warnings()
 def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
-    """The connected groups of non-zero weights: peak (mm), peak weight and size of each, by run."""
+    """Return a table of the connected clusters of non-zero weights by run: peak position, peak weight and size."""
     import pandas as pd
     from nilearn.reporting import get_clusters_table
 
     tables = []
     for name, image in images.items():
         table = get_clusters_table(image, THRESHOLD, two_sided=True)
-        table = table[pd.to_numeric(table["Cluster Size (mm3)"], errors="coerce").notna()]  # peaks within: left out
+        table = table[pd.to_numeric(table["Cluster Size (mm3)"], errors="coerce").notna()]  # without sub-peaks
         tables.append(
             pd.DataFrame(
                 {
@@ -94,42 +94,42 @@ def clusters(images: dict[str, Nifti1Image]) -> DataFrame:
 
 
 def read_image(path: Path) -> Nifti1Image:
-    """A packed NIfTI image of finite numbers, of the size of a brain."""
+    """Read a compressed NIfTI image; raise BadRecord unless it has finite values and the size of a brain."""
     from nibabel import Nifti1Image
 
-    packed = read_bounded(path, LARGEST)
+    packed = read_bounded(path, MAX_BYTES)
     try:
         with gzip.open(io.BytesIO(packed)) as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise BadRecord(f"unpacks to more than {LARGEST / MEBIBYTE:g} MiB")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise BadRecord(f"larger than {MAX_BYTES / MEBIBYTE:g} MiB when uncompressed")
         image = Nifti1Image.from_bytes(content)
         sides, models = image.shape[:3], image.shape[3:]
-        if len(sides) < 3 or len(models) > 1 or min(sides) < 2 or 0 in models or np.prod(image.shape) > LARGEST:
-            raise BadRecord(f"the shape {image.shape} is not that of a brain")
+        if len(sides) < 3 or len(models) > 1 or min(sides) < 2 or 0 in models or np.prod(image.shape) > MAX_BYTES:
+            raise BadRecord(f"invalid shape {image.shape}")
         values = np.asarray(image.dataobj, dtype=np.float32)
-        sizes = np.linalg.norm(image.affine[:3, :3], axis=0)  # NaN is between no bounds
+        sizes = np.linalg.norm(image.affine[:3, :3], axis=0)  # the comparisons below are False for NaN
         if not ((sizes > 0.1) & (sizes < 100)).all() or not (np.abs(image.affine) < 1e4).all():
-            raise BadRecord("its voxels are not between 0.1 and 100 mm wide")
+            raise BadRecord("voxel sizes must be between 0.1 and 100 mm")
         if abs(np.linalg.det(image.affine[:3, :3] / sizes)) < 0.1 or not np.isfinite(values).all():
-            raise BadRecord("its numbers are not finite, or its axes fall together")
+            raise BadRecord("values must be finite and the axes linearly independent")
     except Exception as problem:  # a damaged header fails in many ways
-        raise BadRecord(f"{path.name}: not a readable image of weights: {printable(str(problem))}") from problem
+        raise BadRecord(f"{path.name}: invalid image: {printable(str(problem))}") from problem
     return Nifti1Image(values, image.affine)
 
 
 def _caption(name: str, image: Nifti1Image) -> str:
-    chosen = int((np.abs(np.asarray(image.dataobj)) > THRESHOLD).sum())
-    return f"{name}: {chosen:,} voxels"
+    selected = int((np.abs(np.asarray(image.dataobj)) > THRESHOLD).sum())
+    return f"{name}: {selected:,} voxels"
 
 
 def _limit(image: Nifti1Image) -> float:
-    """The end of an image's colour scale; 1 for an image of zeros."""
+    """Return the upper end of an image's color scale; 1 for an image of zeros."""
     return float(np.abs(np.asarray(image.dataobj)).max()) or 1.0
 
 
-def _colours() -> Any:
-    """Blue to red without the white between: the smallest weight that counts can still be seen."""
+def _colors() -> Any:
+    """Return a blue-red color map without white, so that small non-zero weights are visible."""
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
 
@@ -144,7 +144,7 @@ def draw_slices(
     mask: Nifti1Image | None = None,
     truth: Nifti1Image | None = None,
 ) -> Figure:
-    """The same axial slices of all runs, those in which the first image has most weight: a row for each run."""
+    """Draw the same axial slices of all runs: those in which the first image has the most weight."""
     rows = {name: (_caption(name, image), image) for name, image in images.items()}
     if truth is not None:
         rows = {"truth": ("active regions (the truth)", truth), **rows}
@@ -163,7 +163,7 @@ def draw_slices(
         behind = _side_by_side(np.where(inside, 0.88, 1.0), inside, planes, gap=1.0)
         axis.imshow(behind, origin="lower", cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         drawn = axis.imshow(
-            _side_by_side(shown, inside, planes), origin="lower", cmap=_colours(), vmin=-1, vmax=1,
+            _side_by_side(shown, inside, planes), origin="lower", cmap=_colors(), vmin=-1, vmax=1,
             interpolation="nearest",
         )  # fmt: skip
         width = behind.shape[1] / len(planes)
@@ -176,12 +176,12 @@ def draw_slices(
         axis.set_title(for_figure(caption), fontsize=7, pad=2)
     bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.03, pad=0.03, aspect=40, ticks=[-1, 0, 1])
     bar.set_label("share of the run's largest weight (blue: house, red: face)", fontsize=7)
-    entitle(figure, study)
+    add_title(figure, study)
     return figure
 
 
 def _side_by_side(values: np.ndarray, inside: np.ndarray, planes: list[int], gap: float = np.nan) -> np.ndarray:
-    """Slices in a row, each cut to the rectangle that holds the brain, as a picture with the front at the top."""
+    """Return slices side by side, cropped to the brain, as an image with the front at the top."""
     used = np.argwhere(inside.any(axis=2)) if inside.any() else np.argwhere(np.ones(inside.shape[:2]))
     (left, back), (right, front) = used.min(axis=0), used.max(axis=0)
     box = values[left : right + 1, back : front + 1]
@@ -194,8 +194,8 @@ def _page(image: Nifti1Image, title: str, background: Any) -> bytes:
 
     limit = _limit(image)
     view = view_img(
-        image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colours(),
+        image, threshold=THRESHOLD, bg_img=background, title=title, cmap=_colors(),
         vmin=-limit, vmax=limit, symmetric_cmap=True, black_bg=False, resampling_interpolation="nearest",
     )  # fmt: skip
-    # A page without an icon makes the browser ask for one.
+    # Without an icon in the page, browsers request one.
     return view.get_standalone().replace("<head>", '<head><link rel="icon" href="data:,">', 1).encode()

@@ -1,4 +1,4 @@
-"""What a figure shows, which figure of the paper it is, and which command makes its records."""
+"""Captions of figures, their numbers in the paper, and the commands that create their records."""
 
 from __future__ import annotations
 
@@ -7,53 +7,56 @@ import shlex
 from typing import Any
 
 from fco_cli.reporting.curse import THRESHOLD
-from fco_cli.reporting.figure1 import told_apart
+from fco_cli.reporting.figure1 import accuracy_note
 from fco_cli.reporting.figures import EDGE
 from fco_cli.reporting.robustness import QUALITIES
-from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, spread_said
+from fco_cli.reporting.select import ROBUSTNESS_RANGE, Choice, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
 
 KINDS = {
-    "curves": "Metrics against rounds, every algorithm at its best learning rates (in brackets: client, server).",
+    "curves": "Metrics against rounds, every algorithm at its best learning rates (in parentheses: client, server).",
     "learning_rates": "{rule}, for every pair of learning rates. Hatched: diverged. Framed: the chosen pair.",
     "robustness": (
-        "{quality} against density after some rounds, a dot for every pair of learning rates whose product lies "
-        "in [{low:g}, {high:g}]. Upper left is good: accurate and sparse."
+        "{quality} against density after given rounds, one dot per pair of learning rates whose product is "
+        "in [{low:g}, {high:g}]. The upper left is best: accurate and sparse."
     ),
     "clients": (
-        "Which weights are non-zero (|w| > {threshold:g}): in truth, in the models at which the clients of the last "
-        "round ended, and in the average of these."
+        "Non-zero weights (|w| > {threshold:g}) of the true model, of the clients' models at the end of the last "
+        "round, and of their average."
     ),
-    "side_by_side": "Where training on pooled, on one client's and on federated data ends, at the best learning rates.",
+    "side_by_side": "Final metrics of centralized, local and federated training, at the best learning rates.",
     "brain_slices": "The weights of the chosen models in axial slices, each as a share of the model's largest weight.",
 }
-SWEEP = "How every algorithm ends, at its best learning rates, for each value of {key}; the target is 90% of the way."
-SEARCH = (
-    "The share of the lasso claims that hold, by what the paper leaves open: the start, how much clients differ, an "
-    "epoch's last batch (keep, drop), 1/2 in the loss, the rule that chooses learning rates, and lambda. Seed 0 "
-    "searches, the others judge."
+SWEEP = (
+    "Final metrics of every algorithm at its best learning rates, for each value of {key}; the target is 90% of the "
+    "way from the start to the best score."
 )
-THEORY = "Measured (solid) and bound (dashed) along R, K, M and the step size; below the bound is as the theorem says."
-# The kinds of figures that are figures of the paper; an experiment with several of them has several numbers.
+SEARCH = (
+    "Share of the lasso claims that hold, by the settings that the paper leaves open: the start, the heterogeneity, "
+    "the last batch of an epoch (keep, drop), a factor 1/2 in the loss, the selection rule of learning rates, and "
+    "lambda. Settings are searched on seed 0 and judged on the other seeds."
+)
+THEORY = "Measured values (solid) and bounds (dashed) against R, K, M and the step size."
+# Kinds of figures that are in the paper; an experiment with several of them has several numbers.
 NUMBERED = ("side_by_side", "curves", "robustness")
 
 
 def caption(study: Study, kind: str, choices: dict[str, Choice]) -> str:
-    """How to read the figure."""
+    """Return the caption of a study's figure."""
     low, high = ROBUSTNESS_RANGE
     quality = next((metric for metric in QUALITIES if metric in study.runs[0].curves), "")
-    words = {"rule": str(study.rule), "quality": metric_style(quality).label}
+    labels = {"rule": str(study.rule), "quality": metric_style(quality).label}
     text = KINDS[kind].format(
-        **{name: _capitalized(word) for name, word in words.items()}, low=low, high=high, threshold=THRESHOLD
+        **{name: _capitalized(label) for name, label in labels.items()}, low=low, high=high, threshold=THRESHOLD
     )
-    said = spread_said(study)
-    if said and kind in ("curves", "side_by_side"):
-        text += f" {_capitalized(said)}."
-    if kind == "side_by_side" and (alike := told_apart(choices)):
-        text += f" {alike}"
+    spread = describe_spread(study)
+    if spread and kind in ("curves", "side_by_side"):
+        text += f" {_capitalized(spread)}."
+    if kind == "side_by_side" and (note := accuracy_note(choices)):
+        text += f" {note}"
     if kind in ("curves", "learning_rates") and any(choice.on_edge for choice in choices.values()):
-        text += f" {EDGE}: the chosen pair lies on the edge of its grid; beyond it nothing was tried."
+        text += f" {EDGE}: the chosen pair lies on the edge of its grid; rates beyond it were not tried."
     return text
 
 
@@ -62,7 +65,7 @@ def _capitalized(text: str) -> str:
 
 
 def number(study: Study, kind: str) -> str:
-    """The paper's number of the figure; empty for what is not in the paper."""
+    """Return the figure's number in the paper; empty if it is not in the paper."""
     numbers = re.findall(r"\d+", study.paper)
     if len(numbers) > 1:
         return f"Figure {numbers[NUMBERED.index(kind)]}" if kind in NUMBERED[: len(numbers)] else ""
@@ -76,9 +79,9 @@ def _table(config: dict[str, Any]) -> list[str]:
 
 
 def command(study: Study) -> str:
-    """Return the command for a study's records; the differences between studies of one name follow as a comment."""
+    """Return the command that creates a study's records, with the study's variant as a comment."""
     config: dict[str, Any] = study.runs[0].config
-    words = [f"experiment={study.name}"] if config.get("experiment") else [f"task={study.name}", *_table(config)]
+    overrides = [f"experiment={study.name}"] if config.get("experiment") else [f"task={study.name}", *_table(config)]
     if study.profile != "paper":
-        words.append(f"profile={study.profile}")
-    return shlex.join(["fco-run", "-m", *words]) + (f"  # with {study.variant}" if study.variant else "")
+        overrides.append(f"profile={study.profile}")
+    return shlex.join(["fco-run", "-m", *overrides]) + (f"  # with {study.variant}" if study.variant else "")

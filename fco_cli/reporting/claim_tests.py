@@ -1,7 +1,7 @@
-"""The kinds of tests that decide claims: what `claims.yaml` may say under `test`.
+"""Tests of claims, named under `test` in `claims.yaml`.
 
-Every kind takes the evidence of one seed first and its arguments from the YAML; a new kind is one more function in
-KINDS. A level counts as reached at a round from which on it holds in the share `stays` of the rounds.
+Every test takes the evidence of one seed and its arguments from the YAML; to add a test, add a function to KINDS.
+A level is reached at the first round from which it holds in the share `stays` of the rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from fco_cli.reporting.curse import read_supports
 from fco_cli.reporting.design import shipped_theory
 from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun, label, round_of_level
-from fco_cli.reporting.select import Cell, robust_pairs
+from fco_cli.reporting.select import Cell, pairs_in_paper_range
 from fco_cli.reporting.style import metric_style
 from fco_cli.reporting.theorems import Theorems
 from fco_cli.typed_files import BadRecord
@@ -21,12 +21,12 @@ from fco_cli.typed_files import BadRecord
 STAYS = 0.95
 
 
-def name_of(metric: str) -> str:
+def metric_label(metric: str) -> str:
     return metric_style(metric).label
 
 
-def _stayed(stays: float) -> str:
-    return f" in {stays:.3g} of the rounds from there on"
+def _describe_share(stays: float) -> str:
+    return f" in {stays:.3g} of the rounds from then on"
 
 
 # Levels and rounds.
@@ -35,52 +35,52 @@ def _stayed(stays: float) -> str:
 def reaches(
     evidence: Evidence, algo: str, metric: str, before_round: int, stays: float = STAYS, **level: float
 ) -> Finding:
-    """The algorithm's metric reaches a level before a round."""
-    wanted = Level(**level)
-    at = round_of_level(evidence, algo, metric, wanted, stays)
-    claimed = f"{name_of(metric)} {wanted} before round {before_round},{_stayed(stays)}"
+    """Test that the algorithm's metric reaches a level before a round."""
+    target = Level(**level)
+    at = round_of_level(evidence, algo, metric, target, stays)
+    claimed = f"{metric_label(metric)} {target} before round {before_round},{_describe_share(stays)}"
     return Finding(at < before_round, claimed, {label(algo): at}, rounds=True)
 
 
 def never_reaches(
     evidence: Evidence, algos: list[str], metric: str, before_round: int, stays: float = STAYS, **level: float
 ) -> Finding:
-    """None of the algorithms reaches the level before a round."""
-    wanted = Level(**level)
+    """Test that none of the algorithms reaches the level before a round."""
+    target = Level(**level)
     at: dict[str, float | str] = {}
     for algo in algos:
-        at[label(algo)] = round_of_level(evidence, algo, metric, wanted, stays)
-    claimed = f"{name_of(metric)} {wanted} not before round {before_round}"
+        at[label(algo)] = round_of_level(evidence, algo, metric, target, stays)
+    claimed = f"{metric_label(metric)} {target} not before round {before_round}"
     return Finding(all(float(value) >= before_round for value in at.values()), claimed, at, rounds=True)
 
 
 def final(evidence: Evidence, algo: str, metric: str, at_round: int | None = None, **level: float) -> Finding:
-    """The algorithm's metric ends, or is at a round, at a level."""
-    wanted = Level(**level).resolve(evidence, metric)
+    """Test that the algorithm's metric is at a level at the end, or at a given round."""
+    target = Level(**level).resolve(evidence, metric)
     value = evidence.final(algo, metric, at_round)
-    claimed = f"{label(algo)}'s {name_of(metric)} {wanted}" + _when(at_round)
-    return Finding(bool(wanted.holds(value)), claimed, {label(algo): value})
+    claimed = f"{label(algo)}'s {metric_label(metric)} {target}" + _when(at_round)
+    return Finding(bool(target.holds(value)), claimed, {label(algo): value})
 
 
 def always(evidence: Evidence, algos: list[str], metric: str, **level: float) -> Finding:
-    """At every evaluated round after the start, the metric of every algorithm is at the level."""
-    wanted, holds = Level(**level), True
+    """Test that the metric of every algorithm is at the level at every evaluated round after the start."""
+    target, holds = Level(**level), True
     worst: dict[str, float | str] = {}
     for algo in algos:
         rounds, values = evidence.curve(algo, metric)
-        holds &= bool(wanted.holds(values[rounds > 0]).all())
+        holds &= bool(target.holds(values[rounds > 0]).all())
         worst[label(algo)] = float(values[rounds > 0].max())
-    return Finding(holds, f"{name_of(metric)} {wanted} at every round", worst)
+    return Finding(holds, f"{metric_label(metric)} {target} at every round", worst)
 
 
 def fastest(
     evidence: Evidence, algo: str, than: list[str], metric: str, stays: float = STAYS, **level: float
 ) -> Finding:
-    """The algorithm reaches a level, and in fewer rounds than the others."""
-    wanted = Level(**level)
-    at = {name: round_of_level(evidence, name, metric, wanted, stays) for name in (algo, *than)}
+    """Test that the algorithm reaches a level in fewer rounds than the others."""
+    target = Level(**level)
+    at = {name: round_of_level(evidence, name, metric, target, stays) for name in (algo, *than)}
     holds = all(at[algo] < at[other] for other in than)
-    claimed = f"{label(algo)} first at {name_of(metric)} {wanted}"
+    claimed = f"{label(algo)} first at {metric_label(metric)} {target}"
     return Finding(holds, claimed, {label(name): value for name, value in at.items()}, rounds=True)
 
 
@@ -91,7 +91,7 @@ def highest(
     evidence: Evidence, algo: str, metric: str, than: list[str],
     margin: float = 0.0, factor: float = 1.0, at_round: int | None = None,
 ) -> Finding:  # fmt: skip
-    """The algorithm's metric is above that of the others, by a margin or a factor."""
+    """Test that the algorithm's metric is above that of the others, by a margin or a factor."""
     values = {name: evidence.final(name, metric, at_round) for name in (algo, *than)}
     mine = values[algo]
     holds = all(mine > values[other] and mine >= factor * values[other] + margin for other in than)
@@ -102,7 +102,7 @@ def lowest(
     evidence: Evidence, algo: str, metric: str, than: list[str],
     margin: float = 0.0, factor: float = 1.0, at_round: int | None = None,
 ) -> Finding:  # fmt: skip
-    """The algorithm's metric is below that of the others, by a margin or a factor."""
+    """Test that the algorithm's metric is below that of the others, by a margin or a factor."""
     values = {name: evidence.final(name, metric, at_round) for name in (algo, *than)}
     mine = values[algo]
     holds = all(mine < values[other] and factor * mine + margin <= values[other] for other in than)
@@ -114,7 +114,7 @@ def _compared(
     values: dict[str, float],
 ) -> Finding:  # fmt: skip
     extra = f" by {margin:g}" if margin else f" by a factor of {factor:g}" if factor != 1 else ""
-    claimed = f"{label(algo)} has the {word} {name_of(metric)}{extra}{_when(at)}"
+    claimed = f"{label(algo)} has the {word} {metric_label(metric)}{extra}{_when(at)}"
     return Finding(holds, claimed, {label(name): value for name, value in values.items()})
 
 
@@ -123,102 +123,105 @@ def _when(at: int | None) -> str:
 
 
 def closest_to(evidence: Evidence, algo: str, reference: str, metric: str, within: float) -> Finding:
-    """The algorithm's metric ends within a distance of another's."""
+    """Test that the algorithm's final metric is within a distance of the reference's."""
     mine, other = evidence.final(algo, metric), evidence.final(reference, metric)
-    claimed = f"{name_of(metric)} within {within:g} of {label(reference)}'s"
+    claimed = f"{metric_label(metric)} within {within:g} of {label(reference)}'s"
     return Finding(abs(mine - other) <= within, claimed, {label(algo): mine, label(reference): other})
 
 
 def same_trajectory(
     evidence: Evidence, algo: str, reference: str, metric: str, within: float, stays: float = STAYS
 ) -> Finding:
-    """In the share `stays` of the rounds the algorithm's metric is within a distance of another's."""
+    """Test that the algorithm's metric is within a distance of the reference's in the share `stays` of the rounds."""
     (rounds, mine), (other_rounds, other) = (evidence.curve(name, metric) for name in (algo, reference))
     both = np.intersect1d(rounds, other_rounds)
     distance = np.abs(mine[np.isin(rounds, both)] - other[np.isin(other_rounds, both)])
     share = float((distance <= within).mean())
-    claimed = f"{name_of(metric)} within {within:g} of {label(reference)}'s in {stays:.3g} of the rounds"
+    claimed = f"{metric_label(metric)} within {within:g} of {label(reference)}'s in {stays:.3g} of the rounds"
     return Finding(share >= stays, claimed, {"share of the rounds": share, "largest distance": float(distance.max())})
 
 
-# Comparisons with another experiment; a twin is compared with the twin of that one.
+# Comparisons with a reference experiment; a twin is compared with the twin of the reference.
 
 
 def sooner_than_in(
     evidence: Evidence, algos: list[str], metric: str, reference: str, stays: float = STAYS, **level: float
 ) -> Finding:
-    """Each algorithm reaches a level in fewer rounds than in a reference experiment."""
-    there, wanted, holds = evidence.elsewhere(reference), Level(**level), True
+    """Test that each algorithm reaches a level in fewer rounds than in a reference experiment."""
+    baseline, target, holds = evidence.other_experiment(reference), Level(**level), True
     at: dict[str, float | str] = {}
     for algo in algos:
-        mine, other = (round_of_level(one, algo, metric, wanted, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, target, stays) for one in (evidence, baseline))
         holds &= mine < other
-        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
-    return Finding(holds, f"{name_of(metric)} {wanted} sooner than in {there.study.name}", at, rounds=True)
+        at |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
+    return Finding(holds, f"{metric_label(metric)} {target} sooner than in {baseline.study.name}", at, rounds=True)
 
 
 def later_than_in(
     evidence: Evidence, algos: list[str], metric: str, reference: str,
     of_its_way: float, factor: float = 1.0, stays: float = STAYS,
 ) -> Finding:  # fmt: skip
-    """Each algorithm takes more rounds than in a reference experiment, or `factor` times as many, or for ever, to where
-    it had gone, there, that share of its way from the start to the end."""
-    there, holds = evidence.elsewhere(reference), True
+    """Test that each algorithm takes more rounds, by `factor`, to a level than in a reference experiment.
+
+    The level is at the share `of_its_way` between the metric's start and end in the reference. It may never be reached.
+    """
+    baseline, holds = evidence.other_experiment(reference), True
     at: dict[str, float | str] = {}
     for algo in algos:
-        start, end = there.curve(algo, metric)[1][0], there.final(algo, metric)
+        start, end = baseline.curve(algo, metric)[1][0], baseline.final(algo, metric)
         value = float(start + of_its_way * (end - start))
         level = Level(at_least=value) if end > start else Level(at_most=value)
-        mine, other = (round_of_level(one, algo, metric, level, stays) for one in (evidence, there))
+        mine, other = (round_of_level(one, algo, metric, level, stays) for one in (evidence, baseline))
         holds &= mine > other and mine >= factor * other
-        at |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
+        at |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
     times = f", {factor:g} times as many," if factor > 1 else ""
-    claimed = f"more rounds{times} than in {there.study.name} to {of_its_way:.3g} of {name_of(metric)}'s way there"
+    progress = f"{of_its_way:.3g} of {metric_label(metric)}'s progress there"
+    claimed = f"more rounds{times} than in {baseline.study.name} to {progress}"
     return Finding(holds, claimed, at, rounds=True)
 
 
 def closer_behind_than_in(
     evidence: Evidence, algo: str, leader: str, metric: str, reference: str, stays: float = STAYS, **level: float
 ) -> Finding:
-    """The algorithm reaches a level fewer rounds after the leader than in a reference experiment."""
-    there, wanted = evidence.elsewhere(reference), Level(**level)
+    """Test that the algorithm reaches a level fewer rounds after the leader than in a reference experiment."""
+    baseline, target = evidence.other_experiment(reference), Level(**level)
 
     def lag(one: Evidence) -> float:
-        mine, first = (round_of_level(one, name, metric, wanted, stays) for name in (algo, leader))
+        mine, first = (round_of_level(one, name, metric, target, stays) for name in (algo, leader))
         return mine - first if np.isfinite(mine) and np.isfinite(first) else np.inf
 
-    mine, other = lag(evidence), lag(there)
-    claimed = f"{name_of(metric)} {wanted} fewer rounds after {label(leader)} than in {there.study.name}"
-    return Finding(mine < other, claimed, {"behind": mine, f"behind in {there.study.name}": other}, rounds=True)
+    mine, other = lag(evidence), lag(baseline)
+    claimed = f"{metric_label(metric)} {target} fewer rounds after {label(leader)} than in {baseline.study.name}"
+    return Finding(mine < other, claimed, {"behind": mine, f"behind in {baseline.study.name}": other}, rounds=True)
 
 
 def higher_than_in(evidence: Evidence, algos: list[str], metric: str, reference: str, margin: float) -> Finding:
-    """Each algorithm's metric ends above its own in a reference experiment."""
-    there, holds = evidence.elsewhere(reference), True
+    """Test that each algorithm's final metric is above its own in a reference experiment, by a margin."""
+    baseline, holds = evidence.other_experiment(reference), True
     values: dict[str, float | str] = {}
     for algo in algos:
-        mine, other = evidence.final(algo, metric), there.final(algo, metric)
+        mine, other = evidence.final(algo, metric), baseline.final(algo, metric)
         holds &= mine >= other + margin
-        values |= {label(algo): mine, f"{label(algo)} in {there.study.name}": other}
-    return Finding(holds, f"{name_of(metric)} ends {margin:g} above that in {there.study.name}", values)
+        values |= {label(algo): mine, f"{label(algo)} in {baseline.study.name}": other}
+    return Finding(holds, f"{metric_label(metric)} ends {margin:g} above that in {baseline.study.name}", values)
 
 
-# Learning rates: what each seed on its own would choose. A pair that ties with others is not "the best".
+# Learning rates chosen by each seed alone. A pair that ties with others is not "the best".
 
 
 def best_learning_rate(evidence: Evidence, algo: str, client_lr: float, server_lr: float) -> Finding:
-    """The one best pair is this."""
-    choice, wanted = evidence.own_choice(algo), (client_lr, server_lr)
-    there = next((cell for cell in choice.cells if _is_pair(cell, wanted)), None)
-    if there is None:
+    """Test that this pair is best and that no other pair ties with it."""
+    choice, pair = evidence.own_choice(algo), (client_lr, server_lr)
+    claimed_cell = next((cell for cell in choice.cells if _is_pair(cell, pair)), None)
+    if claimed_cell is None:
         raise NotRun(f"no run of {algo} at ({client_lr:g}, {server_lr:g})")
     assert choice.best is not None
-    said = choice.best.rates
+    measured = choice.best.rates
     if len(choice.tied) > 1:
-        said += f" tied with {len(choice.tied) - 1} more"
-    if there.diverged:
-        said += f"; ({client_lr:g}, {server_lr:g}) diverged"
-    return Finding(choice.tied == (there,), f"({client_lr:g}, {server_lr:g}), alone", {label(algo): said})
+        measured += f" tied with {len(choice.tied) - 1} more"
+    if claimed_cell.diverged:
+        measured += f"; ({client_lr:g}, {server_lr:g}) diverged"
+    return Finding(choice.tied == (claimed_cell,), f"({client_lr:g}, {server_lr:g}), alone", {label(algo): measured})
 
 
 def _is_pair(cell: Cell, pair: tuple[float, float]) -> bool:
@@ -226,7 +229,7 @@ def _is_pair(cell: Cell, pair: tuple[float, float]) -> bool:
 
 
 def larger_best_rate(evidence: Evidence, algo: str, than: list[str]) -> Finding:
-    """The best client_lr * server_lr is larger than that of the others, whichever of tied pairs is taken."""
+    """Test that the best client_lr * server_lr is larger than that of the others, for any of the tied pairs."""
     products = {name: [_product(cell) for cell in evidence.own_choice(name).tied] for name in (algo, *than)}
     holds = all(min(products[algo]) > max(products[other]) for other in than)
     measured: dict[str, float | str] = {
@@ -241,8 +244,8 @@ def _product(cell: Cell) -> float:
 
 
 def inside_the_grid(evidence: Evidence, algos: list[str]) -> Finding:
-    """Of a twin with more learning rates: the best pair, or one tied with it, is on the grid that it extends."""
-    grid, holds = evidence.elsewhere(evidence.study.twin_of), True
+    """Test that the best pair of a twin with an extended grid, or a pair tied with it, is on the original grid."""
+    grid, holds = evidence.other_experiment(evidence.study.twin_of), True
     measured: dict[str, float | str] = {}
     for algo in algos:
         choice = evidence.own_choice(algo)
@@ -255,12 +258,12 @@ def inside_the_grid(evidence: Evidence, algos: list[str]) -> Finding:
 
 
 def rules_agree(evidence: Evidence, algos: list[str]) -> Finding:
-    """Both of the experiment's rules choose the same pair for every algorithm."""
+    """Test that both selection rules of the experiment choose the same pair for every algorithm."""
     other = evidence.study.rule.other
     if other is None:
-        raise NotRun("the experiment has one rule")
+        raise NotRun("the experiment has only one selection rule")
     holds, measured = True, dict[str, float | str]()
-    by_first, by_other = evidence.own_by(evidence.study.rule), evidence.own_by(other)
+    by_first, by_other = evidence.own_choices_by(evidence.study.rule), evidence.own_choices_by(other)
     for algo in algos:
         evidence.best(algo)
         evidence.own_grid(algo)
@@ -272,41 +275,43 @@ def rules_agree(evidence: Evidence, algos: list[str]) -> Finding:
     return Finding(holds, f"the same pairs by {evidence.study.rule} and by {other}", measured)
 
 
-# Robustness: the pairs of the paper's robustness figure.
+# Robustness: the learning-rate pairs of the paper's robustness figure.
 
 
 Levels = dict[str, dict[str, float]]
 
 
 def most_pairs(evidence: Evidence, algos: list[str], levels: Levels) -> Finding:
-    """Of the pairs in the robustness figure, more than half of each algorithm's end with every metric at its levels."""
+    """Test that more than half of each algorithm's pairs end with every metric at its levels."""
     shares = {algo: _share(evidence, algo, levels) for algo in algos}
     measured: dict[str, float | str] = {label(algo): share for algo, share in shares.items()}
-    return Finding(min(shares.values()) > 0.5, f"most pairs end with {_said(levels)}", measured)
+    return Finding(min(shares.values()) > 0.5, f"most pairs end with {_describe_levels(levels)}", measured)
 
 
 def most_robust(evidence: Evidence, algo: str, than: list[str], levels: Levels) -> Finding:
-    """The algorithm has the largest share of such pairs."""
+    """Test that the algorithm has the largest share of pairs that end with every metric at its levels."""
     shares = {name: _share(evidence, name, levels) for name in (algo, *than)}
     measured: dict[str, float | str] = {label(name): share for name, share in shares.items()}
     holds = all(shares[algo] > shares[other] for other in than)
-    return Finding(holds, f"{label(algo)} has the largest share of pairs with {_said(levels)}", measured)
+    return Finding(holds, f"{label(algo)} has the largest share of pairs with {_describe_levels(levels)}", measured)
 
 
 def _share(evidence: Evidence, algo: str, levels: Levels) -> float:
     evidence.best(algo)
     choice = evidence.own_grid(algo)
-    pairs = robust_pairs(choice)
+    pairs = pairs_in_paper_range(choice)
     if not pairs:
         raise NotRun(f"no pairs of {algo} in the range of the robustness figure")
-    wanted = [(metric, Level(**{key: value})) for metric, level in levels.items() for key, value in level.items()]
-    # NaN, of a pair that diverged, is at no level
-    there = [all(level.holds(cell.mean(metric, evidence.rule.last)) for metric, level in wanted) for cell in pairs]
-    return float(np.mean(there))
+    conditions = [(metric, Level(**{key: value})) for metric, level in levels.items() for key, value in level.items()]
+    # A diverged pair has NaN, for which no level holds
+    reached = [
+        all(level.holds(cell.mean(metric, evidence.rule.last)) for metric, level in conditions) for cell in pairs
+    ]
+    return float(np.mean(reached))
 
 
-def _said(levels: Levels) -> str:
-    parts = [f"{name_of(metric)} {Level(**{k: v})}" for metric, level in levels.items() for k, v in level.items()]
+def _describe_levels(levels: Levels) -> str:
+    parts = [f"{metric_label(metric)} {Level(**{k: v})}" for metric, level in levels.items() for k, v in level.items()]
     return " and ".join(parts)
 
 
@@ -314,13 +319,13 @@ def _said(levels: Levels) -> str:
 
 
 def averaging_densifies(evidence: Evidence, algo: str, factor: float) -> Finding:
-    """The average of the clients' last models has so many times a client's non-zero weights."""
+    """Test that the average of the clients' last models is denser than a client's, by a factor."""
     ratio, measured = _densities(evidence, algo)
     return Finding(ratio >= factor, f"the average {factor:g} times as dense as a client", measured)
 
 
 def averaging_keeps_sparsity(evidence: Evidence, algo: str, within: float) -> Finding:
-    """The average of the clients' last models is hardly denser than they are."""
+    """Test that the average of the clients' last models is at most `1 + within` times as dense as a client's."""
     ratio, measured = _densities(evidence, algo)
     return Finding(ratio <= 1 + within, f"the average at most {1 + within:g} times as dense as a client", measured)
 
@@ -340,11 +345,11 @@ def _densities(evidence: Evidence, algo: str) -> tuple[float, dict[str, float | 
 
 
 def bound_holds(theorems: Theorems | None, statement: str) -> Finding:
-    """The bound is violated nowhere on the grid of rounds, steps, clients and rates."""
+    """Test that the bound holds in every cell of the grid of rounds, steps, clients and rates."""
     if theorems is None:
         raise NotRun("no records of theory", Needs.EXPERIMENT)
     if theorems.grid != shipped_theory():
-        raise NotRun("altered: its grid is not the one that experiment=theory ships")
+        raise NotRun("altered: the grid differs from that of the shipped experiment=theory")
     if statement not in theorems.statements:
         raise NotRun(f"no statement {statement!r} in the records of theory")
     cells, violated, slack = theorems.statements[statement]
@@ -361,7 +366,7 @@ KINDS: dict[str, Callable[..., Finding]] = {
         averaging_densifies, averaging_keeps_sparsity,
     )
 }  # fmt: skip
-# Claims about the learning rates themselves: a part of the grid cannot decide them.
+# Claims about learning rates can be decided only on the whole grid.
 NEED_WHOLE_GRID = (
     "best_learning_rate",
     "larger_best_rate",

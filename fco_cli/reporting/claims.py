@@ -1,7 +1,7 @@
 """The claims ledger: each checkable statement of the paper, with the test on the records that decides it.
 
-`claims.yaml` lists the claims; to add one is to add an entry there. A test is one of the kinds of `claim_tests` and
-its arguments. It is put to every seed of a complete, unaltered study; the verdict is how many of them say yes.
+`claims.yaml` lists the claims; add an entry there to add a claim. A test is a function of `claim_tests` with its
+arguments. It is applied to every seed of a complete, unaltered study; the verdict counts the seeds on which it holds.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ import yaml
 
 from fco_cli.errors import UserError
 from fco_cli.reporting.claim_tests import KINDS, NEED_WHOLE_GRID, bound_holds
-from fco_cli.reporting.design import JUDGING_PROFILES, PAPER, is_shipped, why_undecided
+from fco_cli.reporting.design import JUDGING_PROFILES, PAPER, is_shipped, reason_undecided
 from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun
 from fco_cli.reporting.gate import LOADER
-from fco_cli.reporting.margins import at_margin
-from fco_cli.reporting.measured import put_together
+from fco_cli.reporting.margins import scale_margins
+from fco_cli.reporting.measured import format_findings
 from fco_cli.reporting.select import Choice, choose
 from fco_cli.reporting.studies import Results, Rule, Study
 
 REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN = "reproduced", "mixed", "not reproduced", "not run"
 VERDICTS = (REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN)
-THEORY, THEOREMS = "theory", {"bound_holds": bound_holds}  # an experiment that is no study, and what tests its claims
+THEORY, THEOREMS = "theory", {"bound_holds": bound_holds}  # an experiment without runs, and the tests of its claims
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, where the paper makes it, and how we read it."""
+    """A statement of the paper, its source and its reading."""
 
     id: str
     source: str
     text: str
     experiments: list[str]
     test: dict[str, Any]  # kind -> arguments
-    reading: str = ""  # how words such as "most" or "competitive" became numbers
-    why_not: str = ""  # said where the claim is not reproduced
+    reading: str = ""  # numbers for words such as "most" or "competitive"
+    why_not: str = ""  # explanation, shown if the claim is not reproduced
 
     @property
     def group(self) -> str:
-        """Of what it speaks: the first words of its name."""
+        """Part of the paper, determined by the prefix of the id."""
         return next(name for prefix, name in GROUPS.items() if self.id.startswith(prefix))
 
 
@@ -55,22 +55,23 @@ GROUPS = {"lasso": "lasso", "low rank": "low rank", "figure 2": "figure 2", "fMR
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim's verdict on one experiment."""
+    """Verdict on a claim for one experiment."""
 
     claim: Claim
     experiment: str
     verdict: str
     claimed: str
-    measured: str  # over the seeds, with the range
-    held: int = 0  # on so many seeds
+    measured: str  # median and range over the seeds
+    held: int = 0  # number of seeds on which the claim holds
     seeds: int = 0  # 0: not run
-    sensitivity: str = ""  # what the verdict would be at other thresholds, where the threshold is ours
-    needs: Needs | None = None  # what has to be run before it can be judged
+    sensitivity: str = ""  # verdict at other thresholds, if we chose the threshold
+    needs: Needs | None = None  # runs required before the claim can be judged
     profile: str = PAPER  # of the records
     has_records: bool = True  # of its experiment
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
+        """Verdict with the number of seeds, as in "mixed (3 of 5)"."""
         at = "" if self.profile == PAPER else f", profile {self.profile}"
         return f"{self.verdict} ({self.held} of {self.seeds}{at})" if self.seeds else self.verdict
 
@@ -80,7 +81,7 @@ def verdict_of(held: int, seeds: int) -> str:
 
 
 def read_claims(text: str | None = None) -> list[Claim]:
-    """The claims of a YAML text; of the shipped ledger if none is given."""
+    """Parse claims from a YAML text, by default from the shipped ledger."""
     entries = yaml.load(text or files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8"), Loader=LOADER)
     claims = []
     for entry in entries:
@@ -93,7 +94,7 @@ def read_claims(text: str | None = None) -> list[Claim]:
                 Level(**bound.arguments.get("level", {}))
         except KeyError as problem:
             raise UserError(
-                f"claims: {entry.get('id')}: no test {problem}, must be one of {', '.join(KINDS)}"
+                f"claims: {entry.get('id')}: unknown test {problem}, must be one of {', '.join(KINDS)}"
             ) from None
         except (TypeError, ValueError) as problem:
             raise UserError(f"claims: {entry.get('id')}: {problem}") from problem
@@ -103,38 +104,40 @@ def read_claims(text: str | None = None) -> list[Claim]:
 
 @dataclass
 class Judge:
-    """Puts claims to the studies of a report; what was chosen from a study is worked out once."""
+    """Evaluator of claims on the studies of a report, with cached studies and choices."""
 
     results: Results
-    undecided: Callable[[Study], str]  # why a study may not decide; empty if it may
-    found: dict[str, tuple[Study, str]] = field(default_factory=dict)
-    chosen: dict[tuple[str, Rule], dict[str, Choice]] = field(default_factory=dict)
+    undecided: Callable[[Study], str]  # returns why a study cannot decide claims; empty if it can
+    studies: dict[str, tuple[Study, str]] = field(default_factory=dict)
+    choices: dict[tuple[str, Rule], dict[str, Choice]] = field(default_factory=dict)
 
     def study(self, name: str) -> tuple[Study, str]:
-        """The experiment's study, one that decides if there is one, and else why this one does not."""
-        if name not in self.found:
-            of_name = [study for study in self.results.studies if study.name == name and is_shipped(study)]
-            if not of_name:
+        """Return the experiment's study, preferably one that decides claims, and otherwise why it does not."""
+        if name not in self.studies:
+            candidates = [study for study in self.results.studies if study.name == name and is_shipped(study)]
+            if not candidates:
                 raise NotRun(f"no records of {name}", Needs.EXPERIMENT)
-            reasons = [(study, self.undecided(study)) for study in of_name]
-            self.found[name] = min(reasons, key=lambda one: (bool(one[1]), one[0].profile != PAPER))
-        return self.found[name]
+            reasons = [(study, self.undecided(study)) for study in candidates]
+            self.studies[name] = min(reasons, key=lambda one: (bool(one[1]), one[0].profile != PAPER))
+        return self.studies[name]
 
     def evidence(self, name: str, seed: int, second_rule: bool = False) -> Evidence:
+        """Return one seed of the experiment's study, with learning rates chosen by its first or second rule."""
         study, _ = self.study(name)
         rule = (study.rule.other or study.rule) if second_rule else study.rule
-        if (name, rule) not in self.chosen:
-            self.chosen[name, rule] = choose(study, rule)
+        if (name, rule) not in self.choices:
+            self.choices[name, rule] = choose(study, rule)
         suffix = study.name.removeprefix(study.twin_of) if study.twin_of else ""
 
-        def elsewhere(other: str) -> Evidence:
+        def other_experiment(other: str) -> Evidence:
             if other == study.twin_of or not suffix:
                 return self.decisive(other, study.profile, seed, second_rule)
             return self.decisive(other + suffix, study.profile, seed, second_rule)
 
-        return Evidence(study, seed, rule, self.chosen[name, rule], elsewhere)
+        return Evidence(study, seed, rule, self.choices[name, rule], other_experiment)
 
     def decisive(self, name: str, profile: str, seed: int, second_rule: bool) -> Evidence:
+        """Return the evidence of an experiment; raise NotRun unless its study at this profile decides claims."""
         study, why = self.study(name)
         if why:
             raise NotRun(f"{name}: {why}", _needs(study))
@@ -143,17 +146,18 @@ class Judge:
         return self.evidence(name, seed, second_rule)
 
     def findings(self, claim: Claim, name: str, margin: float = 1.0, second_rule: bool = False) -> list[Finding] | None:
-        """Of every seed; None where there is no such threshold, or no second rule."""
+        """Apply the claim's test to every seed; return None if it has no margin to change, or no second rule."""
         ((kind, arguments),) = claim.test.items()
         study, _ = self.study(name)
         if second_rule and study.rule.other is None:
             return None
-        changed = arguments if margin == 1 else at_margin(arguments, margin)
+        changed = arguments if margin == 1 else scale_margins(arguments, margin)
         if changed is None:
             return None
         return [KINDS[kind](self.evidence(name, seed, second_rule), **changed) for seed in study.seeds]
 
     def entry(self, claim: Claim, name: str) -> Entry:
+        """Return the verdict on a claim for one experiment."""
         try:
             study, why = self.study(name)
         except NotRun as reason:
@@ -171,38 +175,43 @@ class Judge:
                 return entry(NOT_RUN, "", why, needs=needs)
             return entry(NOT_REPRODUCED, "", str(reason), 0, len(study.seeds))
         assert findings
-        measured, held = put_together(findings), sum(finding.holds for finding in findings)
+        measured, held = format_findings(findings), sum(finding.holds for finding in findings)
         if why:
             return entry(NOT_RUN, findings[0].claimed, f"{why}: {measured}", needs=needs)
         sensitivity = self.sensitivity(claim, name, held)
         return entry(verdict_of(held, len(findings)), findings[0].claimed, measured, held, len(findings), sensitivity)
 
     def sensitivity(self, claim: Claim, name: str, held: int) -> str:
-        """On how many seeds it would hold at half and twice the margin, and by the second rule if that changes it."""
+        """Describe on how many seeds the claim holds at half and twice the margin.
+
+        The count by the second selection rule is added if it differs.
+        """
         variants: dict[str, dict[str, Any]] = {
             "half the margin": {"margin": 0.5},
             "twice the margin": {"margin": 2.0},
             "rates by the second rule": {"second_rule": True},
         }
-        said = []
-        for words, options in variants.items():
+        parts = []
+        for variant, options in variants.items():
             try:
                 findings = self.findings(claim, name, **options)
             except (NotRun, Diverged):
                 continue
             now = held if findings is None else sum(finding.holds for finding in findings)
             if findings is not None and (now != held or "margin" in options):
-                said.append(f"{words} {now} of {len(findings)}")
-        return ", ".join(said)
+                parts.append(f"{variant} {now} of {len(findings)}")
+        return ", ".join(parts)
 
 
 def _needs(study: Study) -> Needs:
-    """Return what has to be run where a study cannot decide."""
+    """Return the runs that are required where a study cannot decide."""
     return Needs.RUNS if study.profile in JUDGING_PROFILES else Needs.PROFILE
 
 
-def evaluate(claims: list[Claim], results: Results, undecided: Callable[[Study], str] = why_undecided) -> list[Entry]:
-    """The verdict on every claim and experiment, and on those twins of experiments that were run."""
+def evaluate(
+    claims: list[Claim], results: Results, undecided: Callable[[Study], str] = reason_undecided
+) -> list[Entry]:
+    """Return the verdicts on every claim for each of its experiments and for their twins that were run."""
     judge = Judge(results, undecided)
     twins: dict[str, list[str]] = {}
     for study in results.studies:
@@ -225,13 +234,13 @@ def _theorem(claim: Claim, results: Results) -> Entry:
     except NotRun as reason:
         return Entry(claim, THEORY, NOT_RUN, "", str(reason), needs=reason.needs, has_records=bool(results.theory))
     held = int(finding.holds)
-    return Entry(claim, THEORY, verdict_of(held, 1), finding.claimed, put_together([finding]), held, 1)
+    return Entry(claim, THEORY, verdict_of(held, 1), finding.claimed, format_findings([finding]), held, 1)
 
 
 # The ledger as text.
 
 
-OTHERS = {
+REQUIREMENTS = {
     Needs.RUNS: "need the complete, unaltered experiment",
     Needs.PROFILE: "need profile=paper",
     Needs.EXPERIMENT: "need experiments not run here",
@@ -239,7 +248,7 @@ OTHERS = {
 
 
 def headline(entries: list[Entry]) -> str:
-    """Return one line: how many of the claims that the records can judge are reproduced, and what the others need."""
+    """Return one line: how many of the judged claims are reproduced, and what the others require."""
     counts = Counter(entry.verdict for entry in entries)
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
     profiles = {entry.profile for entry in judged or entries if entry.has_records}
@@ -250,29 +259,29 @@ def headline(entries: list[Entry]) -> str:
     else:
         first = f"0 claims can be judged {where}"
     needs = Counter(entry.needs for entry in entries if entry.verdict == NOT_RUN)
-    return "; ".join([first, *(f"{needs[one]} {words}" for one, words in OTHERS.items() if needs[one])])
+    return "; ".join([first, *(f"{needs[one]} {text}" for one, text in REQUIREMENTS.items() if needs[one])])
 
 
 def as_markdown(entries: list[Entry]) -> str:
-    """The ledger as a page."""
+    """Return the ledger as a Markdown page."""
     lines = ["# Claims ledger", "", f"{headline(entries)}.", "", *table_markdown(entries), ""]
     for claim in {entry.claim.id: entry.claim for entry in entries}.values():
         lines += [f"## {claim.id}", "", f"> {claim.text}", "", f"Source: {claim.source}."]
         lines += [f"Read as: {claim.reading}." if claim.reading else ""]
         lines += ["", "| experiment | verdict | claimed | measured | at other thresholds |", "| --- " * 5 + "|"]
-        mine = [entry for entry in entries if entry.claim.id == claim.id]
-        for e in mine:
+        own = [entry for entry in entries if entry.claim.id == claim.id]
+        for e in own:
             lines.append(
-                f"| {e.experiment} | **{e.said}** | {e.claimed or '–'} | {e.measured} | {e.sensitivity or '–'} |"
+                f"| {e.experiment} | **{e.label}** | {e.claimed or '–'} | {e.measured} | {e.sensitivity or '–'} |"
             )
-        if claim.why_not and any(entry.verdict in (MIXED, NOT_REPRODUCED) for entry in mine):
+        if claim.why_not and any(entry.verdict in (MIXED, NOT_REPRODUCED) for entry in own):
             lines += ["", f"Why not: {claim.why_not}"]
         lines.append("")
     return "\n".join(lines)
 
 
 def table_markdown(entries: list[Entry]) -> list[str]:
-    """How many claims of every group have which verdict: the README's table, line by line."""
+    """Return the lines of the README's table: the number of claims per group and verdict."""
     rows: dict[str, Counter[str]] = {}
     for entry in entries:
         twin = ", two smaller client rates" if entry.experiment.endswith("_extended") else ""

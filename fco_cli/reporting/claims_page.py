@@ -1,4 +1,4 @@
-"""The claims ledger as a section of the page."""
+"""Template context of the claims ledger in the HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fco_cli.reporting.studies import Results, Study
 
 
 def claims_context(ledger: list[Entry], results: Results) -> dict[str, Any] | None:
-    """Return what the template shows of the ledger; None where the report has none."""
+    """Return the template context of the ledger; None if the report has none."""
     if not ledger:
         return None
     entries = [_entry_context(i, entry, results) for i, entry in enumerate(ledger)]
@@ -25,18 +25,18 @@ def claims_context(ledger: list[Entry], results: Results) -> dict[str, Any] | No
 
 
 def claims_of(study: Study, ledger: list[Entry]) -> str:
-    """Return how many claims about a study are reproduced; empty where none is judged."""
-    mine = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
-    judged = [entry.verdict for entry in mine if entry.verdict != NOT_RUN]
+    """Describe how many claims about a study are reproduced; empty if none is judged."""
+    entries = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
+    judged = [entry.verdict for entry in entries if entry.verdict != NOT_RUN]
     return f"{judged.count(REPRODUCED)} of {len(judged)} claims reproduced" if judged else ""
 
 
 def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Group entries by the sentence of the paper that they test."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
-        found.setdefault(entry["text"], []).append(entry)
-    return found
+        groups.setdefault(entry["text"], []).append(entry)
+    return groups
 
 
 def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any
         "group": entry.claim.group,
         "experiment": entry.experiment,
         "verdict": entry.verdict,
-        "said": entry.said,
+        "label": entry.label,
         "claimed": entry.claimed,
         "measured": entry.measured,
         "sensitivity": entry.sensitivity,

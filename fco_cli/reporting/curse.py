@@ -1,7 +1,7 @@
 """Figure 2, the curse of primal averaging: each client's support against the support of their average.
 
-Read from the `clients.npz` that a run leaves with `record_clients=true`: the models at which the clients of the last
-round ended and, in the last place, their average.
+The models are read from `clients.npz`, which a run writes with `record_clients=true`: the clients' models at the end of
+the last round and, last, their average.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import entitle, new_figure, styled
+from fco_cli.reporting.figures import add_title, new_figure, styled
 from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-LARGEST = 64 * MEBIBYTE
+MAX_BYTES = 64 * MEBIBYTE
 THRESHOLD = 1e-2  # smaller weights count as zero, as in the paper's appendix B.2
 
 
 @dataclass(frozen=True)
 class Supports:
-    """Which weights are non-zero."""
+    """Supports (masks of non-zero weights) of the clients' models, their average and the truth."""
 
     clients: np.ndarray  # [S, n]
     average: np.ndarray  # [n]
@@ -48,45 +48,45 @@ class Supports:
 
 
 def read_supports(run: RecordedRun) -> Supports | None:
-    """The supports of a record; None where the clients' models were not kept."""
+    """Read the supports of a record; return None if the clients' models were not recorded."""
     path = run.folder / "clients.npz"
     if not os.path.lexists(path):
         return None
-    models = read_arrays(path, LARGEST).get("weights")
+    models = read_arrays(path, MAX_BYTES).get("weights")
     if models is None or models.ndim == 0 or len(models) < 2 or models.size == 0:
-        raise BadRecord("clients.npz: not the models of clients and their average")
+        raise BadRecord("clients.npz: must hold the models of at least one client and their average")
     support = np.abs(models.reshape(len(models), -1)) > THRESHOLD
     return Supports(support[:-1], support[-1], _truth(run, support.shape[1]))
 
 
 def _truth(run: RecordedRun, weights: int) -> np.ndarray | None:
-    """Which weights are non-zero in truth, where the task says so: the first `ones` of them."""
+    """Return the true support if the task defines one: the first `ones` weights."""
     ones = run.config["task"].get("ones")
     return np.arange(weights) < ones if is_number(ones) else None
 
 
 def supports_of(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> dict[str, Supports]:
-    """By algorithm, of the chosen runs; what cannot be read is added to `damaged`."""
-    found = {}
+    """Return the supports of the chosen runs by algorithm; add unreadable records to `damaged`."""
+    supports_by_algo = {}
     for algo, choice in choices.items():
         if choice.best is not None:
             try:
                 if supports := read_supports(choice.best.runs[0]):
-                    found[algo] = supports
+                    supports_by_algo[algo] = supports
             except BadRecord as problem:
                 damaged.append((choice.best.runs[0].folder, str(problem)))
-    return found
+    return supports_by_algo
 
 
 @styled
 def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure:
-    """A panel per algorithm: a row per client, black where a weight is non-zero; the truth above, the average below."""
+    """Draw a panel per algorithm with a row per client, black for non-zero weights; truth above, average below."""
     figure, axes = new_figure(0.6 + 1.5 * len(supports), len(supports), 1, sharex=True)
-    for axis, (algo, found) in zip(axes[:, 0], reversed(supports.items()), strict=True):  # model averaging first
-        clients, weights = found.clients.shape
-        bands = [(f"{clients} clients", found.clients), ("average", np.repeat(found.average[None], 3, axis=0))]
-        if found.truth is not None:
-            bands.insert(0, ("truth", np.repeat(found.truth[None], 2, axis=0)))
+    for axis, (algo, support) in zip(axes[:, 0], reversed(supports.items()), strict=True):  # model averaging first
+        clients, weights = support.clients.shape
+        bands = [(f"{clients} clients", support.clients), ("average", np.repeat(support.average[None], 3, axis=0))]
+        if support.truth is not None:
+            bands.insert(0, ("truth", np.repeat(support.truth[None], 2, axis=0)))
         gap = np.full((1, weights), np.nan)
         rows = np.vstack([part for _, band in bands for part in (band, gap)][:-1])
         ends = np.cumsum([len(band) + 1 for _, band in bands])
@@ -99,15 +99,15 @@ def draw_curse(study: Study, supports: dict[str, Supports]) -> Figure:
             axis.axhline(row - 0.5, color="white", linewidth=0.6)
         axis.tick_params(axis="y", length=0)
         axis.spines[:].set_visible(False)
-        shares = f"clients {found.client_density:.0%} non-zero, average {found.average_density:.0%}"
+        shares = f"clients {support.client_density:.0%} non-zero, average {support.average_density:.0%}"
         axis.set_title(for_figure(f"{algorithm_style(algo).label}: {shares}"))
     axes[-1, 0].set_xlabel("weight")
-    entitle(figure, study, f"black: |w| > {THRESHOLD:g}, at the end of the last round")
+    add_title(figure, study, f"black: |w| > {THRESHOLD:g}, at the end of the last round")
     return figure
 
 
 def supports_table(supports: dict[str, Supports]) -> DataFrame:
-    """The numbers of the figure: for every weight the share of clients that have it, and whether the average has it."""
+    """Return a row per weight: the share of clients with a non-zero value, and whether it is non-zero on average."""
     import pandas as pd
 
     return pd.concat(
@@ -115,13 +115,13 @@ def supports_table(supports: dict[str, Supports]) -> DataFrame:
             pd.DataFrame(
                 {
                     "algorithm": algo,
-                    "weight": np.arange(len(found.average)),
-                    "true": np.nan if found.truth is None else found.truth,
-                    "share_of_clients": found.clients.mean(axis=0),
-                    "average": found.average,
+                    "weight": np.arange(len(support.average)),
+                    "true": np.nan if support.truth is None else support.truth,
+                    "share_of_clients": support.clients.mean(axis=0),
+                    "average": support.average,
                 }
             )
-            for algo, found in supports.items()
+            for algo, support in supports.items()
         ],
         ignore_index=True,
     )

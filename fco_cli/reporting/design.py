@@ -1,4 +1,7 @@
-"""Complete and unaltered studies of shipped experiments: only these decide claims."""
+"""Designs of shipped experiments, and the check that a study is complete and unaltered.
+
+Only complete and unaltered studies decide claims.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +20,48 @@ from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.text import printable
 
-Rate = float | str | None  # auto and 0.3/L are words
-PAPER = "paper"  # the profile of the paper's scale
-JUDGING_PROFILES = (PAPER, "quick")  # those with all rounds
+Rate = float | str | None  # a string for rates relative to the data, such as auto and 0.3/L
+PAPER = "paper"  # the profile at the paper's scale
+JUDGING_PROFILES = (PAPER, "quick")  # profiles with all rounds, which may decide claims
 Job = tuple[str, Rate, Rate, int]  # algorithm, client_lr, server_lr, seed
 
 
 @dataclass(frozen=True)
 class Design:
-    """What an experiment runs at a profile."""
+    """Runs of an experiment at a profile."""
 
     pairs: frozenset[tuple[str, Rate, Rate]]
     seeds: frozenset[int]
-    settings: dict[str, Any]  # that all of its federated runs share, by key
+    settings: dict[str, Any]  # shared by all of its federated runs, by key
 
     def jobs(self, seeds: frozenset[int]) -> set[Job]:
+        """Return the runs of the design for the given seeds."""
         return {(*pair, seed) for pair in self.pairs for seed in seeds}
 
 
 def is_shipped(study: Study) -> bool:
-    """True if a run of the study is of a shipped experiment; runs of a task that shares its name are not."""
+    """Return True if the study belongs to a shipped experiment, not just to a task of the same name."""
     return study.name in options_of("experiment") and any(run.config.get("experiment") for run in study.runs)
 
 
-def why_undecided(study: Study) -> str:
-    """Return why a study cannot decide claims, in a few words; empty if it can."""
+def reason_undecided(study: Study) -> str:
+    """Return a short reason why a study cannot decide claims; empty if it can."""
     if study.profile not in JUDGING_PROFILES:
         return f"only at profile {study.profile}"
     if not is_shipped(study) or any(run.config.get("experiment") is None for run in study.runs):
-        return "no experiment that is shipped"
+        return "not a shipped experiment"
     design = design_of(study.name, study.profile)
     federated = [run for run in study.runs if run.federated]
     for run in federated[:1] or study.runs[:1]:
         for key, value in _settings(run.config).items():
             if key in design.settings and design.settings[key] != value:
                 return f"altered: {key} is {printable(value)}, the experiment's {printable(design.settings[key])}"
-    there: set[Job] = {(run.algo, _client_rate(run), run.server_lr, run.seed) for run in study.runs}
-    wanted = design.jobs(design.seeds | {seed for *_, seed in there})  # more seeds are welcome
-    if missing := wanted - there:
-        return f"incomplete: {len(missing)} of {len(wanted)} runs are missing"
-    if extra := there - wanted:
-        return f"altered: {len(extra)} runs are not of the experiment"
+    recorded: set[Job] = {(run.algo, _client_rate(run), run.server_lr, run.seed) for run in study.runs}
+    required = design.jobs(design.seeds | {seed for *_, seed in recorded})  # additional seeds are allowed
+    if missing := required - recorded:
+        return f"incomplete: {len(missing)} of {len(required)} runs are missing"
+    if extra := recorded - required:
+        return f"altered: {len(extra)} runs are not part of the experiment"
     return ""
 
 
@@ -73,7 +77,7 @@ def design_of(experiment: str, profile: str = PAPER) -> Design:
     """Compose an experiment's configuration, as `fco-run -m experiment=... profile=...` does."""
     from omegaconf import OmegaConf
 
-    config = _composed(f"experiment={experiment}", f"profile={profile}")
+    config = _compose(f"experiment={experiment}", f"profile={profile}")
     sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
     params = sweeper["params"]
     pairs = set()
@@ -86,7 +90,7 @@ def design_of(experiment: str, profile: str = PAPER) -> Design:
 
 
 def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[Rate, ...]]:
-    """Pairs of rates; none for what the algorithm does not use, its own where the experiment sweeps none."""
+    """Return the pairs of rates: None for a rate that the algorithm does not use, its default if it is not swept."""
     from fco_cli.algorithms import all_algorithms
 
     uses = all_algorithms()[algo].uses
@@ -97,7 +101,7 @@ def _rates(experiment: str, algo: str, grid: dict[str, Any]) -> set[tuple[Rate, 
         elif f"hparams.{name}" in grid:
             values.append([_rate(value) for value in str(grid[f"hparams.{name}"]).split(",")])
         else:
-            values.append([_rate(_composed(f"experiment={experiment}", f"algo={algo}").hparams[name])])
+            values.append([_rate(_compose(f"experiment={experiment}", f"algo={algo}").hparams[name])])
     return set(product(*values))
 
 
@@ -106,24 +110,24 @@ def _rate(given: Any) -> Rate:
 
 
 def _client_rate(run: RecordedRun) -> Rate:
-    return run.client_lr if run.relative is None else str(run.config["hparams"]["client_lr"])
+    return run.client_lr if run.relative_client_lr is None else str(run.config["hparams"]["client_lr"])
 
 
 @cache
 def shipped_theory() -> dict[str, Any]:
-    """The grid of experiment=theory at the paper's scale."""
+    """Return the grid of experiment=theory at the paper's scale."""
     text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(re.sub(r"\$\{at_scale:(\d+)\}", r"\1", text))["theory"]
 
 
 @cache
 def defaults_of(algo: str) -> tuple[float, dict[str, Any]]:
-    """An algorithm's own server_lr and options, as its YAML and schema have them."""
-    config = _composed(f"algo={algo}")
+    """Return an algorithm's default server_lr and options, from its YAML and schema."""
+    config = _compose(f"algo={algo}")
     return float(config.hparams.server_lr), {key: value for key, value in config.algo.items() if key != "name"}
 
 
-def _composed(*overrides: str) -> Any:
+def _compose(*overrides: str) -> Any:
     from hydra import compose
 
     from fco_cli.config.compose import shipped

@@ -1,4 +1,4 @@
-"""What the tests of claims look at: one seed of a study, at the learning rates that all seeds chose."""
+"""Evidence for the tests of claims: one seed of a study, at the learning rates chosen by all seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fco_cli.reporting.style import OPTIMUM, algorithm_style
 
 
 class Needs(StrEnum):
-    """What has to be run before a claim can be judged."""
+    """Runs required before a claim can be judged."""
 
     EXPERIMENT = "experiment"  # its experiment, or the one it is compared with
     PROFILE = "profile"  # the experiment at profile=paper
@@ -33,17 +33,17 @@ class NotRun(Exception):
 
 
 class Diverged(Exception):
-    """An algorithm for which no learning rates worked: what is claimed of its result is not so."""
+    """All learning rates of an algorithm diverged, so that no claim about its result holds."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a test found on one seed; numbers are put together over the seeds, words are counted."""
+    """Result of a test on one seed."""
 
     holds: bool
     claimed: str
     measured: dict[str, float | str]
-    rounds: bool = False  # the numbers are rounds, infinite for never
+    rounds: bool = False  # True if the measured numbers are rounds (infinite for never)
 
 
 @dataclass
@@ -54,31 +54,34 @@ class Evidence:
     seed: int
     rule: Rule
     choices: dict[str, Choice]
-    elsewhere: Callable[[str], Evidence] = field(repr=False)  # the same seed of another experiment
+    other_experiment: Callable[[str], Evidence] = field(repr=False)  # the same seed of another experiment
 
     @cached_property
     def own(self) -> dict[str, Choice]:
-        """What this seed alone would choose: for claims about learning rates."""
-        return self.own_by(self.rule)
+        """Choices by this seed alone, for claims about learning rates."""
+        return self.own_choices_by(self.rule)
 
-    def own_by(self, rule: Rule) -> dict[str, Choice]:
-        mine = [run for run in self.study.runs if run.seed == self.seed]
-        return choose(Study(**{**vars(self.study), "runs": mine}), rule)
+    def own_choices_by(self, rule: Rule) -> dict[str, Choice]:
+        """Return the choices by this seed alone and a rule."""
+        runs = [run for run in self.study.runs if run.seed == self.seed]
+        return choose(Study(**{**vars(self.study), "runs": runs}), rule)
 
     def own_grid(self, algo: str) -> Choice:
-        """All that this seed has of an algorithm, in a sweep that may still be under way."""
+        """Return this seed's grid of an algorithm; raise NotRun if it has no runs yet."""
         if algo not in self.own:
             raise NotRun(f"no runs of {label(algo)} with seed {self.seed}")
         return self.own[algo]
 
     def own_choice(self, algo: str) -> Choice:
-        self.best(algo)  # refuses what was not run or always diverged
+        """Return this seed's choice for an algorithm; raise NotRun or Diverged if there is none."""
+        self.best(algo)  # raises NotRun or Diverged
         choice = self.own_grid(algo)
         if choice.best is None:
             raise Diverged(f"all {len(choice.cells)} runs of {label(algo)} with seed {self.seed} diverged")
         return choice
 
     def best(self, algo: str) -> Cell:
+        """Return the cell chosen by all seeds; raise NotRun or Diverged if there is none."""
         choice = self.choices.get(algo)
         if choice is None:
             raise NotRun(f"no runs of {algo}")
@@ -87,20 +90,21 @@ class Evidence:
         return choice.best
 
     def run(self, algo: str) -> RecordedRun:
+        """Return this seed's run of the chosen cell."""
         for run in self.best(algo).runs:
             if run.seed == self.seed:
                 return run
         raise NotRun(f"no run of {algo} with seed {self.seed}")
 
     def curve(self, algo: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds and values."""
+        """Return the rounds and values of a metric."""
         run = self.run(algo)
         if metric not in run.curves:
             raise NotRun(f"no metric {metric} in the records of {algo}")
         return run.curves["round"], run.curves[metric]
 
     def final(self, algo: str, metric: str, at: int | None = None) -> float:
-        """At a round; if none is given, the mean over the experiment's window, at which "converged" values count."""
+        """Return a metric at a round; by default its mean over the window of the selection rule."""
         rounds, values = self.curve(algo, metric)
         if at is None:
             return finite_mean(values[in_window(rounds, self.rule.last)])
@@ -113,12 +117,12 @@ def label(algo: str) -> str:
 
 @dataclass(frozen=True)
 class Level:
-    """A value that a metric is to reach: exactly one of the four ways to give it."""
+    """Level of a metric, given in exactly one of four ways."""
 
     at_least: float | None = None
     at_most: float | None = None
     equals: float | None = None
-    near_optimum: float | None = None  # at most the optimum's value times 1 + this
+    near_optimum: float | None = None  # relative distance: at most (1 + near_optimum) times the optimum's value
 
     def __post_init__(self) -> None:
         given = [value for value in (self.at_least, self.at_most, self.equals, self.near_optimum) if value is not None]
@@ -126,12 +130,14 @@ class Level:
             raise ValueError("give one of at_least, at_most, equals, near_optimum")
 
     def resolve(self, evidence: Evidence, metric: str) -> Level:
+        """Return the level with `near_optimum` replaced by an absolute bound."""
         if self.near_optimum is None:
             return self
         return Level(at_most=evidence.final(OPTIMUM, metric) * (1 + self.near_optimum))
 
     def holds(self, values: Any) -> Any:
-        slack = 1e-9  # of means over rounds
+        """Return elementwise whether the values are at the level."""
+        slack = 1e-9  # rounding of means over rounds
         if self.at_least is not None:
             return np.asarray(values) >= self.at_least - slack
         if self.at_most is not None:
@@ -141,7 +147,7 @@ class Level:
 
     def __str__(self) -> str:
         if self.near_optimum is not None:
-            return f"within {self.near_optimum:.3g} of the optimum's, relatively"
+            return f"within a relative distance of {self.near_optimum:.3g} of the optimum's"
         if self.at_least is not None:
             return f">= {self.at_least:.4g}"
         return f"<= {self.at_most:.4g}" if self.at_most is not None else f"= {self.equals:.4g}"

@@ -1,4 +1,4 @@
-"""The paper's figure 1: where centralized, local and federated training end, side by side."""
+"""Figure 1 of the paper: final metrics of centralized, local and federated training side by side."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import drawable, entitle, new_figure, styled
-from fco_cli.reporting.select import Cell, Choice, Spread, spread_said
+from fco_cli.reporting.figures import add_title, drawable, new_figure, styled
+from fco_cli.reporting.select import Cell, Choice, Spread, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style
 from fco_cli.reporting.text import for_figure
@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-COMPARED = ("centralized", "local", "fedavg_subgrad", "fedmid", "feddualavg")
+ALGORITHMS_SHOWN = ("centralized", "local", "fedavg_subgrad", "fedmid", "feddualavg")
 PANELS = {
     "validation_accuracy": "validation\naccuracy",
     "density": "density",
     "validation_objective": "validation\nloss + ψ",
 }
-CHANCE = 0.5  # of two classes
-ALIKE = 0.02  # accuracies that differ by less rank nobody
+CHANCE = 0.5  # accuracy of guessing between two classes
+SIMILAR_ACCURACY = 0.02  # accuracies that differ by less are not ranked
 
 
 def side_by_side(choices: dict[str, Choice]) -> DataFrame | None:
-    """How each chosen cell ended, with quartiles over clients or the range over seeds; None where no two compare."""
+    """Return a row per algorithm: final metrics with quartiles over clients or the range over seeds.
+
+    Return None if fewer than two algorithms can be compared.
+    """
     import pandas as pd
 
     rows = []
-    for algo in COMPARED:
+    for algo in ALGORITHMS_SHOWN:
         best = choices[algo].best if algo in choices else None
         if best is not None and all(best.has(metric) for metric in PANELS):
             row: dict[str, object] = {"algorithm": algo, "client_lr": best.client_lr, "server_lr": best.server_lr}
@@ -42,17 +45,17 @@ def side_by_side(choices: dict[str, Choice]) -> DataFrame | None:
     return pd.DataFrame(rows) if len(rows) > 1 else None
 
 
-def told_apart(choices: dict[str, Choice]) -> str:
-    """A sentence where the federated algorithms are about as accurate, which the paper's figure 1 does not have."""
+def accuracy_note(choices: dict[str, Choice]) -> str:
+    """Return a sentence if the federated algorithms are about equally accurate, unlike in the paper; else empty."""
     table = side_by_side({algo: choice for algo, choice in choices.items() if choice.federated})
     if table is None:
         return ""
     accuracy, density = (table[f"{metric}_median"] for metric in ("validation_accuracy", "density"))
-    if not accuracy.max() - accuracy.min() < ALIKE:
+    if not accuracy.max() - accuracy.min() < SIMILAR_ACCURACY:
         return ""
     return (
-        f"The federated algorithms are about as accurate as each other ({accuracy.min():.3g} to {accuracy.max():.3g}); "
-        f"their density tells them apart ({density.min():.2g} to {density.max():.2g})."
+        f"The federated algorithms are about equally accurate ({accuracy.min():.3g} to {accuracy.max():.3g}); "
+        f"they differ in density ({density.min():.2g} to {density.max():.2g})."
     )
 
 
@@ -61,12 +64,12 @@ def _spread(cell: Cell, metric: str) -> Spread:
     quartiles = [cell.runs[0].final.get(f"{metric}_{q}") for q in ("q25", "q75")]
     if quartiles[0] is None or quartiles[1] is None:
         return over_seeds
-    return Spread(over_seeds.median, quartiles[0], quartiles[1])  # over the clients, of whom each has a model
+    return Spread(over_seeds.median, quartiles[0], quartiles[1])  # over the clients' local models
 
 
 @styled
 def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
-    """A dot for each, with its interval, and the number beside it."""
+    """Draw a panel per metric: a dot per algorithm with its interval and its value."""
     figure, axes = new_figure(0.85 + 0.24 * len(table), 1, len(PANELS), sharey=True)
     places = -np.arange(len(table))
     for axis, (metric, title) in zip(axes[0], PANELS.items(), strict=True):
@@ -76,10 +79,10 @@ def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
             if not np.isfinite(middle):
                 axis.annotate("not finite", (0.05, place), xycoords=("axes fraction", "data"), va="center", fontsize=6)
                 continue
-            axis.plot([low, high], [place, place], color=style.colour, linewidth=1.0, marker="|", markersize=5)
-            axis.plot([middle], [place], color=style.colour, marker=style.marker, markersize=3.5)
-            said = f"{middle:.3g}"
-            axis.annotate(said, (middle, place), (0, 3.5), textcoords="offset points", ha="center", fontsize=6)
+            axis.plot([low, high], [place, place], color=style.color, linewidth=1.0, marker="|", markersize=5)
+            axis.plot([middle], [place], color=style.color, marker=style.marker, markersize=3.5)
+            text = f"{middle:.3g}"
+            axis.annotate(text, (middle, place), (0, 3.5), textcoords="offset points", ha="center", fontsize=6)
         axis.set_title(title, loc="center")
         axis.set_ylim(places[-1] - 0.5, 0.75)
         axis.margins(x=0.25)
@@ -90,7 +93,12 @@ def draw_side_by_side(study: Study, table: DataFrame) -> Figure:
     axes[0][0].axvline(CHANCE, color="#999999", linewidth=0.8, linestyle=":")
     scans = "real scans" if study.runs[0].config["task"]["name"] == "fmri" else "simulated scans"
     local = "local: median and quartiles over clients" if "local" in set(table["algorithm"]) else ""
-    entitle(
-        figure, study, scans, local, f"others: {spread_said(study)}" if spread_said(study) else "", "dotted: chance"
+    add_title(
+        figure,
+        study,
+        scans,
+        local,
+        f"others: {describe_spread(study)}" if describe_spread(study) else "",
+        "dotted: chance",
     )
     return figure

@@ -1,7 +1,7 @@
-"""What all figures share, and the curves of the chosen learning rates.
+"""Shared style and helpers of figures, and the curves at the chosen learning rates.
 
-Figures are plain objects, without pyplot's global state; `save` writes each as PNG and PDF. They are as wide as a
-column of a two-column journal, so that 8 point type is read as such there, and on a phone.
+Figures are matplotlib objects without pyplot's global state; `save` writes each as PNG and PDF. They are as wide as a
+column of a two-column journal and use 8 point type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, spread_said
+from fco_cli.reporting.select import Cell, Choice, describe_spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, AlgorithmStyle, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
@@ -30,9 +30,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WIDTH = 3.3  # inches
-TITLE_SIGNS = 52  # in a line
-TITLE_LINES, LINE_HEIGHT = 2, 0.135  # figures have room for so many, each so many inches high; for others they grow
-EDGE = "†"
+TITLE_CHARACTERS = 52  # per line
+TITLE_LINES, LINE_HEIGHT = 2, 0.135  # lines that fit without growing the figure; inches per line
+EDGE = "†"  # marks a choice on the edge of its grid
 DPI = 300
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -53,14 +53,14 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
-    "pdf.fonttype": 42,  # the fonts are embedded, and text stays text
+    "pdf.fonttype": 42,  # embed fonts and keep text searchable
 }
 
-LARGEST_DRAWN, SMALLEST_DRAWN = 1e100, 1e-100  # beyond which an axis' arithmetic overflows
+MAX_DRAWN, MIN_DRAWN = 1e100, 1e-100  # limits beyond which the arithmetic of an axis overflows
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Draw with the fonts and lines that all figures share."""
+    """Decorate a drawing function to use the shared fonts and lines."""
 
     @functools.wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -73,7 +73,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure with a grid of panels [rows, columns]."""
+    """Return a figure and its array of panels [rows, columns]."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -81,22 +81,22 @@ def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def entitle(figure: Figure, study: Study, *more: str) -> None:
-    """What is seen, and in a line below what must be known of it."""
-    lines = textwrap.wrap(study.heading, TITLE_SIGNS)
-    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_SIGNS)
+def add_title(figure: Figure, study: Study, *more: str) -> None:
+    """Add the study's heading as title, and its note and `more` remarks on the lines below."""
+    lines = textwrap.wrap(study.heading, TITLE_CHARACTERS)
+    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_CHARACTERS)
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(0, len(lines) - TITLE_LINES))
     figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
 
 
 @styled
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `path`.png and `path`.pdf; the same figure gives the same bytes."""
+    """Write `path`.png and `path`.pdf; equal figures produce equal bytes."""
     written = []
     for suffix, options in ((".png", {"dpi": DPI}), (".pdf", {"metadata": {"CreationDate": None}})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], **options)
-        figure.set_layout_engine("none")  # it has its layout now, and the second need not find it again
+        figure.set_layout_engine("none")  # reuse the layout for the second format
         written.append(path.with_name(path.name + suffix))
         write_atomically(written[-1], buffer.getvalue())
     return written
@@ -104,7 +104,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 @styled
 def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> Figure:
-    """One panel per metric, one curve per algorithm at its best learning rates; median and range over seeds."""
+    """Draw a panel per metric and a curve per algorithm at its best learning rates: median and range over seeds."""
     count = len(study.panels)
     rows, columns = ((count + 1) // 2, 2) if count > 1 else (1, 1)
     legend_height = 0.35 + 0.14 * ((len(choices) + 1) // 2)
@@ -127,17 +127,17 @@ def draw_panels(study: Study, choices: dict[str, Choice], x: str = "rounds") -> 
     for axis in [axis for i, axis in enumerate(panels[:count]) if i + columns >= count]:
         axis.set_xlabel("communication rounds" if x == "rounds" else "sent, both ways (MB)")
     _legend(figure, choices)
-    entitle(figure, study, spread_said(study))
+    add_title(figure, study, describe_spread(study))
     return figure
 
 
 def _all_positive(axis: Axes) -> bool:
     values = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
-    return bool(values) and all((one > SMALLEST_DRAWN).all() for one in values)
+    return bool(values) and all((one > MIN_DRAWN).all() for one in values)
 
 
 def end_ticks(axis: Axes) -> None:
-    """Ticks at the start, at the last round, and halfway where that is a round."""
+    """Set ticks at the start, at the last round and, if that is an integer, halfway."""
     ends = [float(np.max(line.get_xdata())) for line in axis.get_lines() if len(line.get_xdata()) > 2]  # type: ignore[arg-type]
     if not ends or max(ends) <= 0:
         return
@@ -146,14 +146,14 @@ def end_ticks(axis: Axes) -> None:
 
 
 def log_scale(axis: Axes, side: str = "y") -> None:
-    """A logarithmic axis that says so."""
+    """Make an axis logarithmic and label it so."""
     log_ticks(axis, side)
     if side == "y":
         axis.text(0.98, 0.97, "log scale", transform=axis.transAxes, ha="right", va="top", fontsize=6, color="#666666")
 
 
 def log_ticks(axis: Axes, side: str) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    """Make an axis logarithmic, with plain numbers as tick labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set(**{f"{side}scale": "log"})
@@ -166,14 +166,14 @@ def log_ticks(axis: Axes, side: str) -> None:
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
-    """NaN, which leaves a gap, in the place of what no axis can show."""
-    return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
+    """Replace values too large to draw by NaN, which leaves a gap."""
+    return np.where(np.abs(values) < MAX_DRAWN, values, np.nan)
 
 
 def line_options(style: AlgorithmStyle) -> dict[str, Any]:
-    """How an algorithm's line looks, whatever it shows."""
+    """Return matplotlib's options for an algorithm's line."""
     dashes: Any = (0, style.dashes) if style.dashes else "-"
-    return {"color": style.colour, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}
+    return {"color": style.color, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}
 
 
 def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> None:
@@ -181,21 +181,21 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
     rounds, *values = cell.curve(metric)
     median, low, high = map(drawable, values)
     label = for_figure(style.label)
-    if cell.algo == OPTIMUM or (x == "bytes" and not cell.federated):  # where it ends is all there is to show
+    if cell.algo == OPTIMUM or (x == "bytes" and not cell.federated):  # only its final value can be shown
         level = line_options(style) | {"linewidth": 0.9, "marker": ""}
         axis.axhline(median[-1], label=label, **level)
         return
     if x == "bytes":
         run = cell.runs[0]
         rounds = run.megabytes[np.isin(run.curves["round"], rounds)]
-    step = max(1, len(rounds) // 6)  # six markers, not at the same rounds as another algorithm's
+    step = max(1, len(rounds) // 6)  # six markers, shifted between algorithms
     axis.plot(rounds, median, label=label, markevery=(int(offset * step), step), **line_options(style))
     if len(cell.runs) == 1:
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:
             return
         low, high = drawable(quartiles[0]), drawable(quartiles[1])  # over the clients of the `local` baseline
-    axis.fill_between(rounds, low, high, color=style.colour, alpha=0.2, linewidth=0)
+    axis.fill_between(rounds, low, high, color=style.color, alpha=0.2, linewidth=0)
 
 
 def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
@@ -216,7 +216,7 @@ def _legend(figure: Figure, choices: dict[str, Choice]) -> None:
 
 
 def curves_table(study: Study, choices: dict[str, Choice]) -> DataFrame:
-    """The numbers of the curves."""
+    """Return the plotted numbers of the curves."""
     import pandas as pd
 
     parts = []

@@ -1,4 +1,4 @@
-"""The reader of config.yaml: plain values only, neither nested deeply nor with aliases."""
+"""Safe reader of config.yaml: accepts plain values only, rejects deep nesting and aliases."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ import yaml
 from fco_cli.reporting.text import printable
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_bounded
 
-DEEPEST = 40  # levels of a configuration
+MAX_DEPTH = 40  # nesting levels of a configuration
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-GROUP_BEGINS = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)  # of a configuration: a line that is not indented
-LONGEST_GROUP = 4096  # characters, of those that are kept
+GROUP_START = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)  # unindented line: start of a top-level group
+MAX_GROUP_LENGTH = 4096  # characters of a cached group
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return a mapping of plain values: text, numbers, booleans, null, and lists and mappings of them.
+    """Read a mapping of plain values: text, numbers, booleans, null, and lists and mappings of them.
 
-    The records of a sweep share most of their groups: each is parsed once, and must not be changed by the caller.
+    The records of a sweep share most of their top-level groups, so parsed groups are cached: callers must not modify
+    the returned values.
     """
     try:
         text = read_bounded(path, MEBIBYTE).decode()
     except UnicodeDecodeError as problem:
         raise BadRecord(f"{path.name} is not YAML: {problem}") from problem
-    before, *groups = GROUP_BEGINS.split(text)
-    if not before and max(map(len, groups), default=0) <= LONGEST_GROUP:
-        with suppress(BadRecord):  # its lines are no groups, or it is damaged: parsing the whole shows which
+    before, *groups = GROUP_START.split(text)
+    if not before and max(map(len, groups), default=0) <= MAX_GROUP_LENGTH:
+        with suppress(BadRecord):  # not splittable into groups, or damaged: parse the whole text
             return {key: value for group in groups for key, value in _group(path.name, group).items()}
     return parse_yaml(path.name, text)
 
 
 def parse_yaml(name: str, text: str) -> dict[str, Any]:
-    """Return the mapping that a text of YAML holds."""
+    """Parse a YAML text into a mapping; raise BadRecord if it is invalid."""
     try:
         return _mapping(name, text)
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
@@ -52,33 +53,33 @@ def _group(name: str, text: str) -> dict[str, Any]:
 
 
 def _mapping(name: str, text: str) -> dict[str, Any]:
-    if sum(text.count(sign) for sign in ("[", "{", "- ", "? ")) > DEEPEST or ("*" in text and "&" in text):
-        _refuse_knots(name, text)
+    if sum(text.count(sign) for sign in ("[", "{", "- ", "? ")) > MAX_DEPTH or ("*" in text and "&" in text):
+        _check_nesting(name, text)
     content = yaml.load(text, Loader=LOADER)
     if not isinstance(content, dict):
-        raise BadRecord(f"{name}: not a mapping with keys")
-    _require_plain(name, content)
+        raise BadRecord(f"{name}: must be a mapping")
+    _check_plain(name, content)
     return content
 
 
-def _refuse_knots(name: str, text: str) -> None:
-    """Deep nesting crashes the loader's C code, and aliases of aliases unfold to any size; no record has either."""
+def _check_nesting(name: str, text: str) -> None:
+    """Raise BadRecord for deep nesting, which crashes the C loader, and for aliases, which can expand to any size."""
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
+        if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):
             raise BadRecord(f"{name}: nested too deeply, or with aliases")
 
 
-def _require_plain(where: str, content: Any) -> None:
+def _check_plain(where: str, content: Any) -> None:
     if isinstance(content, dict):
         for key, value in content.items():
             if not is_text(key):
                 raise BadRecord(f"{where}: the key {printable(key)} is not text")
-            _require_plain(where, value)
+            _check_plain(where, value)
     elif isinstance(content, list):
         for value in content:
-            _require_plain(where, value)
+            _check_plain(where, value)
     elif not (content is None or isinstance(content, bool | int | float) or is_text(content)):
         raise BadRecord(f"{where}: {printable(content)} is neither text nor a number")
 
@@ -88,12 +89,12 @@ def _first_line(problem: BaseException) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite number that is no boolean; whole numbers beyond what a float can hold are none."""
+    """Return True for a finite float or an integer below 2**63 in magnitude; False for booleans."""
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
     return isinstance(value, float) and math.isfinite(value)
 
 
 def is_text(value: Any) -> bool:
-    """True for text; half a character, which JSON and YAML can spell, is none."""
+    """Return True for a string without unpaired surrogates, which JSON and YAML can encode."""
     return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)

@@ -1,11 +1,11 @@
-"""`experiment=hidden_settings`: under which settings that the paper leaves open do its claims hold together?
+"""`experiment=hidden_settings`: search for the settings, left open by the paper, under which its claims hold together.
 
-A setting is a lambda, a scale of the clients' differences, a start, what becomes of an epoch's last batch, a 1/2 in the
-loss or none, and a rule for learning rates; under each the lasso claims are put to the runs of lasso I to IV. Seed 0
-searches, all others judge.
+A setting consists of lambda, the heterogeneity of the clients, the start, the treatment of an epoch's last batch, a
+factor in the loss (1 or 1/2) and a selection rule for learning rates. The lasso claims are tested under each setting
+on the runs of lasso I to IV: seed 0 is for the search, all others are for the evaluation.
 
-The last two are readings of the same runs. One at (lambda, client_lr) is, bit for bit, also one with half the loss at
-(lambda / 2, 2 client_lr), so a reading is of those client rates that it finds on the paper's grid.
+The factor and the rule need no runs of their own: a run at (lambda, client_lr) is, bit for bit, also a run with half
+the loss at (lambda / 2, 2 client_lr). Only client rates on the paper's grid are used for either factor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPERIMENTS = {"lasso": "lasso_i", "lasso_ii": "lasso_ii", "lasso_iii": "lasso_i
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What the paper does not say."""
+    """Values of the settings that the paper leaves open."""
 
     start: str
     heterogeneity: float
@@ -54,11 +54,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Score:
-    """How many claims held, over so many tests: a claim on every dataset that it speaks of, and every seed."""
+    """Number of tests that held; a test is a claim on one dataset and one seed."""
 
     held: int
     tests: int
-    never: tuple[str, ...]  # the claims that held on no seed
+    never: tuple[str, ...]  # claims that held on no seed
 
     @property
     def share(self) -> float:
@@ -66,26 +66,28 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A setting with its scores; None where those seeds were not run."""
+class SettingResult:
+    """A setting with its scores on seed 0 (`search`) and on the other seeds (`judge`); None if they were not run."""
 
     setting: Setting
     search: Score | None
     judge: Score | None
 
 
-def tried_settings(studies: Iterable[Study]) -> list[Tried]:
-    """All settings whose four datasets were run, the best of the search first."""
+def score_settings(studies: Iterable[Study]) -> list[SettingResult]:
+    """Return the scores of all settings whose four datasets were run, best of the search first."""
     groups: dict[Setting, list[Study]] = {}
     for study in studies:
         for factor in LOSS_FACTORS:
             for rule in filter(None, (study.rule, study.rule.other)):
-                given = [run for run in study.runs if run.relative is None]
-                if runs := [run for run in map(partial(_with_loss, factor), given) if run.client_lr in _grid()]:
+                absolute = [run for run in study.runs if run.relative_client_lr is None]
+                if runs := [run for run in map(partial(_with_loss, factor), absolute) if run.client_lr in _grid()]:
                     groups.setdefault(_setting(study, factor, rule), []).append(replace(study, rule=rule, runs=runs))
-    claims = [claim for claim in read_claims() if _speaks_of_settings(claim)]
+    claims = [claim for claim in read_claims() if _is_testable(claim)]
     tried = [
-        Tried(setting, *(_score(claims, members, wanted) for wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__)))
+        SettingResult(
+            setting, *(_score(claims, members, is_wanted) for is_wanted in (SEARCH_SEED.__eq__, SEARCH_SEED.__ne__))
+        )
         for setting, members in groups.items()
         if len(members) == len(EXPERIMENTS)
     ]
@@ -101,25 +103,25 @@ def _setting(study: Study, factor: float, rule: Rule) -> Setting:
 
 
 def _with_loss(factor: float, run: RecordedRun) -> RecordedRun:
-    """The run as one whose loss has the factor."""
+    """Return the run reinterpreted as one whose loss has the factor."""
     hparams = run.config["hparams"]
     return replace(run, config=run.config | {"hparams": hparams | {"client_lr": hparams["client_lr"] / factor}})
 
 
 @cache
 def _grid() -> frozenset[float]:
-    """The paper's client rates."""
+    """Return the paper's client rates."""
     return frozenset(client for _, client, _ in design_of("lasso_i").pairs if isinstance(client, float))
 
 
-def _score(claims: list[Claim], studies: list[Study], wanted: Callable[[int], bool]) -> Score | None:
-    """None where no such seed was run, or not every algorithm and pair on every dataset and seed."""
+def _score(claims: list[Claim], studies: list[Study], is_wanted: Callable[[int], bool]) -> Score | None:
+    """Evaluate the claims on the wanted seeds; return None unless all datasets and seeds have the same runs."""
     parts, jobs = [], []
     for study in studies:
-        runs = [run for run in study.runs if wanted(run.seed)]
+        runs = [run for run in study.runs if is_wanted(run.seed)]
         jobs += [
             {(run.algo, run.client_lr, run.server_lr) for run in runs if run.seed == seed}
-            for seed in {run.seed for each in studies for run in each.runs if wanted(run.seed)}
+            for seed in {run.seed for other in studies for run in other.runs if is_wanted(run.seed)}
         ]
         parts.append(replace(study, name=EXPERIMENTS[study.runs[0].config["task"]["name"]], runs=runs))
     if not jobs or any(some != jobs[0] for some in jobs):
@@ -131,39 +133,39 @@ def _score(claims: list[Claim], studies: list[Study], wanted: Callable[[int], bo
     return Score(sum(entry.held for entry in entries), sum(entry.seeds for entry in entries), never)
 
 
-def _speaks_of_settings(claim: Claim) -> bool:
-    """Not of the optimum, which is not run here, nor of the rule, which is one of the settings."""
+def _is_testable(claim: Claim) -> bool:
+    """Return True for lasso claims except those about the optimum, which is not run, and about the selection rule."""
     ((kind, arguments),) = claim.test.items()
     of_lasso = set(claim.experiments) <= set(EXPERIMENTS.values())
     return of_lasso and kind != "rules_agree" and arguments.get("algo") != OPTIMUM
 
 
-def as_markdown(tried: list[Tried]) -> str:
-    """A line per setting, the best of the search first, and what no setting of the search reproduces."""
-    lines = ["# What must the authors have used?", ""]
+def as_markdown(tried: list[SettingResult]) -> str:
+    """Return a table with a row per setting, and the claims that no setting reproduces, as Markdown."""
+    lines = ["# Settings under which the claims hold", ""]
     heads = ("start", "heterogeneity", "last batch", "loss times", "rates by", "lambda")
     lines += [f"| {' | '.join(heads)} | claims that hold on seed 0 | on the other seeds |"]
     lines += ["| --- " * (len(heads) + 2) + "|"]
     for one in tried:
         start, heterogeneity, last_batch, factor, rule, strength = astuple(one.setting)
         cells = [start, f"{heterogeneity:g}", last_batch, f"{factor:g}", metric_style(rule).label, f"{strength:g}"]
-        cells += [_said(score) for score in (one.search, one.judge)]
+        cells += [_format_score(score) for score in (one.search, one.judge)]
         lines.append(f"| {' | '.join(cells)} |")
     searched = [set(one.search.never) for one in tried if one.search]
     if searched:
         nowhere = sorted(set.intersection(*searched))
-        lines += ["", f"Under no setting: {'; '.join(nowhere) or 'every claim holds under some setting'}."]
-        lines += ["", f"Under the best of the search not: {'; '.join(sorted(searched[0])) or 'none'}."]
+        lines += ["", f"Claims that hold under no setting: {'; '.join(nowhere) or 'none'}."]
+        lines += ["", f"Claims that do not hold under the best setting: {'; '.join(sorted(searched[0])) or 'none'}."]
     return "\n".join(lines) + "\n"
 
 
-def _said(score: Score | None) -> str:
+def _format_score(score: Score | None) -> str:
     return "–" if score is None else f"{score.held} of {score.tests} ({score.share:.0%})"
 
 
 @styled
-def draw_map(tried: list[Tried]) -> Figure:
-    """The share of claims that hold: a panel per rule, a row per setting but for lambda, a column per lambda."""
+def draw_map(tried: list[SettingResult]) -> Figure:
+    """Draw the share of claims that hold: a panel per rule, a column per lambda, a row per other setting."""
     rules = list(dict.fromkeys(one.setting.rule for one in sorted(tried, key=lambda one: one.setting)))
     rows = sorted({one.setting.row for one in tried})
     columns = sorted({one.setting.strength for one in tried})
@@ -174,9 +176,9 @@ def draw_map(tried: list[Tried]) -> Figure:
             if one.setting.rule == rule and (score := one.search or one.judge):
                 place = rows.index(one.setting.row), columns.index(one.setting.strength)
                 shares[place] = score.share
-                colour = "black" if score.share > 0.75 else "white"
-                said = "/".join(f"{100 * each.share:.0f}" if each else "–" for each in (one.search, one.judge))
-                axis.text(*place[::-1], said.removesuffix("/–"), ha="center", va="center", color=colour, fontsize=6)
+                color = "black" if score.share > 0.75 else "white"
+                shown = "/".join(f"{100 * part.share:.0f}" if part else "–" for part in (one.search, one.judge))
+                axis.text(*place[::-1], shown.removesuffix("/–"), ha="center", va="center", color=color, fontsize=6)
         axis.imshow(shares, vmin=0.4, vmax=1, cmap="viridis", aspect="auto")
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), rows, fontsize=6)
@@ -188,8 +190,8 @@ def draw_map(tried: list[Tried]) -> Figure:
 
 
 def save_search(studies: list[Study], folder: Path) -> Path | None:
-    """Write the table and the map to a report's folder; the map's file, if the search is far enough for one."""
-    tried = tried_settings(studies)
+    """Write the table and the map to a report's folder; return the map's path, or None if no setting is complete."""
+    tried = score_settings(studies)
     if not tried:
         return None
     write_atomically(folder / "tables" / f"{SEARCH}.md", as_markdown(tried).encode())

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: figures, tables, curves and ledger are inside it."""
+"""The report as a self-contained HTML page with embedded figures, tables, curves and the claims ledger."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from fco_cli.reporting.leaderboard import Leaderboard
-    from fco_cli.reporting.report import Drawn, Report
+    from fco_cli.reporting.report import Report, SavedFigure
     from fco_cli.reporting.sweeps import SweptKey
 
-CURVE_NUMBERS = 60_000  # of all runs' curves together; the records have all
-MOST_POINTS, FEWEST_POINTS = 80, 6  # of a curve
-PIXELS, COLOURS = 600, 48  # of a figure in the page; the files beside it have more. Fewer colors lose the light bands
-BROAD_PIXELS = 1200  # of one that is as wide as a journal's page
-FIRST_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # for the summary, the first three that are there
+CURVE_NUMBERS = 60_000  # embedded curve values of all runs together
+MAX_POINTS, MIN_POINTS = 80, 6  # per curve
+PIXELS, COLORS = 600, 48  # width and colors of an embedded figure; fewer colors would lose the light bands
+WIDE_PIXELS = 1200  # width of a figure that spans a journal page
+SUMMARY_FIGURES = ("lasso_i", "nuclear_i", "fmri", "fmri_sim", "curse")  # the first three available are shown
 
 
 def render(results: Results, report: Report) -> str:
-    """The page's text."""
+    """Return the page as HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -71,21 +71,21 @@ def render(results: Results, report: Report) -> str:
         leaderboard=_leaderboard_context(report.leaderboard),
         paths=paths,
         theory=_theory_context(results.theory, report.damaged),
-        first_figures=_first_figures(paths, contexts),
-        left_out=[(printable(str(path), longest=4096), why) for path, why in results.left_out + report.damaged],
-        data=_packed(_data(results)),
-        players=_packed({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
+        first_figures=_summary_figures(paths, contexts),
+        left_out=[(printable(str(path), max_length=4096), why) for path, why in results.left_out + report.damaged],
+        data=_compress(_data(results)),
+        players=_compress({slug: player | {"algorithms": _styles(studies)} for slug, player in players.items()}),
     )
 
 
 def _sources(results: Results) -> str:
-    """Return of what the report is made, as in "3 runs and 1 path"."""
+    """Describe the sources of the report, as in "3 runs and 1 path"."""
     counts = {"run": sum(len(study.runs) for study in results.every_study), "path": len(results.paths)}
     return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
 
 
 def in_order(studies: list[Study]) -> list[Study]:
-    """Return the user's own studies, then the paper's by their figures' numbers, each with its twin, then the rest."""
+    """Sort studies: the user's own first, then the paper's by figure number, each with its twin, then the rest."""
 
     def place(study: Study) -> tuple[bool, float, int, bool]:
         original = next((one for one in studies if one.name == study.twin_of), study)
@@ -113,7 +113,7 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
         "twin": bool(study.twin_of),
         "command": captions.command(study),
         "claims": claims_of(study, report.ledger),
-        "figures": [_figure_context(one, report) for one in _beside(study, results, report)],
+        "figures": [_figure_context(one, report) for one in _figures_with_twins(study, results, report)],
         "skipped": [sentence for one, sentence in report.skipped if one is study],
         "moves": moves,
         "pages": [(one.kind.replace("_", " "), _link(one.file, 3)) for one in mine if one.file.suffix == ".html"],
@@ -127,8 +127,8 @@ def _study_context(study: Study, results: Results, report: Report, moves: bool) 
     }
 
 
-def _beside(study: Study, results: Results, report: Report) -> list[Drawn]:
-    """A study's figures, its curves followed by those of its twin on a finer grid."""
+def _figures_with_twins(study: Study, results: Results, report: Report) -> list[SavedFigure]:
+    """Return a study's figures; its curves are followed by those of its twins."""
     pictures = [one for one in report.figures if one.file.suffix == ".png"]
     twins = [one for one in results.studies if one.twin_of == study.name and one.profile == study.profile]
     shown = []
@@ -140,15 +140,15 @@ def _beside(study: Study, results: Results, report: Report) -> list[Drawn]:
     return shown
 
 
-def _figure_context(one: Drawn, report: Report) -> dict[str, Any]:
+def _figure_context(one: SavedFigure, report: Report) -> dict[str, Any]:
     text = captions.caption(one.study, one.kind, report.choices[one.study.slug])
-    beside = one.study.twin_of and one.kind == "curves"
+    is_twin_curve = one.study.twin_of and one.kind == "curves"
     return {
         **_picture(one.file.read_bytes()),
         "id": f"figure-{one.file.stem}",
         "alt": f"{one.study.heading}: {one.kind.replace('_', ' ')}",
         "number": captions.number(one.study, one.kind),
-        "caption": f"{one.study.title}. {text}" if beside else text,
+        "caption": f"{one.study.title}. {text}" if is_twin_curve else text,
         "links": _links(one.file),
     }
 
@@ -185,12 +185,14 @@ def _leaderboard_context(board: Leaderboard | None) -> dict[str, Any] | None:
         return None
     return {
         "summary": _table_context(board.summary),
-        "overviews": [_broad_context(png, heading) for heading, png in board.overviews.items()],
+        "overviews": [_wide_figure_context(png, heading) for heading, png in board.overviews.items()],
         "problems": [
             {
                 "finding": one.finding,
                 "table": _table_context(one.table),
-                "figure": _broad_context(one.figure, f"{one.name}: the gap against what it costs, a row per family"),
+                "figure": _wide_figure_context(
+                    one.figure, f"{one.name}: the gap against what it costs, a row per family"
+                ),
             }
             for one in board.boards
         ],
@@ -201,9 +203,9 @@ def _table_context(table: DataFrame) -> dict[str, Any]:
     return {"columns": list(table.columns), "rows": table.to_numpy().tolist()}
 
 
-def _broad_context(png: Path, heading: str) -> dict[str, Any]:
+def _wide_figure_context(png: Path, heading: str) -> dict[str, Any]:
     return {
-        **_picture(png.read_bytes(), BROAD_PIXELS),
+        **_picture(png.read_bytes(), WIDE_PIXELS),
         "id": f"figure-{png.stem}",
         "alt": heading,
         "caption": f"{heading}.",
@@ -212,13 +214,13 @@ def _broad_context(png: Path, heading: str) -> dict[str, Any]:
 
 
 def _path_context(path: RecordedPath, drawn: dict[str, Path]) -> dict[str, Any]:
-    tables = {"how the chosen models do out of fold": path.clients.dropna(axis=1, how="all")}
-    tables |= {f"the weights of {choice}": model for choice, model in path.models.items()}
+    tables = {"metrics of the chosen models out of fold": path.clients.dropna(axis=1, how="all")}
+    tables |= {f"weights of {choice}": model for choice, model in path.models.items()}
     return {
         "slug": path.slug,
         "short": f"Path: {path.result['task']}",
         "heading": path.heading,
-        "folder": printable(str(path.folder), longest=4096),
+        "folder": printable(str(path.folder), max_length=4096),
         "figures": [
             {
                 **_picture(file.read_bytes()),
@@ -242,7 +244,7 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
         return None
     try:
         picture = _picture(theorems.figure())
-    except Exception as problem:  # a damaged picture fails in many ways
+    except Exception as problem:  # damaged images raise many kinds of exceptions
         damaged.append((theorems.folder, printable(str(problem))))
         return None
     return {
@@ -254,18 +256,18 @@ def _theory_context(theorems: Theorems | None, damaged: list[tuple[Path, str]]) 
         "links": [],
         "columns": theorems.table[0],
         "rows": theorems.table[1:],
-        "said": "A slope is measured / of the bound, on logarithmic axes.",
+        "note": "Slopes are measured / bound, on logarithmic axes.",
     }
 
 
-def _first_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of the summary; none where the only section with figures follows it."""
+def _summary_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return up to three figures for the summary; none if only one section has figures, as it follows the summary."""
     drawn = [one for one in (*paths, *studies) if one["figures"]]
     if len(drawn) < 2:
         return []
     ours = [one for one in drawn if not one.get("shipped")]
     known = {one["name"]: one for one in reversed(drawn) if one.get("shipped")}
-    chosen = [*ours, *(known.pop(name) for name in FIRST_FIGURES if name in known), *reversed(known.values())][:3]
+    chosen = [*ours, *(known.pop(name) for name in SUMMARY_FIGURES if name in known), *reversed(known.values())][:3]
     return [
         {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
         for one in chosen
@@ -273,7 +275,7 @@ def _first_figures(paths: list[dict[str, Any]], studies: list[dict[str, Any]]) -
 
 
 def _versions(study: Study) -> list[str]:
-    """Every combination of software that made the study's records."""
+    """Return every distinct combination of software versions in the study's records."""
     lines = []
     for run in study.runs:
         versions = {"python": run.result["python"], **run.result["versions"]}
@@ -284,7 +286,7 @@ def _versions(study: Study) -> list[str]:
 
 
 def _link(file: Path, parts: int) -> str:
-    """From the report's page to a file below figures/."""
+    """Return the relative link from the page to a file: the last `parts` of its path."""
     return "/".join(file.parts[-parts:])
 
 
@@ -294,16 +296,16 @@ def _links(png: Path) -> list[tuple[str, str]]:
 
 
 def _picture(png: bytes, pixels: int = PIXELS) -> dict[str, Any]:
-    """Small enough for a page of many: fewer pixels, and no more colours than a figure has."""
+    """Return a PNG as an embedded WebP image, reduced in resolution and colors to keep the page small."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
         height = round(image.height * pixels / image.width)
         small = image.convert("RGB").resize((pixels, height), Image.Resampling.LANCZOS)
     content = io.BytesIO()
-    # Octrees keep the colours of small marks, where a median cut looks at the area alone.
-    plain = small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
-    plain.save(content, "WEBP", lossless=True, method=6)
+    # Octree quantization preserves the colors of small marks; median cut weights colors by area.
+    quantized = small.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).convert("RGB")
+    quantized.save(content, "WEBP", lossless=True, method=6)
     uri = "data:image/webp;base64," + base64.b64encode(content.getvalue()).decode()
     return {"uri": uri, "width": pixels, "height": height}
 
@@ -313,10 +315,10 @@ def _styles(studies: list[Study]) -> dict[str, Any]:
 
 
 def _data(results: Results) -> dict[str, Any]:
-    """What the page's script draws and sorts."""
+    """Return the data of the page's script: styles and all runs with reduced curves."""
     metrics = {metric for study in results.studies for metric in (*study.panels, study.rule.metric)}
     drawn = sum(len(study.panels) + 1 for study in results.studies for run in study.runs if not run.diverged)
-    points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), FEWEST_POINTS, MOST_POINTS))
+    points = int(np.clip(CURVE_NUMBERS // max(drawn, 1), MIN_POINTS, MAX_POINTS))
     return {
         "algorithms": _styles(results.studies),
         "metrics": {metric: vars(metric_style(metric)) for metric in sorted(metrics)},
@@ -343,7 +345,7 @@ def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
         "seconds": _number(run.result["seconds"]),
         "id": run.run_id,
         "folder": str(run.folder),
-        # Where a run that diverged stood last says nothing, and most of a large grid's runs diverge.
+        # The last values of a diverged run are meaningless, and most runs of a large grid diverge.
         "final": {} if run.diverged else {name: _number(value) for name, value in run.final.items()},
         "curves": {}
         if run.diverged
@@ -352,11 +354,11 @@ def _run_data(study: Study, run: RecordedRun, points: int) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Four digits are enough to look at; JSON has no infinity and no NaN."""
+    """Round to four significant digits; return None for non-finite values, which JSON does not support."""
     return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")
 
 
-def _packed(data: Any) -> str:
-    """For the page's script: JSON, packed by zlib, in base64, in which nothing can end the element it stands in."""
+def _compress(data: Any) -> str:
+    """Return data for the page's script as base64 of zlib-compressed JSON, which cannot close its HTML element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

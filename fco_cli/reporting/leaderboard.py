@@ -1,4 +1,4 @@
-"""The leaderboard of `experiment=successors…`: its tables, what they say, and its part of a report."""
+"""The leaderboard of `experiment=successors…`: tables, findings and its section of a report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
-from fco_cli.reporting.many import each
-from fco_cli.reporting.select import Spread, spread_said
-from fco_cli.reporting.standings import LEVELS, Standing, final_gap, is_at_rest, rounds_to, standings
+from fco_cli.reporting.many import parallel_map
+from fco_cli.reporting.select import Spread, describe_spread
+from fco_cli.reporting.standings import LEVELS, MethodResult, final_gap, has_stalled, rank_methods, rounds_to
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.tables import as_markdown, as_numbers
@@ -29,40 +29,40 @@ COSTS = {"megabytes": "MB", "gradients": "gradients", "prox_calls": "prox calls"
 
 @dataclass(frozen=True)
 class Problem:
-    """A study of the leaderboard: a problem with a way to take part in it, and who stands where."""
+    """A problem of the leaderboard (one study) with the results of all methods on it."""
 
     study: Study
     name: str
-    methods: list[Standing]  # the best first
+    methods: list[MethodResult]  # best first
 
     @property
     def seeds(self) -> str:
-        return spread_said(self.study)
+        return describe_spread(self.study)
 
-    def of(self, algo: str) -> Standing | None:
+    def of(self, algo: str) -> MethodResult | None:
         return next((one for one in self.methods if one.algo == algo), None)
 
 
 def problems_of(studies: Iterable[Study]) -> list[Problem]:
-    """Those with a certified optimum; by their titles, where these tell them apart."""
+    """Return the problems with a certified optimum, sorted by name; ambiguous titles are extended by the variant."""
     studies = [study for study in studies if study.of(OPTIMUM)]
     titles = [(study.title, study.profile) for study in studies]
-    found = []
+    problems = []
     for study, title in zip(studies, titles, strict=True):
         extras = [study.profile] if study.profile != "paper" else []
         extras += [study.variant] if titles.count(title) > 1 else []
         name = f"{study.title} ({'; '.join(extras)})" if extras else study.title
-        found.append(Problem(study, name, standings(study)))
-    return sorted((problem for problem in found if problem.methods), key=lambda problem: problem.name)
+        problems.append(Problem(study, name, rank_methods(study)))
+    return sorted((problem for problem in problems if problem.methods), key=lambda problem: problem.name)
 
 
 def methods_of(problems: list[Problem]) -> list[str]:
-    """Family by family."""
+    """Return all methods, ordered by family."""
     return sorted({one.algo for problem in problems for one in problem.methods}, key=algorithm_order)
 
 
 def table(problems: list[Problem]) -> DataFrame:
-    """A row per problem and method: all that the page and the figures say, in numbers."""
+    """Return a row per problem and method with all numbers of the page and the figures."""
     import pandas as pd
 
     rows = []
@@ -72,16 +72,16 @@ def table(problems: list[Problem]) -> DataFrame:
             row: dict[str, object] = {"problem": problem.name, "method": one.label, "algo": one.algo, "place": place}
             for level in LEVELS:
                 row[f"rounds to {level:g}"] = Spread.of(rounds_to(one.best, level))
-            for name, words in COSTS.items():
-                row[f"{words} to {LEVELS[1]:g}"] = one.cost_to(LEVELS[1], name)
+            for name, unit in COSTS.items():
+                row[f"{unit} to {LEVELS[1]:g}"] = one.cost_to(LEVELS[1], name)
             row["gap at the end"] = one.final
-            row["rests"] = is_at_rest(one.best)
+            row["rests"] = has_stalled(one.best)
             row["gap with auto"] = np.nan if untuned is None else final_gap(untuned)
             row[f"rounds to {LEVELS[0]:g} with auto"] = (
                 np.nan if untuned is None else float(np.median(rounds_to(untuned, LEVELS[0])))
             )
             row["slope against client_lr"] = one.slope
-            row["optimum's density or rank from"] = Spread.of(one.structure_from)
+            row["optimum's density or rank from"] = Spread.of(one.structure_rounds)
             row["chosen"] = one.best.rates
             row["on the edge of its grid"] = ", ".join(one.edges)
             row["diverged"] = f"{one.choice.diverged} of {len(one.choice.cells)}"
@@ -91,7 +91,7 @@ def table(problems: list[Problem]) -> DataFrame:
 
 
 def summary(problems: list[Problem]) -> DataFrame:
-    """A row per method over all problems, what arrives on most of them first."""
+    """Return a row per method over all problems; the methods that reach the levels most often come first."""
     import pandas as pd
 
     rows = []
@@ -100,7 +100,7 @@ def summary(problems: list[Problem]) -> DataFrame:
         row: dict[str, object] = {"method": algorithm_style(algo).label, "problems": len(mine)}
         for level in LEVELS:
             row[f"reaches {level:g}"] = sum(bool(np.isfinite(np.median(rounds_to(one.best, level)))) for _, one in mine)
-        row["rests"] = sum(is_at_rest(one.best) for _, one in mine)
+        row["rests"] = sum(has_stalled(one.best) for _, one in mine)
         row["place"] = Spread.of([problem.methods.index(one) + 1 for problem, one in mine])
         ratios = [final_gap(one.untuned) / one.final for _, one in mine if one.untuned and np.isfinite(one.final)]
         row["gap with auto / best"] = Spread.of(ratios) if ratios else np.nan
@@ -108,20 +108,22 @@ def summary(problems: list[Problem]) -> DataFrame:
         row["slope against client_lr"] = float(np.median(slopes)) if slopes else np.nan
         row["family"] = family_of(algo)
         rows.append(row)
-    found = pd.DataFrame(rows)
-    return found.sort_values([f"reaches {level:g}" for level in reversed(LEVELS)], ascending=False, kind="stable")
+    methods = pd.DataFrame(rows)
+    return methods.sort_values([f"reaches {level:g}" for level in reversed(LEVELS)], ascending=False, kind="stable")
 
 
-def in_words(numbers: DataFrame) -> DataFrame:
-    """The table for people: what is infinite never happens; an infinite gap is that of a method that diverged."""
-    return numbers.apply(lambda column: column.map(lambda value: _said(value, str(column.name).startswith("gap"))))
+def format_cells(numbers: DataFrame) -> DataFrame:
+    """Return the table as text: infinite numbers become "never", infinite gaps "diverged"."""
+    return numbers.apply(
+        lambda column: column.map(lambda value: _format_value(value, str(column.name).startswith("gap")))
+    )
 
 
-def _said(value: object, is_gap: bool) -> object:
+def _format_value(value: object, is_gap: bool) -> object:
     if isinstance(value, Spread):
         if np.isnan(value.median):
             return "–"
-        middle, low, high = (_said(number, is_gap) for number in value)
+        middle, low, high = (_format_value(number, is_gap) for number in value)
         return middle if low == high else f"{middle} ({low}–{high})"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -131,31 +133,32 @@ def _said(value: object, is_gap: bool) -> object:
 
 
 def finding(problem: Problem) -> str:
-    """Who arrives on a problem, who comes nearest of those that do not, and what is not decided."""
-    finest = LEVELS[-1]
-    there = [one for one in problem.methods if np.isfinite(one.place[0])]
-    others = [one for one in problem.methods if one not in there and np.isfinite(one.final)]
-    said_there = ", ".join(f"{one.label} ({one.place[0]:.0f})" for one in there)
-    sentence = f"{problem.name}: " + (f"to {finest:g} come {said_there}" if there else f"nobody comes to {finest:g}")
+    """Describe which methods reach the smallest level, the best of the others, and what the seeds leave undecided."""
+    level = f"{LEVELS[-1]:.0e}".replace("e-0", "e-")
+    reached = [one for one in problem.methods if np.isfinite(one.place[0])]
+    others = [one for one in problem.methods if one not in reached and np.isfinite(one.final)]
+    rounds = ", ".join(f"{one.label} ({one.place[0]:.0f} rounds)" for one in reached)
+    sentence = f"{problem.name}: " + (f"reached {level}: {rounds}" if reached else f"no method reached {level}")
     if others:
         nearest = min(others, key=lambda one: one.final)
-        falling = "" if is_at_rest(nearest.best) else ", still falling"
-        sentence += f"; {'of the others ' * bool(there)}{nearest.label} ends nearest, at {nearest.final:.1e}{falling}"
-    if not there:
-        sentence += "; which methods are exact is not decided in so many rounds"
-    elif close := [one.label for one in there[1:] if _overlap(there[0], one)]:
-        sentence += f"; whether {there[0].label} is before {', '.join(close)} is not decided by these seeds"
+        falling = "" if has_stalled(nearest.best) else ", still decreasing"
+        which = "of the others" if reached else "overall"
+        sentence += f"; smallest final gap {which}: {nearest.label} ({nearest.final:.1e}{falling})"
+    if not reached:
+        sentence += "; too few rounds to decide which methods are exact"
+    elif close := [one.label for one in reached[1:] if _overlap(reached[0], one)]:
+        sentence += f"; the seeds do not decide whether {reached[0].label} is faster than {', '.join(close)}"
     return sentence + "."
 
 
-def _overlap(first: Standing, other: Standing) -> bool:
-    """Whether the seeds' ranges of the rounds to the finest level do."""
+def _overlap(first: MethodResult, other: MethodResult) -> bool:
+    """Return True if the ranges over the seeds of the rounds to the smallest level overlap."""
     return float(rounds_to(other.best, LEVELS[-1]).min()) <= float(rounds_to(first.best, LEVELS[-1]).max())
 
 
 @dataclass(frozen=True)
 class Board:
-    """What the page shows of a problem."""
+    """Section of the page on one problem."""
 
     name: str
     finding: str
@@ -165,34 +168,37 @@ class Board:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """What the page shows: first of all problems, then of each."""
+    """Section of the page on the leaderboard: overview of all problems, then each problem."""
 
     summary: DataFrame
-    overviews: dict[str, Path]  # figures by what they show
+    overviews: dict[str, Path]  # figures by heading
     boards: list[Board]
 
 
 def save(studies: list[Study], folder: Path) -> Leaderboard | None:
-    """Write tables/leaderboard.csv, leaderboard_summary.csv, leaderboard.md and the figures to a report's folder."""
+    """Write the leaderboard's tables and figures to a report's folder; return None if there are no problems.
+
+    The tables are tables/leaderboard.csv, leaderboard_summary.csv and leaderboard.md.
+    """
     from fco_cli.reporting import leaderboard_figures as drawings
 
     problems = problems_of(studies)
     if not problems:
         return None
     whole, by_method = table(problems), summary(problems)
-    words = in_words(whole).groupby("problem", sort=False)
+    texts = format_cells(whole).groupby("problem", sort=False)
     overviews = {heading: _save(figure, folder, name) for name, heading, figure in drawings.overviews(problems)}
-    pictures = each(partial(_draw, folder), problems, enough=3)
+    pictures = parallel_map(partial(_draw, folder), problems, min_items=3)
     boards = [
         Board(
             problem.name,
             finding(problem),
-            words.get_group(problem.name).drop(columns=["problem", "algo"]),
+            texts.get_group(problem.name).drop(columns=["problem", "algo"]),
             picture,
         )
         for problem, picture in zip(problems, pictures, strict=True)
     ]
-    parts = ["# Leaderboard\n", as_markdown(in_words(by_method))]
+    parts = ["# Leaderboard\n", as_markdown(format_cells(by_method))]
     parts += [
         f"## {for_markdown(one.name)}\n\n{for_markdown(one.finding)}\n\n{as_markdown(one.table)}" for one in boards
     ]
@@ -203,7 +209,7 @@ def save(studies: list[Study], folder: Path) -> Leaderboard | None:
     }
     for name, content in contents.items():
         write_atomically(folder / "tables" / name, content.encode())
-    return Leaderboard(in_words(by_method), overviews, boards)
+    return Leaderboard(format_cells(by_method), overviews, boards)
 
 
 def _draw(folder: Path, problem: Problem) -> Path:

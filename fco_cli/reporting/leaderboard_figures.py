@@ -1,6 +1,6 @@
-"""The leaderboard's figures, as wide as a journal's page: all problems at a glance, and every problem by families.
+"""Figures of the leaderboard, as wide as a journal page: overviews of all problems, and one figure per problem.
 
-Within a family colours, markers and dashes tell the methods apart; the other families stand behind it in gray.
+In the figure of a problem each row highlights one family of methods; the other families are drawn in gray behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.figures import line_options, new_figure, styled
 from fco_cli.reporting.leaderboard import Problem, methods_of
-from fco_cli.reporting.standings import FLOOR, LEVELS, Standing, cost_of, final_gap, is_at_rest, rounds_to
+from fco_cli.reporting.standings import FLOOR, LEVELS, MethodResult, cost_of, final_gap, has_stalled, rounds_to
 from fco_cli.reporting.studies import settings_of
 from fco_cli.reporting.style import FAMILIES, OTHERS, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.text import for_figure
@@ -30,35 +30,43 @@ COSTS = {
     "gradients": "gradients of rows",
     "prox_calls": "prox calls",
 }
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's, of a family's members
+PALETTE = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+)  # Okabe and Ito (2008); for the members of a family
 BEHIND: dict[str, Any] = {"color": "#D8D8D8", "linewidth": 0.5, "zorder": 1}
 HETEROGENEITY = "task.heterogeneity"
 Line = tuple[np.ndarray, np.ndarray]
 
 
 def overviews(problems: list[Problem]) -> Iterator[tuple[str, str, Figure]]:
-    """Name, heading and figure of what is drawn of all problems together."""
-    said = f"Rounds to a gap of {MIDDLE:g}; in gray, where it is not reached, the gap at the end (↓: still falling)"
-    yield "leaderboard", said, draw_map(problems, said, lambda one: rounds_to(one.best, MIDDLE), _gap_said)
-    said = "Rounds from which on a method has the optimum's density or rank, for good"
-    yield "leaderboard_support", said, draw_map(problems, said, lambda one: one.structure_from, lambda _: "never")
-    said = "How far client_lr=auto with a method's defaults is from the best of its grid; a dot is a problem"
-    yield "leaderboard_auto", said, draw_auto(problems, said)
+    """Yield the name, heading and figure of each overview of all problems."""
+    heading = f"Rounds to a gap of {MIDDLE:g}; in gray, if it is not reached: the final gap (↓: still decreasing)"
+    yield "leaderboard", heading, draw_map(problems, heading, lambda one: rounds_to(one.best, MIDDLE), _format_gap)
+    heading = "Rounds until the density or rank stays equal to the optimum's"
+    figure = draw_map(problems, heading, lambda one: one.structure_rounds, lambda _: "never")
+    yield "leaderboard_support", heading, figure
+    heading = "client_lr=auto with default options, relative to the best of the grid; one dot per problem"
+    yield "leaderboard_auto", heading, draw_auto(problems, heading)
     if len(steps := by_heterogeneity(problems)) > 2:
-        said = "The gap at the end, at the best of each grid, as the clients grow apart; an open marker: still falling"
-        yield "leaderboard_heterogeneity", said, draw_heterogeneity(steps, said)
+        heading = "Final gap at the best of each grid against heterogeneity; open markers: still decreasing"
+        yield "leaderboard_heterogeneity", heading, draw_heterogeneity(steps, heading)
 
 
 @styled
 def draw_problem(problem: Problem) -> Figure:
-    """A row per family: the gap against what it costs, and where it ends by the client rate."""
+    """Draw a row per family: the gap against each cost, and the final gap against the client rate."""
     shown = [one for one in problem.methods if one.runs]
     families = _families(shown)
     figure, axes = new_figure(
         0.75 + 1.05 * max(len(families), 1), max(len(families), 1), len(COSTS) + 1, sharey=True, sharex="col"
     )
     figure.set_figwidth(PAGE)
-    lines = {one.algo: [*(_against(one, cost) for cost in COSTS), _bias(one)] for one in shown}
+    lines = {one.algo: [*(_cost_curve(one, cost) for cost in COSTS), _gap_by_rate(one)] for one in shown}
     for row, (family, members) in zip(axes, families.items(), strict=False):
         for column, axis in enumerate(row):
             for one in shown:
@@ -66,7 +74,7 @@ def draw_problem(problem: Problem) -> Figure:
                     axis.plot(*lines[one.algo][column], **BEHIND)
             for i, one in enumerate(members):
                 axis.plot(
-                    *lines[one.algo][column], label=for_figure(one.label), **_look(one, i, column, members, lines)
+                    *lines[one.algo][column], label=for_figure(one.label), **_line_style(one, i, column, members, lines)
                 )
             if column == 0 and problem.seeds:
                 for i, one in enumerate(members):
@@ -78,22 +86,22 @@ def draw_problem(problem: Problem) -> Figure:
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
     for axis, label in zip(axes[-1], (*COSTS.values(), "client rate × L"), strict=True):
         axis.set_xlabel(label, fontsize=7)
-    more = "; ".join(filter(None, (problem.seeds, "last column: at the end, by the client rate", problem.study.note)))
+    more = "; ".join(filter(None, (problem.seeds, "last column: final gap by client rate", problem.study.note)))
     figure.suptitle(
-        for_figure(f"{problem.name}: gap to the optimum, relative to the start's\n{more}"), x=0.01, ha="left"
+        for_figure(f"{problem.name}: gap to the optimum, relative to the initial gap\n{more}"), x=0.01, ha="left"
     )
     return figure
 
 
-def _families(found: list[Standing]) -> dict[str, list[Standing]]:
-    """In the order of the families, each in that of the algorithms."""
-    ordered = sorted(found, key=lambda one: algorithm_order(one.algo))
+def _families(results: list[MethodResult]) -> dict[str, list[MethodResult]]:
+    """Group results by family, in the order of FAMILIES and, within a family, of the algorithms."""
+    ordered = sorted(results, key=lambda one: algorithm_order(one.algo))
     families = {family: [one for one in ordered if one.family == family] for family in (*FAMILIES, OTHERS)}
     return {family: members for family, members in families.items() if members}
 
 
-def _against(one: Standing, cost: str) -> Line:
-    """The median gap over the seeds; nothing where a method has no such cost."""
+def _cost_curve(one: MethodResult, cost: str) -> Line:
+    """Return the costs and the median gaps over the seeds; empty arrays if the cost was not recorded."""
     rounds, gaps = one.curves
     costs = cost_of(one.runs[0], cost)
     if costs is None or not len(gaps):
@@ -103,19 +111,21 @@ def _against(one: Standing, cost: str) -> Line:
     return costs[shown], np.median(gaps, axis=0)[shown]
 
 
-def _bias(one: Standing) -> Line:
+def _gap_by_rate(one: MethodResult) -> Line:
     return np.array([rate for rate, _ in one.by_rate]), np.array([final_gap(cell) for _, cell in one.by_rate])
 
 
-def _look(one: Standing, i: int, column: int, members: list[Standing], lines: dict[str, list[Line]]) -> dict[str, Any]:
-    """Some markers of a long line, not where another method has its own; every point of a short one."""
+def _line_style(
+    one: MethodResult, i: int, column: int, members: list[MethodResult], lines: dict[str, list[Line]]
+) -> dict[str, Any]:
+    """Return a line's style; markers are spaced along long lines and shifted between methods."""
     every = max(1, len(lines[one.algo][column][0]) // 4)
     first = int(every * i / len(members))
     own = {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
     return line_options(algorithm_style(one.algo)) | own | {"markevery": (first, every)}
 
 
-def _band(axis: Axes, one: Standing, color: str) -> None:
+def _band(axis: Axes, one: MethodResult, color: str) -> None:
     rounds, gaps = one.curves
     if len(gaps):
         axis.fill_between(rounds, gaps.min(axis=0), gaps.max(axis=0), color=color, alpha=0.15, linewidth=0)
@@ -123,9 +133,15 @@ def _band(axis: Axes, one: Standing, color: str) -> None:
 
 @styled
 def draw_map(
-    problems: list[Problem], title: str, number: Callable[[Standing], np.ndarray], otherwise: Callable[[Standing], str]
+    problems: list[Problem],
+    title: str,
+    number: Callable[[MethodResult], np.ndarray],
+    otherwise: Callable[[MethodResult], str],
 ) -> Figure:
-    """A row per problem, a column per method: the median number, the smallest bold; or what is said where none is."""
+    """Draw a map with a row per problem and a column per method.
+
+    A cell shows the median of `number`, the smallest of a row in bold; `otherwise` formats results without one.
+    """
     methods = methods_of(problems)
     figure, axes = new_figure(1.35 + 0.165 * len(problems), 1, 1)
     figure.set_figwidth(PAGE)
@@ -134,7 +150,7 @@ def draw_map(
     for i, problem in enumerate(problems):
         medians = {one.algo: float(np.median(number(one))) for one in problem.methods}
         for j, algo in enumerate(methods):
-            text, look = "·", {"fontsize": 6, "color": "#AAAAAA"}  # it cannot do this one
+            text, look = "·", {"fontsize": 6, "color": "#AAAAAA"}  # the method does not support the problem
             if (one := problem.of(algo)) and np.isfinite(median := medians[algo]):
                 shade[i, j] = np.log10(max(median, 1))
                 text, look = f"{median:.0f}", {"fontsize": 5.2, "color": "white" if median > DARK_FROM else "black"}
@@ -157,24 +173,24 @@ def draw_map(
     return figure
 
 
-DARK_FROM = 25  # rounds: where the map's colors ask for white numbers
+DARK_FROM = 25  # rounds above which the map's colors need white text
 
 
-def _gap_said(one: Standing) -> str:
+def _format_gap(one: MethodResult) -> str:
     if np.isinf(one.final):
         return "div."
-    return f"{one.final:.0e}".replace("e-0", "e-").replace("e+00", "") + "↓" * (not is_at_rest(one.best))
+    return f"{one.final:.0e}".replace("e-0", "e-").replace("e+00", "") + "↓" * (not has_stalled(one.best))
 
 
 @styled
 def draw_auto(problems: list[Problem], title: str) -> Figure:
-    """Two ratios, untuned to best: the gap at the end, and the rounds to the coarsest level."""
+    """Draw two ratios of untuned to best: the final gap and the rounds to the largest level."""
     methods = methods_of(problems)
     figure, axes = new_figure(0.9 + 0.145 * len(methods), 1, 2, sharey=True)
     figure.set_figwidth(PAGE)
     for axis, label, ratio in zip(
         axes[0],
-        ("gap at the end, auto / best", f"rounds to {LEVELS[0]:g}, auto / best"),
+        ("final gap, auto / best", f"rounds to {LEVELS[0]:g}, auto / best"),
         (_gap_ratio, _round_ratio),
         strict=True,
     ):
@@ -195,25 +211,25 @@ def draw_auto(problems: list[Problem], title: str) -> Figure:
         range(len(methods)), [for_figure(algorithm_style(algo).label) for algo in methods], fontsize=6
     )
     axes[0, 0].invert_yaxis()
-    figure.suptitle(for_figure(f"{title}, a bar their median"), x=0.01, ha="left")
+    figure.suptitle(for_figure(f"{title}, bars are medians"), x=0.01, ha="left")
     return figure
 
 
-def _gap_ratio(one: Standing) -> float:
-    """NaN where the best diverges too."""
+def _gap_ratio(one: MethodResult) -> float:
+    """Return the final gap of the untuned cell over the best one's; NaN if the best diverged."""
     assert one.untuned is not None
     return final_gap(one.untuned) / one.final if np.isfinite(one.final) else np.nan
 
 
-def _round_ratio(one: Standing) -> float:
-    """NaN where the best does not arrive either; infinite where only the untuned does not."""
+def _round_ratio(one: MethodResult) -> float:
+    """Return the ratio of rounds to the largest level; infinite if only the best reaches it, NaN if it does not."""
     assert one.untuned is not None
     best = float(np.median(rounds_to(one.best, LEVELS[0])))
     return float(np.median(rounds_to(one.untuned, LEVELS[0]))) / max(best, 1) if np.isfinite(best) else np.nan
 
 
 def by_heterogeneity(problems: list[Problem]) -> dict[float, Problem]:
-    """The largest set of problems that differ in nothing else."""
+    """Return the largest set of problems that differ only in heterogeneity, by its value."""
     groups: dict[str, dict[float, Problem]] = {}
     for problem in problems:
         settings = settings_of(problem.study)
@@ -225,9 +241,9 @@ def by_heterogeneity(problems: list[Problem]) -> dict[float, Problem]:
 
 @styled
 def draw_heterogeneity(steps: dict[float, Problem], title: str) -> Figure:
-    """A panel per family."""
-    found = [one for problem in steps.values() for one in problem.methods]
-    families = _families(list({one.algo: one for one in found}.values()))
+    """Draw the final gap against heterogeneity, with a panel per family."""
+    results = {one.algo: one for problem in steps.values() for one in problem.methods}
+    families = _families(list(results.values()))
     figure, axes = new_figure(2.3 + 0.1 * max(map(len, families.values())), 1, len(families), sharey=True)
     figure.set_figwidth(PAGE)
     for axis, (family, members) in zip(axes[0], families.items(), strict=True):
@@ -235,7 +251,7 @@ def draw_heterogeneity(steps: dict[float, Problem], title: str) -> Figure:
             ends = {step: one for step, problem in steps.items() if (one := problem.of(member.algo))}
             look = line_options(algorithm_style(member.algo)) | {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9}
             axis.plot(list(ends), [one.final for one in ends.values()], label=for_figure(member.label), **look)
-            falling = {step: one.final for step, one in ends.items() if one.final > FLOOR and not is_at_rest(one.best)}
+            falling = {step: one.final for step, one in ends.items() if one.final > FLOOR and not has_stalled(one.best)}
             axis.plot(list(falling), list(falling.values()), **look | {"linestyle": "", "markerfacecolor": "white"})
         axis.set_yscale("log")
         axis.set_title(for_figure("\n".join(textwrap.wrap(family, 18))), fontsize=7)

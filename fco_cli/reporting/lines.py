@@ -1,4 +1,4 @@
-"""A plot of any column of a table of runs against another, a line for every value of a third."""
+"""Line plots of a table of runs: any column against another, with a line per value of a third."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.reporting.figures import drawable, line_options, log_ticks
-from fco_cli.reporting.style import COLOURS, AlgorithmStyle, algorithm_order, algorithm_style, metric_style
+from fco_cli.reporting.style import COLORS, AlgorithmStyle, algorithm_order, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure, printable
 
 if TYPE_CHECKING:
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
 ALGORITHM_COLUMNS = ("algo", "algo.name")
 SETTINGS = ("hparams.", "algo.", "regularizer.", "task.", "mirror.", "transform.", "federation.")
 RATES = ("client_lr", "server_lr", "hparams.client_lr", "hparams.server_lr")
-MARKERS = "o^sDvPX"  # 7, colours 8: 56 looks before one comes again
-MOST_LINES = 30
-WIDE = 20.0  # a positive quantity whose largest value is so many times the smallest is shown by its logarithm
+MARKERS = "o^sDvPX"  # 7 markers and 8 colors: 56 distinct styles
+MAX_LINES = 30
+WIDE = 20.0  # ratio of the largest to the smallest positive value above which an axis is logarithmic
 
 
 def check_columns(table: pd.DataFrame, x: str, y: str, by: str) -> None:
-    """Refuse what cannot be drawn, before there is a figure."""
+    """Raise UserError if the columns cannot be drawn."""
     numbers = [name for name in table if table[name].dtype.kind in "fiu"]
     for name, given, known in (("x", x, numbers), ("y", y, numbers), ("by", by, list(table))):
         require(given in known, name, given, f"one of {', '.join(map(str, known))}")
     values = table[by].nunique(dropna=False)
-    require(values <= MOST_LINES, "by", by, f"a column of at most {MOST_LINES} values; it has {values}")
+    require(values <= MAX_LINES, "by", by, f"a column of at most {MAX_LINES} values; it has {values}")
     columns = line_columns(table, x, by)
     lines = table[columns].drop_duplicates().shape[0]
-    few = f"a table of at most {MOST_LINES} lines; it has {lines}, which differ in {', '.join(columns)}: select rows"
-    require(lines <= MOST_LINES, "results", f"{len(table)} rows", few)
+    limit = f"a table of at most {MAX_LINES} lines; it has {lines}, which differ in {', '.join(columns)}: select rows"
+    require(lines <= MAX_LINES, "results", f"{len(table)} rows", limit)
 
 
 def compares_rates(x: str, by: str) -> bool:
-    """Return True if a plot is about learning rates or options, from which none is then to be chosen."""
+    """Return True if a plot compares learning rates or options, so that all of them must be shown."""
     keys = {x, by} - set(ALGORITHM_COLUMNS)
     return any(key in RATES or key.startswith(("hparams.", "algo.")) for key in keys)
 
 
 def line_columns(table: pd.DataFrame, x: str, by: str) -> list[str]:
-    """Return the columns whose values make a line: `by`, and settings in which rows with the same x and by differ.
+    """Return the columns whose values define a line: `by`, and settings in which rows with the same x and by differ.
 
-    Only repetitions, such as seeds, are left to a line's band. A setting that follows from the others is left out.
+    Only repetitions, such as seeds, are aggregated in a line's band. Settings implied by the others are left out.
     """
-    found = [by]
+    columns = [by]
     settings = [str(name) for name in table if str(name) in ("study", "algo") or str(name).startswith(SETTINGS)]
     for name in settings:
         if name not in (x, by) and table[name].nunique(dropna=False) > 1:
-            values = table.groupby([*found, x] if x not in found else found, dropna=False, sort=False)[name]
+            values = table.groupby([*columns, x] if x not in columns else columns, dropna=False, sort=False)[name]
             if values.nunique(dropna=False).max() > 1:
-                found.append(name)
-    return found
+                columns.append(name)
+    return columns
 
 
 def draw_lines(axis: Axes, table: pd.DataFrame, x: str, y: str, by: str) -> None:
-    """Draw the median of the rows that share `x`, `by` and all settings, in a band of their range."""
+    """Draw the median and the range of the rows that share `x`, `by` and all settings."""
     columns = line_columns(table, x, by)
     groups = {key: rows for key, rows in table.groupby(columns, sort=False, dropna=False) if rows[y].notna().any()}
     algorithms = by in ALGORITHM_COLUMNS
@@ -69,7 +69,7 @@ def draw_lines(axis: Axes, table: pd.DataFrame, x: str, y: str, by: str) -> None
         at, (middle, low, high) = spread.index.to_numpy(dtype=float), map(drawable, spread.to_numpy(dtype=float).T)
         every = max(1, len(at) // 6)
         axis.plot(at, middle, label=for_figure(style.label), markevery=every, **line_options(style))
-        axis.fill_between(at, low, high, color=style.colour, alpha=0.2, linewidth=0)
+        axis.fill_between(at, low, high, color=style.color, alpha=0.2, linewidth=0)
     _scale(axis, "x", printable(x), table[x], log=False)
     _scale(axis, "y", metric_style(y).label, table[y], metric_style(y).log)
     axis.grid(alpha=0.25, linewidth=0.5)
@@ -78,7 +78,7 @@ def draw_lines(axis: Axes, table: pd.DataFrame, x: str, y: str, by: str) -> None
 
 
 def _scale(axis: Axes, side: str, label: str, column: pd.Series, log: bool) -> None:
-    """Name an axis; a logarithmic one where a metric asks for it or the values are wide apart, and can be."""
+    """Label an axis; make it logarithmic if `log` is set or the values span a wide range, and all are positive."""
     from matplotlib.ticker import MaxNLocator
 
     values = drawable(column.to_numpy(dtype=float))
@@ -92,19 +92,19 @@ def _scale(axis: Axes, side: str, label: str, column: pd.Series, log: bool) -> N
 
 
 def _in_order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then words."""
+    """Return a sort key: numbers by size, then texts."""
     number = isinstance(value, int | float) and value == value
     return not number, float(value) if number else 0.0, str(value)
 
 
 def _style(columns: list[str], key: tuple[Any, ...], number: int) -> AlgorithmStyle:
-    """Return an algorithm's look in every figure; lines of several settings, and of others, differ by their number."""
+    """Return the algorithm's style if it alone defines the line, else a style by the line's number."""
     algorithms = columns[0] in ALGORITHM_COLUMNS
     if algorithms and len(columns) == 1:
         return algorithm_style(key[0])
     settings = (f"{name.split('.')[-1]} {_label(value)}" for name, value in zip(columns[1:], key[1:], strict=True))
     label = ", ".join([algorithm_style(key[0]).label if algorithms else _label(key[0]), *settings])
-    return AlgorithmStyle(label, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+    return AlgorithmStyle(label, COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)])
 
 
 def _label(value: Any) -> str:

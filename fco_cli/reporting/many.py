@@ -1,4 +1,4 @@
-"""The same for many: in processes of their own, where that pays."""
+"""Parallel map over processes, for inputs large enough to pay for their start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(work: Callable[[T], R], things: Sequence[T], enough: int) -> list[R]:
-    """`work` of every thing, in order; from `enough` things on in a process for every core, which start in a second."""
+def parallel_map(function: Callable[[T], R], items: Sequence[T], min_items: int) -> list[R]:
+    """Return `function` of every item, in order; use one process per core from `min_items` items on.
+
+    Starting the processes takes about a second.
+    """
     cores = os.cpu_count() or 1
-    if cores == 1 or len(things) < enough:
-        return [work(thing) for thing in things]
+    if cores == 1 or len(items) < min_items:
+        return [function(item) for item in items]
     from joblib import Parallel, delayed
 
-    return list(Parallel(n_jobs=min(cores, len(things)))(delayed(work)(thing) for thing in things))
+    return list(Parallel(n_jobs=min(cores, len(items)))(delayed(function)(item) for item in items))

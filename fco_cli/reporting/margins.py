@@ -1,18 +1,19 @@
-"""How much a verdict hangs on thresholds that are ours: the same test at another share of its margin."""
+"""Scaling of the margins of a claim's test, to measure how sensitive its verdict is to thresholds that we chose."""
 
 from __future__ import annotations
 
 from typing import Any
 
 DISTANCES = ("margin", "within", "near_optimum")
-SHARES = ("at_least", "stays", "of_its_way")  # of 1: their margin is what is missing to it
+SHARES = ("at_least", "stays", "of_its_way")  # at most 1; their margin is the distance to 1
 
 
-def at_margin(arguments: dict[str, Any], share: float) -> dict[str, Any] | None:
-    """The arguments with their margins multiplied by `share`; None where no threshold is ours.
+def scale_margins(arguments: dict[str, Any], share: float) -> dict[str, Any] | None:
+    """Return the arguments with their margins multiplied by `share`; None if no threshold is ours.
 
-    A distance is multiplied, of a factor what exceeds 1, of a score or a share what it is below 1: half the margin
-    of "F1 at least 0.95" is 0.975. Rounds, ranks and a perfect score are the paper's own.
+    The margin of a distance is the distance, of a factor its excess over 1, of a score or share its distance to 1:
+    "F1 at least 0.95" at half the margin is "F1 at least 0.975". Rounds, ranks and a perfect score are given by the
+    paper and do not change.
     """
     changed: dict[str, Any] = {}
     for name, value in arguments.items():

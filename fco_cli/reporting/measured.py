@@ -1,4 +1,4 @@
-"""What the seeds measured, in a line: the median and the range of numbers, and how often which word."""
+"""Summary of findings over the seeds: median and range of numbers, counts of texts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from fco_cli.reporting.evidence import Finding
 from fco_cli.reporting.select import Spread
 
 
-def put_together(findings: Sequence[Finding]) -> str:
-    """All findings are of the same test."""
+def format_findings(findings: Sequence[Finding]) -> str:
+    """Format the measured values of one test over the seeds as a line."""
     parts = []
     for name in findings[0].measured:
         values = [finding.measured[name] for finding in findings if name in finding.measured]
         numbers = [value for value in values if isinstance(value, int | float)]
-        said = _words([str(v) for v in values]) if len(numbers) < len(values) else _numbers(numbers, findings[0].rounds)
-        parts.append(f"{name} {said}")
+        if len(numbers) < len(values):
+            text = _format_texts([str(value) for value in values])
+        else:
+            text = _format_numbers(numbers, findings[0].rounds)
+        parts.append(f"{name} {text}")
     return "; ".join(parts)
 
 
-def _words(values: Sequence[str]) -> str:
+def _format_texts(values: Sequence[str]) -> str:
     counts = Counter(values)
     if len(counts) == 1:
         return values[0]
-    return ", ".join(f"{word} ({count} times)" for word, count in counts.most_common())
+    return ", ".join(f"{text} ({count} times)" for text, count in counts.most_common())
 
 
-def _numbers(values: Sequence[float], rounds: bool) -> str:
+def _format_numbers(values: Sequence[float], rounds: bool) -> str:
     finite = [value for value in values if np.isfinite(value)]
     if not rounds:
         return str(Spread.of(values))

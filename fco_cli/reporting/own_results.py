@@ -1,4 +1,4 @@
-"""Results of the user's own data at the top of the page: chosen models of paths, best runs of other studies."""
+"""Results on the user's own data at the top of the page: chosen models of paths, best runs of other studies."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 SIZE = "nonzeros"
 QUALITY = {"auc": "AUC", "r2": "R²"}
-MOST_RESULTS = 6  # tables; the sections below have all
+MAX_RESULTS = 6  # tables in the summary; the sections below show all
 
 
 def own_results(report: Report, studies: list[Study]) -> list[dict[str, Any]]:
     """Return a heading and a small table for every path and every study outside the shipped experiments."""
-    found = [(path.slug, path.heading, path_summary(path)) for path, _ in report.paths]
-    found += [
+    sections = [(path.slug, path.heading, path_summary(path)) for path, _ in report.paths]
+    sections += [
         (study.slug, study.heading, study_summary(study, report.choices[study.slug]))
         for study in studies
         if not is_shipped(study)
     ]
     return [
         {"slug": slug, "heading": heading, "columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
-        for slug, heading, table in found[:MOST_RESULTS]
+        for slug, heading, table in sections[:MAX_RESULTS]
     ]
 
 
@@ -46,11 +46,11 @@ def path_summary(path: RecordedPath) -> DataFrame:
     rows = []
     for choice in CHOICES:
         chosen = path.result["chosen"][choice]
-        numbers = path.table.iloc[chosen["place"]].to_dict() | chosen  # those of the refitted model
-        row: dict[str, object] = {"chosen": choice, path.dial: numbers[path.dial]}
+        numbers = path.table.iloc[chosen["place"]].to_dict() | chosen  # values of the refitted model take precedence
+        row: dict[str, object] = {"chosen": choice, path.parameter: numbers[path.parameter]}
         row |= {"CV loss": numbers["cv_loss"], "standard error": numbers["cv_error"]}
         row |= {name: numbers[name] for name in (SIZE, "rank") if name in numbers}
-        lines = path.clients[path.clients["choice"] == choice]  # all clients together first
+        lines = path.clients[path.clients["choice"] == choice]  # the first row is for all clients together
         if path.metric != "loss" and len(lines):
             row[f"{QUALITY.get(path.metric, path.metric)} out of fold"] = lines[path.metric].iloc[0]
         row |= {_heading(name): value for name, value in _test(chosen).items()}
@@ -94,7 +94,7 @@ def _spread(cell: Cell, name: str) -> Spread | None:
 
 
 def _converged(cell: Cell) -> str:
-    """Return yes, no, or nothing where the records do not say."""
+    """Return "yes" or "no"; empty if the records lack the information."""
     verdicts = [run.result.get("convergence") for run in cell.runs]
     known = [verdict.get("converged") for verdict in verdicts if isinstance(verdict, dict)]
     if len(known) < len(verdicts) or not all(isinstance(one, bool) for one in known):

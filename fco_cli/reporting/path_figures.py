@@ -1,4 +1,4 @@
-"""The figures of a path: cross-validation and coefficients by strength, clients, calibration, stability."""
+"""Figures of a regularization path: cross-validation, coefficients, clients, calibration and stability."""
 
 from __future__ import annotations
 
@@ -12,63 +12,65 @@ import pandas as pd
 from fco_cli.files import write_atomically
 from fco_cli.reporting.figures import new_figure, save, styled
 from fco_cli.reporting.paths import CHOICES, RecordedPath
-from fco_cli.reporting.style import COLOURS
+from fco_cli.reporting.style import COLORS
 from fco_cli.reporting.text import as_csv, for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-QUIET = "#BBBBBB"
-MOST_NAMES, MOST_CLIENTS, MOST_FEATURES = len(COLOURS), 40, 30
+GRAY = "#BBBBBB"
+MAX_NAMES, MAX_CLIENTS, MAX_FEATURES = len(COLORS), 40, 30
 DASHES = {"min": "--", "1se": ":"}
-NORMAL = 1.96
-LOWEST = {"auc": 0.0, "r2": -1.0}  # of an axis
+NORMAL = 1.96  # normal quantile of a 95% interval
+LOWEST = {"auc": 0.0, "r2": -1.0}  # lower limit of the axis
 CAPTIONS = {
     "cv": (
-        "Cross-validation: the mean loss of the folds on the rows that they hold out, with a band of one standard "
-        "error. min is the smallest mean, 1se the simplest model within a standard error of it."
+        "Cross-validation: mean loss on the held-out rows, with a band of one standard error. min is the model with "
+        "the smallest mean, 1se the simplest model within one standard error of it."
     ),
     "coefficients": (
-        "The models along the path, fitted on all training rows, for features as they are prepared; named are the "
-        "largest at min."
+        "Weights of the models along the path, fitted on all training rows, for the prepared features; the largest at "
+        "min are named."
     ),
     "clients": (
-        "Each client out of fold, with a 95% interval over its rows, beside all clients together: {metric}. {left_out}"
+        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
+        "{left_out}"
     ),
-    "calibration": "Out of fold: rows in tenths of their prediction, its mean against the share that came true.",
+    "calibration": "Calibration out of fold: mean prediction against observed frequency, by deciles of the prediction.",
     "stability": (
-        "How often a feature has a weight on halves of the data, anywhere on the path down to {value:.3g}; dashed: the "
-        "threshold. Of those beyond it at most {bound:.2g} are expected to be ones that a half selects less often than "
-        "an average feature (Shah and Samworth, 2013). These are no p-values."
+        "Share of the half samples on which a feature is selected anywhere on the path down to {value:.3g}; dashed: "
+        "the threshold. Among the features above it, at most {bound:.2g} are expected to be selected on a half sample "
+        "less often than an average feature (Shah and Samworth, 2013). These shares are not p-values."
     ),
 }
 
 
 def save_figures(path: RecordedPath, folder: Path) -> dict[str, Path]:
-    """Write every figure as PNG and PDF with its numbers beside it; the PNGs by kind."""
-    made = {}
+    """Write every figure as PNG, PDF and CSV of its numbers; return the PNG paths by kind."""
+    files = {}
     for kind, figure, numbers in _figures(path):
         target = folder / f"{path.slug}_{kind}"
         png, _ = save(figure, target)
         write_atomically(target.with_name(target.name + ".csv"), as_csv(numbers).encode())
-        made[kind] = png
-    return made
+        files[kind] = png
+    return files
 
 
 def caption_of(path: RecordedPath, kind: str) -> str:
+    """Return the caption of a path's figure."""
     stability = path.result["stability"] or {"place": 0, "bound": 0.0}
     clients = len(path.clients[path.clients["choice"] == "min"]) - 1
-    left_out = f"The {MOST_CLIENTS} of {clients} clients with the most rows." if clients > MOST_CLIENTS else ""
+    left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
-    metric = {"auc": "the area under the ROC curve", "r2": "R²"}.get(path.metric, f"the {path.metric}")
+    metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
     return CAPTIONS[kind].format(metric=metric, left_out=left_out, value=value, bound=stability["bound"]).strip()
 
 
 def _figures(path: RecordedPath) -> Iterator[tuple[str, Figure, pd.DataFrame]]:
     yield "cv", draw_cv(path), path.table
     numbers = pd.DataFrame(path.weights, columns=path.names)
-    numbers.insert(0, path.dial, path.values)
+    numbers.insert(0, path.parameter, path.values)
     yield "coefficients", draw_coefficients(path), numbers
     yield "clients", draw_clients(path), path.clients
     if path.calibration is not None:
@@ -81,31 +83,33 @@ def _figures(path: RecordedPath) -> Iterator[tuple[str, Figure, pd.DataFrame]]:
 
 @styled
 def draw_cv(path: RecordedPath) -> Figure:
+    """Draw the cross-validated loss along the path."""
     figure, ((axis,),) = new_figure(2.4, 1, 1)
     mean, error = path.table["cv_loss"].to_numpy(), path.table["cv_error"].to_numpy()
-    axis.fill_between(path.values, mean - error, mean + error, color=COLOURS[0], alpha=0.2, linewidth=0)
-    axis.plot(path.values, mean, color=COLOURS[0], linewidth=1)
+    axis.fill_between(path.values, mean - error, mean + error, color=COLORS[0], alpha=0.2, linewidth=0)
+    axis.plot(path.values, mean, color=COLORS[0], linewidth=1)
     axis.set_ylabel(f"{path.result['loss']} loss, out of fold")
     _mark_choices(axis, path)
-    _by_dial(axis, path)
+    _format_path_axes(axis, path)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 @styled
 def draw_coefficients(path: RecordedPath) -> Figure:
+    """Draw the weights, or singular values, along the path."""
     figure, ((axis,),) = new_figure(2.8, 1, 1)
     at_best = np.abs(path.weights[path.result["chosen"]["min"]["place"]])
-    named = [int(i) for i in np.argsort(-at_best, kind="stable")[:MOST_NAMES] if at_best[i] > 0]
+    named = [int(i) for i in np.argsort(-at_best, kind="stable")[:MAX_NAMES] if at_best[i] > 0]
     for i in range(path.weights.shape[1]):
         if i not in named and path.weights[:, i].any():
-            axis.plot(path.values, path.weights[:, i], color=QUIET, linewidth=0.5)
-    for colour, i in zip(COLOURS, named, strict=False):
-        axis.plot(path.values, path.weights[:, i], color=colour, linewidth=1, label=for_figure(path.names[i]))
+            axis.plot(path.values, path.weights[:, i], color=GRAY, linewidth=0.5)
+    for color, i in zip(COLORS, named, strict=False):
+        axis.plot(path.values, path.weights[:, i], color=color, linewidth=1, label=for_figure(path.names[i]))
     axis.axhline(0, color="black", linewidth=0.4)
     axis.set_ylabel("weight" if not path.names[0].startswith("singular") else "singular value")
     _mark_choices(axis, path, label=False)
-    _by_dial(axis, path)
+    _format_path_axes(axis, path)
     if named:  # the null model may be the best one
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
@@ -114,8 +118,8 @@ def draw_coefficients(path: RecordedPath) -> Figure:
 def _mark_choices(axis: Axes, path: RecordedPath, label: bool = True) -> None:
     for choice in CHOICES:
         value, place = path.values[path.result["chosen"][choice]["place"]], path.result["chosen"][choice]
-        said = f"{choice}: {value:.3g}, {_size(path, place['place'])}" if label else None
-        axis.axvline(value, color="black", linewidth=0.7, linestyle=DASHES[choice], label=said)
+        text = f"{choice}: {value:.3g}, {_size(path, place['place'])}" if label else None
+        axis.axvline(value, color="black", linewidth=0.7, linestyle=DASHES[choice], label=text)
 
 
 def _size(path: RecordedPath, place: int) -> str:
@@ -124,12 +128,12 @@ def _size(path: RecordedPath, place: int) -> str:
     return f"{path.table['nonzeros'][place]} non-zero"
 
 
-def _by_dial(axis: Axes, path: RecordedPath) -> None:
-    """The null model's end on the left, as the path goes; above, how large the models are."""
+def _format_path_axes(axis: Axes, path: RecordedPath) -> None:
+    """Format the x axis with the null model on the left, and add an axis of model sizes at the top."""
     axis.set_xscale("log")
-    if path.dial == "strength":
+    if path.parameter == "strength":
         axis.invert_xaxis()
-    axis.set_xlabel("strength λ" if path.dial == "strength" else path.dial)
+    axis.set_xlabel("strength λ" if path.parameter == "strength" else path.parameter)
     top = axis.secondary_xaxis("top")
     places = np.unique(np.linspace(0, len(path.values) - 1, 7).round().astype(int))
     sizes = path.table["rank" if "rank" in path.table else "nonzeros"]
@@ -140,11 +144,11 @@ def _by_dial(axis: Axes, path: RecordedPath) -> None:
 
 @styled
 def draw_clients(path: RecordedPath) -> Figure:
-    """Dots as in a forest plot: a client a line, the most rows first."""
+    """Draw a forest plot: a line per client, sorted by the number of rows."""
     metric, lines = path.metric, path.clients
     best = lines[lines["choice"] == "min"]
     pooled, clients = best.iloc[0], best.iloc[1:].sort_values("rows", ascending=False, kind="stable")
-    clients = clients[clients[metric].notna()].head(MOST_CLIENTS)
+    clients = clients[clients[metric].notna()].head(MAX_CLIENTS)
     figure, ((axis,),) = new_figure(0.9 + 0.17 * max(len(clients), 3), 1, 1)
     places = {name: len(clients) - 1 - i for i, name in enumerate(clients["client"])}
     error = f"{metric}_error"
@@ -154,7 +158,7 @@ def draw_clients(path: RecordedPath) -> Figure:
         y = np.array([places[name] for name in own["client"]]) + shift
         bars = NORMAL * own[error].fillna(0).to_numpy() if error in own else None
         axis.errorbar(
-            own[metric], y, xerr=bars, fmt="o", markersize=3, linewidth=0.7, color=COLOURS[0] if filled else COLOURS[1],
+            own[metric], y, xerr=bars, fmt="o", markersize=3, linewidth=0.7, color=COLORS[0] if filled else COLORS[1],
             markerfacecolor=None if filled else "white", label=choice,
         )  # fmt: skip
     axis.axvline(pooled[metric], color="black", linewidth=0.7, linestyle="--", label="all clients, min")
@@ -164,22 +168,23 @@ def draw_clients(path: RecordedPath) -> Figure:
     axis.set_ylim(-0.6, len(clients) - 0.4)
     low = clients[metric] - NORMAL * clients[error].fillna(0) if error in clients else clients[metric]
     if metric in LOWEST and len(low):
-        axis.set_xlim(max(LOWEST[metric], min(0.5, float(low.min()) - 0.02)), 1.02)  # one tiny client hides no other
+        axis.set_xlim(max(LOWEST[metric], min(0.5, float(low.min()) - 0.02)), 1.02)  # limited for tiny clients
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 @styled
 def draw_calibration(path: RecordedPath) -> Figure:
+    """Draw the calibration curves of the chosen models."""
     assert path.calibration is not None
     figure, ((axis,),) = new_figure(2.6, 1, 1)
-    axis.plot([0, 1], [0, 1], color=QUIET, linewidth=0.7)
-    for choice, colour, marker in zip(CHOICES, COLOURS, "os", strict=False):
+    axis.plot([0, 1], [0, 1], color=GRAY, linewidth=0.7)
+    for choice, color, marker in zip(CHOICES, COLORS, "os", strict=False):
         own = path.calibration[path.calibration["choice"] == choice]
         line = path.clients[path.clients["choice"] == choice].iloc[0]
-        said = f"{choice}: slope {line['calibration_slope']:.2f}, intercept {line['calibration_intercept']:.2f}"
+        text = f"{choice}: slope {line['calibration_slope']:.2f}, intercept {line['calibration_intercept']:.2f}"
         axis.plot(
-            own["predicted"], own["observed"], color=colour, marker=marker, markersize=3, linewidth=0.8, label=said
+            own["predicted"], own["observed"], color=color, marker=marker, markersize=3, linewidth=0.8, label=text
         )
     axis.set(xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     axis.legend(frameon=False)
@@ -188,13 +193,14 @@ def draw_calibration(path: RecordedPath) -> Figure:
 
 @styled
 def draw_stability(path: RecordedPath, frequency: pd.DataFrame) -> Figure:
+    """Draw the selection frequencies of the most stable features."""
     stability = path.result["stability"]
-    top = frequency.sort_values("frequency", ascending=False, kind="stable").head(MOST_FEATURES)
+    top = frequency.sort_values("frequency", ascending=False, kind="stable").head(MAX_FEATURES)
     top = top[(top["frequency"] > 0) | (top["frequency"] == top["frequency"].max())].iloc[::-1]
     figure, ((axis,),) = new_figure(0.6 + 0.14 * len(top), 1, 1)
     stable = top["frequency"] >= stability["threshold"]
-    axis.barh(np.arange(len(top)), top["frequency"], color=np.where(stable, COLOURS[0], QUIET).tolist(), height=0.7)
+    axis.barh(np.arange(len(top)), top["frequency"], color=np.where(stable, COLORS[0], GRAY).tolist(), height=0.7)
     axis.axvline(stability["threshold"], color="black", linewidth=0.7, linestyle="--")
     axis.set_yticks(np.arange(len(top)), [for_figure(str(name)[:40]) for name in top["feature"]])
-    axis.set(xlabel="share of the halves on which it is selected", xlim=(0, 1))
+    axis.set(xlabel="share of half samples on which it is selected", xlim=(0, 1))
     return figure

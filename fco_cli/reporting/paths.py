@@ -1,4 +1,4 @@
-"""What `experiment=path` left: the path, its cross-validation, the chosen models and how they do at every client."""
+"""Reader of the records of `experiment=path`: the path, its cross-validation, chosen models and client metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICES = ("min", "1se")
 
 
 class Columns(NamedTuple):
-    """Columns that a table must have, and those that may hold text; all others must hold numbers."""
+    """Required columns of a table and its text columns; all other columns must hold numbers."""
 
     required: tuple[str, ...]
     text: tuple[str, ...] = ()
@@ -31,18 +31,18 @@ CLIENTS = Columns(("choice", "client", "rows", "loss"), ("choice", "client"))
 CALIBRATION = Columns(("choice", "rows", "predicted", "observed"), ("choice",))
 SLOPE = Columns((*CLIENTS.required, "calibration_slope", "calibration_intercept"), CLIENTS.text)
 MODEL = Columns(("feature", "weight"), ("feature", "class"))
-LARGEST = 256 * MEBIBYTE
+MAX_BYTES = 256 * MEBIBYTE
 
 
 @dataclass(frozen=True)
 class RecordedPath:
-    """A path that is done."""
+    """Record of a finished path."""
 
     folder: Path
     slug: str
     result: dict[str, Any]
-    table: pd.DataFrame  # a line per value, the null model's end first
-    weights: np.ndarray  # [J, n], of the regularized features; of a matrix its singular values
+    table: pd.DataFrame  # a row per value of the parameter, null model first
+    weights: np.ndarray  # [J, n], of the regularized features; singular values for a matrix
     names: list[str]  # [n]
     clients: pd.DataFrame  # by choice and client
     calibration: pd.DataFrame | None
@@ -50,6 +50,7 @@ class RecordedPath:
 
     @classmethod
     def read(cls, folder: Path) -> RecordedPath:
+        """Read a record; raise BadRecord if it is invalid."""
         result = read_result(folder, PathResult)
         calibrated = (folder / "calibration.csv").exists()
         calibration = _table(folder / "calibration.csv", CALIBRATION) if calibrated else None
@@ -60,14 +61,14 @@ class RecordedPath:
         if result["dial"] not in table:
             raise BadRecord(f"path.csv: no column {result['dial']!r}")
         if not set(CHOICES) <= set(clients["choice"]):
-            raise BadRecord("clients.csv: no rows of a chosen model")
-        weights, names = _weights(result, read_arrays(folder / "path.npz", LARGEST).get("models"), folder)
+            raise BadRecord("clients.csv: no rows for a chosen model")
+        weights, names = _weights(result, read_arrays(folder / "path.npz", MAX_BYTES).get("models"), folder)
         places = [result["chosen"][choice]["place"] for choice in CHOICES]
         places += [result["stability"]["place"]] if result["stability"] is not None else []
         if not max(places) < len(table) == len(weights):
-            raise BadRecord("result.json: chosen is not a model of the path")
+            raise BadRecord("result.json: a chosen model is not in the path")
         if not np.isfinite(weights).all():
-            raise BadRecord("path.npz: models are not finite")
+            raise BadRecord("path.npz: models must be finite")
         models = {choice: folder / choice / "model.csv" for choice in CHOICES}
         return cls(
             folder, f"path_{printable(result['task'])}", result, table, weights, names, clients, calibration,
@@ -75,29 +76,30 @@ class RecordedPath:
         )  # fmt: skip
 
     @property
-    def dial(self) -> str:
+    def parameter(self) -> str:
+        """Name of the parameter that varies along the path."""
         return self.result["dial"]
 
     @property
     def values(self) -> np.ndarray:
-        return self.table[self.dial].to_numpy()
+        return self.table[self.parameter].to_numpy()
 
     @property
     def heading(self) -> str:
         result = self.result
-        how = {"rows": "rows of every client", "clients": "whole clients", "each_client": "one client at a time"}
-        held = how.get(result["by"], result["by"])
-        data = f"{result['rows']} rows of {result['clients']} clients, {result['folds']} folds by {held}"
+        splits = {"rows": "rows of every client", "clients": "whole clients", "each_client": "one client at a time"}
+        split = splits.get(result["by"], result["by"])
+        data = f"{result['rows']} rows of {result['clients']} clients, {result['folds']} folds by {split}"
         return printable(f"{result['task']}: the path of {result['regularizer']}, {data}")
 
     @property
     def metric(self) -> str:
-        """What tells clients apart."""
+        """Metric by which clients are compared."""
         return next((name for name in ("auc", "accuracy", "r2") if name in self.clients), "loss")
 
 
 def _table(path: Path, columns: Columns) -> pd.DataFrame:
-    """Return a CSV file as a table; raise BadRecord if a column is missing or does not hold what it should."""
+    """Read a CSV file; raise BadRecord if a column is missing or has the wrong type."""
     import pandas as pd
 
     try:
@@ -110,24 +112,24 @@ def _table(path: Path, columns: Columns) -> pd.DataFrame:
         raise BadRecord(f"{path.name}: no column {missing[0]!r}")
     for name in table.columns.difference(list(columns.text)):
         if len(table) and table[name].dtype.kind not in "if":
-            raise BadRecord(one_printable_line(f"{path.name}: column {name!r} is not of numbers"))
+            raise BadRecord(one_printable_line(f"{path.name}: column {name!r} must hold numbers"))
     return table
 
 
 def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:
-    """The weights of the path's models; the blocks' shapes are those of a chosen model."""
-    blocks = read_arrays(folder / "min" / "model.npz", LARGEST)
+    """Return the weights of the path's models and their names, with the shapes of the chosen model `min`."""
+    blocks = read_arrays(folder / "min" / "model.npz", MAX_BYTES)
     shapes = [(name, values.shape) for name, values in blocks.items() if not name.startswith("bias")]
     size = sum(int(np.prod(shape)) for _, shape in shapes)
     if models is None or not shapes or models.ndim != 2 or not 0 < size <= models.shape[1]:
-        raise BadRecord("path.npz: its models are not those of min/model.npz")
+        raise BadRecord("path.npz: models do not match min/model.npz")
     weights = models[:, :size]  # regularized blocks come first in a linear model
     if str(result["regularizer"]).startswith("nuclear") and len(shapes[0][1]) == 2:
         singular = np.linalg.svd(weights.reshape(len(weights), *shapes[0][1]), compute_uv=False)
         return singular, [f"singular value {i + 1}" for i in range(singular.shape[1])]
     names = result["features"] or [f"weight {i + 1}" for i in range(size)]
     if size % len(names):
-        raise BadRecord("result.json: features are not those of min/model.npz")
+        raise BadRecord("result.json: features do not match min/model.npz")
     if len(names) != size:  # several outputs
         names = [f"{name}, output {k + 1}" for k in range(size // len(names)) for name in names]
-    return weights, [printable(name, longest=40) for name in names]
+    return weights, [printable(name, max_length=40) for name in names]

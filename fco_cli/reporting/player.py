@@ -1,7 +1,7 @@
-"""The page's player: how the chosen runs got where they are, from the snapshots (path.npz) in their records.
+"""Data of the page's player, which animates the chosen runs from the snapshots (path.npz) in their records.
 
-Weights are shown as dots, matrices by their singular values, brains in slices. Numbers are rounded to whole multiples
-of a hundredth of the panel's height, which is all that a small picture shows.
+Weights are shown as dots, matrices by their singular values, brains in slices. Values are quantized to hundredths of
+the panel's height, the resolution of a small picture.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays
 
-LARGEST = 4 * MEBIBYTE
-MOST_FRAMES, MOST_WEIGHTS, SLICES = 24, 2048, 3
-LEVELS = 50  # up and down
+MAX_BYTES = 4 * MEBIBYTE
+MAX_FRAMES, MAX_WEIGHTS, SLICES = 24, 2048, 3
+LEVELS = 50  # quantization levels above and below zero
 SPARSITY = ("density", "rank")
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """One run's snapshots."""
+    """Snapshots of one run."""
 
     run: RecordedRun
     rounds: np.ndarray  # [F]
@@ -37,7 +37,7 @@ class Snapshots:
 
 
 def player_of(study: Study, choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> dict[str, Any] | None:
-    """What the page's script plays; None where no two algorithms kept snapshots of the same rounds."""
+    """Return the data of a study's animation; None if the runs have no comparable snapshots of two rounds or more."""
     paths: dict[str, Snapshots] = {}
     for algo, choice in choices.items():
         run = choice.best.runs[0] if choice.best else None
@@ -64,7 +64,7 @@ def player_of(study: Study, choices: dict[str, Choice], damaged: list[tuple[Path
             "algo": algo,
             "rates": choices[algo].best.rates,  # type: ignore[union-attr]
             "frames": shown["frames"][algo],
-            "said": [_said(study, paths[algo].run, at) for at in rounds],
+            "texts": [_describe(study, paths[algo].run, at) for at in rounds],
         }
         for algo in paths
     ]
@@ -72,12 +72,12 @@ def player_of(study: Study, choices: dict[str, Choice], damaged: list[tuple[Path
 
 
 def _read(run: RecordedRun) -> Snapshots:
-    arrays = read_arrays(run.folder / "path.npz", LARGEST)
+    arrays = read_arrays(run.folder / "path.npz", MAX_BYTES)
     rounds, weights = arrays.get("round"), arrays.get("weights")
     if rounds is None or weights is None or rounds.ndim != 1 or weights.ndim not in (2, 3):
         raise BadRecord("path.npz: no snapshots of weights")
     if len(rounds) != len(weights) or not (np.diff(rounds) > 0).all() or weights[0].size == 0:
-        raise BadRecord("path.npz: its rounds do not fit its weights")
+        raise BadRecord("path.npz: rounds do not match the weights")
     return Snapshots(run, rounds, np.nan_to_num(weights, posinf=0, neginf=0))
 
 
@@ -85,12 +85,12 @@ def _shared_rounds(paths: list[Snapshots]) -> np.ndarray:
     rounds = paths[0].rounds
     for path in paths[1:]:
         rounds = np.intersect1d(rounds, path.rounds)
-    kept = np.linspace(0, len(rounds) - 1, min(len(rounds), MOST_FRAMES)).round().astype(int)
+    kept = np.linspace(0, len(rounds) - 1, min(len(rounds), MAX_FRAMES)).round().astype(int)
     return rounds[kept]
 
 
-def _said(study: Study, run: RecordedRun, at: float) -> str:
-    """How good and how sparse the model is at a round."""
+def _describe(study: Study, run: RecordedRun, at: float) -> str:
+    """Describe the quality and the sparsity of the model at a round."""
     i = int(np.searchsorted(run.curves["round"], at, side="right")) - 1
     metrics = [study.rule.metric, *(metric for metric in SPARSITY if metric in study.panels)]
     return ", ".join(f"{metric_style(m).label} {run.curves[m][i]:.3g}" for m in metrics if m in run.curves)
@@ -103,13 +103,13 @@ def _shown(run: RecordedRun, frames: dict[str, np.ndarray]) -> dict[str, Any]:
     if next(iter(frames.values())).ndim == 3:
         spectra = {algo: np.linalg.svd(values, compute_uv=False) for algo, values in frames.items()}
         return _scaled("singular values", spectra, task.get("rank"))
-    if next(iter(frames.values())).shape[1] > MOST_WEIGHTS:
-        raise BadRecord("path.npz: too many weights to draw one by one")
+    if next(iter(frames.values())).shape[1] > MAX_WEIGHTS:
+        raise BadRecord(f"path.npz: more than {MAX_WEIGHTS} weights cannot be drawn")
     return _scaled("weights", frames, task.get("ones"))
 
 
 def _scaled(kind: str, frames: dict[str, np.ndarray], ones: Any) -> dict[str, Any]:
-    """All panels on one scale: that of the final models, the farthest hundredth of their weights aside."""
+    """Return frames on a common scale, set by the 99% quantile of the final models' weights."""
     ends = np.concatenate([np.abs(values[-1]).ravel() for values in frames.values()])
     limit = float(max(np.quantile(ends, 0.99), 1.0)) * 1.25
     size = next(iter(frames.values())).shape[1]
@@ -117,18 +117,18 @@ def _scaled(kind: str, frames: dict[str, np.ndarray], ones: Any) -> dict[str, An
     return {
         "kind": kind,
         "limit": limit,
-        "ones": int(ones) if known else None,  # the truth of these tasks: so many ones, then zeros
+        "ones": int(ones) if known else None,  # the true model of these tasks: ones, then zeros
         "frames": {algo: _levels(values, limit, curse.THRESHOLD).tolist() for algo, values in frames.items()},
     }
 
 
 def _slices(run: RecordedRun, frames: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The axial slices in which the final models have most weight, each run on a scale of its own."""
+    """Return frames of the axial slices in which the final models have the most weight, with one scale per run."""
     image = brain.read_image(run.folder / "mask.nii.gz")
     inside = np.asarray(image.dataobj) > 0
     if any(values.ndim != 2 or values.shape[1] != inside.sum() for values in frames.values()):
-        raise BadRecord("mask.nii.gz: it has not as many voxels as path.npz has weights")
-    volume = 1e-9 * inside  # of models without weights the fullest slices are shown
+        raise BadRecord("mask.nii.gz: the number of voxels differs from the number of weights in path.npz")
+    volume = 1e-9 * inside  # for all-zero models, the slices with the most voxels
     for values in frames.values():
         volume[inside] += np.abs(values[-1]) / (np.abs(values[-1]).max() or 1.0)
     planes = np.sort(np.argsort(-volume.sum(axis=(0, 1)), kind="stable")[:SLICES])
@@ -136,7 +136,7 @@ def _slices(run: RecordedRun, frames: dict[str, np.ndarray]) -> dict[str, Any]:
     (left, back, _), (right, front, _) = used.min(axis=0), used.max(axis=0)
 
     def flat(values: np.ndarray) -> list[int]:
-        """Rows from front to back, columns from left to right, slice after slice."""
+        """Flatten slices: slice by slice, rows from front to back, columns from left to right."""
         box = values[left : right + 1, back : front + 1, planes]
         return box[:, ::-1].transpose(2, 1, 0).ravel().tolist()
 
@@ -159,7 +159,7 @@ def _slices(run: RecordedRun, frames: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _levels(values: np.ndarray, limit: float, zero: float) -> np.ndarray:
-    """Whole numbers from -LEVELS to LEVELS; 0 is what counts as zero, and nothing else."""
+    """Quantize values to integers from -LEVELS to LEVELS; only values up to `zero` in magnitude become 0."""
     levels = np.clip(np.round(values / limit * LEVELS), -LEVELS, LEVELS)
     levels = np.where(levels == 0, np.sign(values), levels)
     return np.where(np.abs(values) > zero, levels, 0).astype(int)

@@ -1,4 +1,4 @@
-"""The figures of all learning rates that were tried: a heat map of the scores, and how robust an algorithm is."""
+"""Heat maps of the scores of all learning-rate pairs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from fco_cli.reporting.figures import (
     EDGE,
-    LARGEST_DRAWN,
     LINE_HEIGHT,
-    SMALLEST_DRAWN,
+    MAX_DRAWN,
+    MIN_DRAWN,
+    add_title,
     drawable,
-    entitle,
     new_figure,
     styled,
 )
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-LABEL_HEIGHT = 1.3  # inches of maps beside which the name of their rows fits
-MOST_RATES = 40  # in a direction of the heat maps: more are no grid, and no page is tall enough
+LABEL_HEIGHT = 1.3  # inches that the label of the y axis needs
+MAX_RATES = 40  # per axis of a heat map; larger grids are not drawn
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The rates along a side of the maps. Neighbours with which everything diverged share one place."""
+    """Rates along an axis of the maps; adjacent rates at which every run diverged share one position."""
 
     places: list[list[float]]
 
     @classmethod
     def of(cls, cells: Sequence[Cell], rate: Callable[[Cell], float]) -> Scale:
-        lost = {one: all(cell.diverged for cell in cells if rate(cell) == one) for one in map(rate, cells)}
+        diverged = {one: all(cell.diverged for cell in cells if rate(cell) == one) for one in map(rate, cells)}
         places: list[list[float]] = []
-        for one in sorted(lost):
-            if places and lost[one] and lost[places[-1][-1]]:
+        for one in sorted(diverged):
+            if places and diverged[one] and diverged[places[-1][-1]]:
                 places[-1].append(one)
             else:
                 places.append([one])
@@ -67,15 +67,18 @@ def _server(cell: Cell) -> float:
 
 @styled
 def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
-    """The score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed."""
+    """Draw the score of every learning-rate pair; diverged pairs are hatched, the chosen one is framed.
+
+    Return None if there is no grid, or if it is too large.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     grids = {algo: choice for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1}
     cells = [cell for choice in grids.values() for cell in choice.cells]
-    if not grids or max(len({_client(cell) for cell in cells}), len({_server(cell) for cell in cells})) > MOST_RATES:
+    if not grids or max(len({_client(cell) for cell in cells}), len({_server(cell) for cell in cells})) > MAX_RATES:
         return None
     clients, servers = Scale.of(cells, _client), Scale.of(cells, _server)
-    norm, colours = _colours(study, cells)
+    norm, colors = _colors(study, cells)
     columns = min(2, len(grids))
     rows = -(-len(grids) // columns)
     height = max(0.35 + 0.16 * len(clients.places), LABEL_HEIGHT / rows, 0.83)
@@ -87,8 +90,8 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
         for cell in _best_of_each_pair(choice, study.rule):
             place = clients.index(_client(cell)), servers.index(_server(cell))
             grid[place] = drawable(np.array(cell.score))
-            _mark_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
-        image = axis.imshow(grid, norm=norm, cmap=colours, origin="lower", aspect="auto")
+            _annotate_cell(axis, cell, place, norm, bright_is_high=study.rule.mode == "max", best=cell is choice.best)
+        image = axis.imshow(grid, norm=norm, cmap=colors, origin="lower", aspect="auto")
         axis.set_xticks(range(len(servers.places)), servers.labels, rotation=60 if len(servers.places) > 5 else 0)
         axis.set_yticks(range(len(clients.places)), clients.labels)
         axis.set_title(for_figure(algorithm_style(algo).label + EDGE * bool(choice.on_edge)), pad=3)
@@ -103,48 +106,48 @@ def draw_heat_maps(study: Study, choices: dict[str, Choice]) -> Figure | None:
     bar.ax.yaxis.set_minor_formatter(plain if norm.vmax < 100 * norm.vmin else NullFormatter())
     bar.outline.set_visible(False)
     edge = f"{EDGE} on the edge of its grid" if any(choice.on_edge for choice in grids.values()) else ""
-    entitle(figure, study, f"{study.rule}; hatched: diverged", edge)
+    add_title(figure, study, f"{study.rule}; hatched: diverged", edge)
     title = LINE_HEIGHT * (figure.get_suptitle().count("\n") + 1) / figure.get_figheight()
     figure.supylabel("client learning rate", y=(1 - title) / 2, fontsize=8)  # centered below the title
     return figure
 
 
-def _colours(study: Study, cells: list[Cell]) -> tuple[Any, str]:
-    """The scale of the scores, and colours of which the bright ones are good."""
+def _colors(study: Study, cells: list[Cell]) -> tuple[Any, str]:
+    """Return the normalization of the scores and a color map in which bright is good."""
     from matplotlib.colors import LogNorm, Normalize
 
-    scores = np.array([cell.score for cell in cells if np.abs(cell.score) < LARGEST_DRAWN])
+    scores = np.array([cell.score for cell in cells if np.abs(cell.score) < MAX_DRAWN])
     low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    log = metric_style(study.rule.metric).log and low > SMALLEST_DRAWN and high > 5 * low
+    log = metric_style(study.rule.metric).log and low > MIN_DRAWN and high > 5 * low
     norm = LogNorm(low, high) if log else Normalize(low, high if high > low else low + 1)
     return norm, "viridis" if study.rule.mode == "max" else "viridis_r"
 
 
 def _best_of_each_pair(choice: Choice, rule: Rule) -> list[Cell]:
-    """Return a cell per pair of learning rates: the best one where the algorithm was run with several options."""
+    """Return one cell per pair of learning rates: the best among those with different options."""
     pairs: dict[tuple[float | None, float | None], list[Cell]] = {}
     for cell in choice.cells:
         pairs.setdefault((cell.client_lr, cell.server_lr), []).append(cell)
     return [choose_from(choice.algo, tuple(cells), rule).best or cells[-1] for cells in pairs.values()]
 
 
-def _mark_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright_is_high: bool, best: bool) -> None:
+def _annotate_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, bright_is_high: bool, best: bool) -> None:
     from matplotlib.patches import Rectangle
 
     row, column = place
     corner = (column - 0.5, row - 0.5)
     if cell.diverged:
         axis.add_patch(Rectangle(corner, 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="/////", linewidth=0))
-    elif np.abs(cell.score) < LARGEST_DRAWN:
+    elif np.abs(cell.score) < MAX_DRAWN:
         brightness = float(norm(cell.score)) if bright_is_high else 1 - float(norm(cell.score))
-        colour = "black" if brightness > 0.55 else "white"
-        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=6, color=colour)
+        color = "black" if brightness > 0.55 else "white"
+        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=6, color=color)
     if best:
         axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6, zorder=3, clip_on=False))
 
 
 def short(value: float) -> str:
-    """Three characters or so, for a small cell."""
+    """Format a number in about three characters."""
     if 0.095 <= value < 0.9995:
         return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")
     if 0.00095 <= value < 0.095:
@@ -155,7 +158,7 @@ def short(value: float) -> str:
 
 
 def rates_table(choices: dict[str, Choice]) -> DataFrame:
-    """The numbers of the heat maps: a row for every pair that was tried."""
+    """Return the numbers of the heat maps: a row per learning-rate pair."""
     import pandas as pd
 
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""A record read back: the run that it is of, checked field by field before anyone relies on it."""
+"""Reader of the record of a run, with validation of every field that reports use."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from msgspec import Meta
 
 from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
-from fco_cli.reporting import gate
+from fco_cli.reporting.gate import is_number, read_yaml
 from fco_cli.reporting.text import printable
 from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
 from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
 
-EXPLODED = 1e3  # times the training loss at the start
+DIVERGENCE_FACTOR = 1e3  # a training loss above this multiple of its initial value counts as divergence
 
-LARGEST_TABLE = 64 * MEBIBYTE
-LARGEST_MODEL = 1024 * MEBIBYTE
-MOST_ROWS, MOST_COLUMNS = 10**6, 200
+MAX_TABLE_BYTES = 64 * MEBIBYTE
+MAX_MODEL_BYTES = 1024 * MEBIBYTE
+MAX_ROWS, MAX_COLUMNS = 10**6, 200
 METRIC_NAME = re.compile(METRIC)
 
 Curves = dict[str, np.ndarray]  # metric -> value at every evaluated round; "round" is one of them
@@ -37,13 +37,13 @@ Group = dict[str, Any]
 
 
 class Named(msgspec.Struct):
-    """A group of the configuration that has a name."""
+    """Named group of the configuration."""
 
     name: Name
 
 
 class Select(msgspec.Struct):
-    """How an experiment chooses."""
+    """Selection rule of an experiment."""
 
     metric: Metric
     mode: Literal["max", "min"]
@@ -52,7 +52,7 @@ class Select(msgspec.Struct):
 
 
 class Experiment(msgspec.Struct):
-    """The experiment that a run is of."""
+    """Experiment to which a run belongs."""
 
     name: Name
     title: Text
@@ -63,7 +63,7 @@ class Experiment(msgspec.Struct):
 
 
 class Profile(msgspec.Struct):
-    """The scale at which an experiment was run."""
+    """Scale of an experiment."""
 
     name: Name
     scale: Positive
@@ -71,7 +71,7 @@ class Profile(msgspec.Struct):
 
 
 class RunConfig(msgspec.Struct):
-    """Schema of config.yaml, as much of it as a report relies on."""
+    """Schema of the parts of config.yaml that reports use."""
 
     task: Named
     algo: Named
@@ -86,13 +86,13 @@ class RunConfig(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One record, whole and checked."""
+    """Validated record of one run."""
 
     folder: Path
     config: dict[str, Any] = field(repr=False)
     result: dict[str, Any] = field(repr=False)
     curves: Curves = field(repr=False)
-    optimality_gap: float | None = None  # to the optimum of its problem, where a record of that is at hand
+    optimality_gap: float | None = None  # to the certified optimum of its problem, if recorded
 
     @property
     def algo(self) -> str:
@@ -112,7 +112,7 @@ class RecordedRun:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Of the run, of its problem (with the seed) and of the problem's family (whatever the seed)."""
+        """Hashes of the run, of its problem (including the seed) and of the problem's family (excluding the seed)."""
         return self.result["identity"]
 
     @property
@@ -125,13 +125,13 @@ class RecordedRun:
 
     @cached_property
     def exploded(self) -> np.ndarray:
-        """At which evaluated rounds the training loss was out of all bounds, although the weights were finite."""
+        """Mask of the evaluated rounds with a training loss above DIVERGENCE_FACTOR times its start, or NaN."""
         loss = self.curves["train_loss"]
-        return ~(loss / EXPLODED <= abs(loss[0]))  # also where it is not a number
+        return ~(loss / DIVERGENCE_FACTOR <= abs(loss[0]))  # True for NaN
 
     @property
     def diverged(self) -> bool:
-        """As its record says, or because it ended exploded."""
+        """True if the record says so or the training loss exploded at the end."""
         return self.result["status"] == "diverged" or bool(self.exploded[-1])
 
     @property
@@ -140,11 +140,11 @@ class RecordedRun:
 
     @property
     def client_lr(self) -> float | None:
-        return self._rate("client_lr") if self.relative is None else self.result["client_lr"]
+        return self._rate("client_lr") if self.relative_client_lr is None else self.result["client_lr"]
 
     @property
-    def relative(self) -> float | None:
-        """How many times 1/L its client_lr is, where it took it from the data."""
+    def relative_client_lr(self) -> float | None:
+        """The client_lr in units of 1/L if it was set relative to the data, else None."""
         return relative(self.config["hparams"]["client_lr"]) if "client_lr" in self.result["uses"] else None
 
     @property
@@ -156,73 +156,73 @@ class RecordedRun:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The algorithm's own."""
+        """Options of the algorithm."""
         return {key: value for key, value in self.config["algo"].items() if key != "name"}
 
     @cached_property
     def model(self) -> dict[str, np.ndarray]:
-        """The final model, an array per block of parameters."""
-        return read_arrays(self.folder / "model.npz", LARGEST_MODEL)
+        """Final model: one array per block of parameters."""
+        return read_arrays(self.folder / "model.npz", MAX_MODEL_BYTES)
 
     @cached_property
     def megabytes(self) -> np.ndarray:
-        """Sent in both directions until every evaluated round."""
+        """Megabytes sent in both directions up to each evaluated round."""
         return (self.curves["bytes_up"] + self.curves["bytes_down"]) / 1e6
 
 
 def records_below(folder: Path) -> Iterator[Path]:
-    """The folders of records, finished or not, in order."""
-    for place, names in _folders_below(folder):
+    """Yield the folders of run records, finished or not, in sorted order."""
+    for subfolder, names in _folders_below(folder):
         if names & {"config.yaml", "result.json"} and not names & {"theory.md", "path.csv"}:
-            yield place
+            yield subfolder
 
 
 def paths_below(folder: Path) -> Iterator[Path]:
-    """The folders that experiment=path has finished: a choice among many models."""
-    for place, names in _folders_below(folder):
+    """Yield the folders of finished records of experiment=path."""
+    for subfolder, names in _folders_below(folder):
         if {"path.csv", "result.json"} <= names:
-            yield place
+            yield subfolder
 
 
 def theories_below(folder: Path) -> Iterator[Path]:
-    """The folders that experiment=theory has finished: no runs, but a table and a figure of its own."""
-    for place, names in _folders_below(folder):
+    """Yield the folders of finished records of experiment=theory, which hold a table and a figure instead of runs."""
+    for subfolder, names in _folders_below(folder):
         if {"theory.md", "result.json"} <= names:
-            yield place
+            yield subfolder
 
 
 def _folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
-    """With the names in them; hidden ones are nobody's records."""
-    for place, folders, files in os.walk(folder):
+    """Yield every folder that is not hidden, with the names of its entries."""
+    for subfolder, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield Path(place), {*folders, *files}
+        yield Path(subfolder), {*folders, *files}
 
 
 def read_record(folder: Path) -> RecordedRun:
-    """A whole record, or BadRecord, which says what is wrong with it."""
+    """Read a finished record; raise BadRecord if it is incomplete or invalid."""
     if not os.path.lexists(folder / "result.json"):
-        raise BadRecord("unfinished: it has no result.json yet")
+        raise BadRecord("unfinished: no result.json")
     result = read_result(folder, RunResult)
-    config = {"transform": {"name": "none"}} | gate.read_yaml(folder / "config.yaml")  # once there were none
+    config = {"transform": {"name": "none"}} | read_yaml(folder / "config.yaml")  # older records have none
     converted(config, RunConfig, "config.yaml")
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     for name in rates:
         _check_rate(name, config["hparams"].get(name))
-    taken = "client_lr" in rates and relative(config["hparams"]["client_lr"]) is not None
-    if taken and result.get("client_lr") is None:
+    is_relative = "client_lr" in rates and relative(config["hparams"]["client_lr"]) is not None
+    if is_relative and result.get("client_lr") is None:
         raise BadRecord("result.json: client_lr: expected a number, got null")
     for name, value in {"task": config["task"]["name"], "algo": config["algo"]["name"], "seed": config["seed"]}.items():
         if result[name] != value:
-            raise BadRecord(f"result.json is of {name} {result[name]}, config.yaml of {value}")
+            raise BadRecord(f"result.json has {name} {result[name]}, config.yaml has {value}")
     run = RecordedRun(folder, config, result, _read_curves(folder / "metrics.csv"))
-    _check_together(run)
+    _check_consistency(run)
     return run
 
 
 def _check_rate(name: str, value: object) -> None:
-    """Raise BadRecord unless it is a learning rate; a client's may be relative to 1/L."""
+    """Raise BadRecord unless the value is a valid learning rate; client_lr may be relative to 1/L."""
     try:
-        if (name == "client_lr" and relative(value) is not None) or (gate.is_number(value) and value > 0):  # type: ignore[operator]
+        if (name == "client_lr" and relative(value) is not None) or (is_number(value) and value > 0):  # type: ignore[operator]
             return
     except UserError:
         pass
@@ -230,46 +230,46 @@ def _check_rate(name: str, value: object) -> None:
 
 
 def _read_curves(path: Path) -> Curves:
-    header, _, body = read_bounded(path, LARGEST_TABLE).partition(b"\n")
+    header, _, body = read_bounded(path, MAX_TABLE_BYTES).partition(b"\n")
     try:
         names = header.decode().split(",")
     except UnicodeDecodeError:
-        raise BadRecord("metrics.csv: its first line is not text") from None
-    if len(names) > MOST_COLUMNS or len(set(names)) < len(names) or not all(map(METRIC_NAME.fullmatch, names)):
-        raise BadRecord(f"metrics.csv: its first line is not at most {MOST_COLUMNS} names of metrics, all different")
+        raise BadRecord("metrics.csv: the header is not UTF-8 text") from None
+    if len(names) > MAX_COLUMNS or len(set(names)) < len(names) or not all(map(METRIC_NAME.fullmatch, names)):
+        raise BadRecord(f"metrics.csv: the header must be at most {MAX_COLUMNS} distinct metric names")
     for name in ("round", "train_loss", "bytes_up", "bytes_down"):
         if name not in names:
             raise BadRecord(f"metrics.csv: no column {name!r}")
     if not body.strip() or not body.endswith(b"\n"):
-        raise BadRecord("metrics.csv is cut off")
-    if body.count(b"\n") > MOST_ROWS:
-        raise BadRecord(f"metrics.csv: more than {MOST_ROWS} rows")
+        raise BadRecord("metrics.csv is truncated")
+    if body.count(b"\n") > MAX_ROWS:
+        raise BadRecord(f"metrics.csv: more than {MAX_ROWS} rows")
     try:
         table = np.loadtxt(io.BytesIO(body), delimiter=",", ndmin=2, comments=None)
     except ValueError as problem:
         raise BadRecord(f"metrics.csv: {printable(str(problem))}") from problem
     if table.shape[1] != len(names):
-        raise BadRecord(f"metrics.csv: {table.shape[1]} columns under {len(names)} names")
+        raise BadRecord(f"metrics.csv: {table.shape[1]} columns, but {len(names)} names in the header")
     return dict(zip(names, table.T, strict=True))
 
 
-def _check_together(run: RecordedRun) -> None:
-    """What the files of a record must agree on."""
+def _check_consistency(run: RecordedRun) -> None:
+    """Raise BadRecord if the files of a record contradict each other."""
     curves, result = run.curves, run.result
     rounds = curves["round"]
     whole = np.isfinite(rounds).all() and (rounds == np.floor(rounds)).all()
     if not whole or rounds[0] != 0 or rounds[-1] > 10**12 or (np.diff(rounds) <= 0).any():
-        raise BadRecord("metrics.csv: the rounds are not whole numbers that rise from 0")
+        raise BadRecord("metrics.csv: the rounds must be integers that increase from 0")
     for name in ("bytes_up", "bytes_down"):
         if not (np.isfinite(curves[name]).all() and (curves[name] >= 0).all() and curves[name].max() < 1e30):
-            raise BadRecord(f"metrics.csv: {name} is not a count")
+            raise BadRecord(f"metrics.csv: {name} must be finite and non-negative")
     if not run.diverged and rounds[-1] != result["rounds"]:
         raise BadRecord(f"metrics.csv ends at round {rounds[-1]:g} of {result['rounds']}")
     if unknown := result["final"].keys() - curves.keys():
-        raise BadRecord(f"result.json: final has {min(unknown)!r}, which metrics.csv has not")
+        raise BadRecord(f"result.json: final has {min(unknown)!r}, which is not a column of metrics.csv")
     experiment = run.config.get("experiment")
     if experiment and experiment["select"]["metric"] not in curves:
-        wanted = experiment["select"]["metric"]
-        raise BadRecord(f"metrics.csv has no column {wanted!r}, by which the experiment selects")
+        metric = experiment["select"]["metric"]
+        raise BadRecord(f"metrics.csv: no column {metric!r}, the experiment's selection metric")
     if not experiment and "objective" not in curves:
         raise BadRecord("metrics.csv: no column 'objective'")

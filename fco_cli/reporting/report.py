@@ -1,4 +1,4 @@
-"""A whole report: every figure and table of the studies, the ledger, and the page that holds them all."""
+"""Assembly of a report: figures and tables of all studies, the claims ledger and the HTML page."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from nibabel import Nifti1Image
     from pandas import DataFrame
 
-Made = tuple[str, "Figure", "DataFrame"]  # the kind of figure, the figure, and its numbers
+FigureWithNumbers = tuple[str, "Figure", "DataFrame"]  # kind, figure, plotted numbers
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure on disk, as PNG, with .pdf and .csv beside it; or a page to explore."""
+class SavedFigure:
+    """A saved figure (PNG, with .pdf and .csv of the same name) or interactive HTML page."""
 
     study: Study
     kind: str
@@ -51,18 +51,18 @@ class Drawn:
 
 @dataclass
 class Report:
-    """What was made."""
+    """Contents of a written report."""
 
     folder: Path
     choices: dict[str, dict[str, Choice]]  # by study and algorithm
-    figures: list[Drawn] = field(default_factory=list)
+    figures: list[SavedFigure] = field(default_factory=list)
     swept: list[tuple[sweeps.SweptKey, Path]] = field(default_factory=list)
     leaderboard: leaderboard.Leaderboard | None = None
-    paths: list[tuple[RecordedPath, dict[str, Path]]] = field(default_factory=list)  # with their figures by kind
+    paths: list[tuple[RecordedPath, dict[str, Path]]] = field(default_factory=list)  # with figures by kind
     search: Path | None = None  # the map of experiment=hidden_settings
-    skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures that would show nothing, and why
-    ledger: list[Entry] = field(default_factory=list)  # empty where no record bears on a claim
-    damaged: list[tuple[Path, str]] = field(default_factory=list)  # what cannot be drawn of records that can be read
+    skipped: list[tuple[Study, str]] = field(default_factory=list)  # figures not drawn, with the reason
+    ledger: list[Entry] = field(default_factory=list)  # empty if no record is relevant to a claim
+    damaged: list[tuple[Path, str]] = field(default_factory=list)  # readable records with files that cannot be drawn
 
     @property
     def page(self) -> Path:
@@ -70,7 +70,10 @@ class Report:
 
 
 def make_report(results: Results, folder: Path, x: str = "rounds", with_claims: bool = False) -> Report:
-    """Write the report of all studies to a folder; with the paper's claims if records bear on them, or on request."""
+    """Write the report of all studies to a folder.
+
+    The claims ledger is included if `with_claims` is set or if any record is relevant to a claim.
+    """
     for part in (folder, folder / "figures", folder / "tables"):
         try:
             part.mkdir(parents=True, exist_ok=True)
@@ -81,8 +84,8 @@ def make_report(results: Results, folder: Path, x: str = "rounds", with_claims: 
         brains = _brains(report.choices[study.slug], report.damaged)
         for kind, figure, numbers in _figures(study, x, report, brains):
             name = study.slug if kind == "curves" else f"{study.slug}_{kind}"
-            report.figures.append(Drawn(study, kind, _save(figure, numbers, folder / "figures" / name)))
-        report.figures += _pages_to_explore(study, brains, folder / "figures" / study.slug)
+            report.figures.append(SavedFigure(study, kind, _save(figure, numbers, folder / "figures" / name)))
+        report.figures += _brain_pages(study, brains, folder / "figures" / study.slug)
         tables.save_tables(study, report.choices[study.slug], folder / "tables")
     for swept in sweeps.swept_keys(results.studies):
         numbers = sweeps.sweep_table(swept, report.choices)
@@ -107,15 +110,15 @@ def _save(figure: Figure, numbers: DataFrame, path: Path) -> Path:
 
 @dataclass
 class Brains:
-    """Of a study on brains: the chosen models' weights by their names, the mask, and the truth where there is one."""
+    """Images of an fMRI study: the chosen models' weights by label; `extra` has the mask and, if known, the truth."""
 
     weights: dict[str, Nifti1Image] = field(default_factory=dict)
     extra: dict[str, Nifti1Image] = field(default_factory=dict)
 
 
-def _figures(study: Study, x: str, report: Report, brains: Brains) -> Iterator[Made]:
+def _figures(study: Study, x: str, report: Report, brains: Brains) -> Iterator[FigureWithNumbers]:
     choices = report.choices[study.slug]
-    if supports := supports_of(choices, report.damaged):  # its few rounds are not what such a study is about
+    if supports := supports_of(choices, report.damaged):  # such a study has few rounds: no curves
         yield "clients", draw_curse(study, supports), supports_table(supports)
         return
     if brains.weights and (compared := side_by_side(choices)) is not None:
@@ -123,11 +126,11 @@ def _figures(study: Study, x: str, report: Report, brains: Brains) -> Iterator[M
     yield "curves", figures.draw_panels(study, choices, x), figures.curves_table(study, choices)
     if (maps := rates.draw_heat_maps(study, choices)) is not None:
         yield "learning_rates", maps, rates.rates_table(choices)
-    if (found := robustness.standing(study, choices)) is not None:
-        if sentence := robustness.why_not_drawn(found):
+    if (points := robustness.robustness_points(study, choices)) is not None:
+        if sentence := robustness.reason_not_drawn(points):
             report.skipped.append((study, sentence))
         else:
-            yield "robustness", robustness.draw_robustness(study, found), found.dots
+            yield "robustness", robustness.draw_robustness(study, points), points.table
     if brains.weights:
         from fco_cli.reporting.brain import clusters, draw_slices
 
@@ -135,7 +138,7 @@ def _figures(study: Study, x: str, report: Report, brains: Brains) -> Iterator[M
 
 
 def _brains(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> Brains:
-    found = Brains()
+    brains = Brains()
     shape = None
     for algo, choice in choices.items():
         folder = choice.best.runs[0].folder if choice.best else None
@@ -148,24 +151,24 @@ def _brains(choices: dict[str, Choice], damaged: list[tuple[Path, str]]) -> Brai
             others = {
                 name: read_image(folder / f"{name}.nii.gz")
                 for name in ("mask", "truth")
-                if name not in found.extra and os.path.lexists(folder / f"{name}.nii.gz")
+                if name not in brains.extra and os.path.lexists(folder / f"{name}.nii.gz")
             }
             shape = shape or weights.shape
             if any(image.shape != shape for image in (weights, *others.values())):
-                raise BadRecord("weights.nii.gz, mask.nii.gz or truth.nii.gz: not of the same shape as the others")
+                raise BadRecord("weights.nii.gz, mask.nii.gz and truth.nii.gz must have the same shape in all runs")
         except BadRecord as problem:
             damaged.append((folder, str(problem)))
         else:
-            found.weights[algorithm_style(algo).label] = weights
-            found.extra |= others
-    return found
+            brains.weights[algorithm_style(algo).label] = weights
+            brains.extra |= others
+    return brains
 
 
-def _pages_to_explore(study: Study, brains: Brains, folder: Path) -> list[Drawn]:
+def _brain_pages(study: Study, brains: Brains, folder: Path) -> list[SavedFigure]:
     if not brains.weights:
         return []
     from fco_cli.reporting.brain import brain_maps
 
     simulated = study.runs[0].config["task"]["name"] == "fmri_sim"
     pages = brain_maps(brains.weights, folder, simulated)
-    return [Drawn(study, path.stem, path) for path in pages if path.suffix == ".html"]
+    return [SavedFigure(study, path.stem, path) for path in pages if path.suffix == ".html"]

@@ -1,4 +1,4 @@
-"""How robust an algorithm is to its learning rates: where all of its runs stand after some rounds (figure 12)."""
+"""Robustness to learning rates (figure 12): quality against density of all runs after given rounds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.reporting.figures import drawable, entitle, new_figure, styled
+from fco_cli.reporting.figures import add_title, drawable, new_figure, styled
 from fco_cli.reporting.records import RecordedRun
-from fco_cli.reporting.select import Cell, Choice, robust_pairs
+from fco_cli.reporting.select import Cell, Choice, pairs_in_paper_range
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure
@@ -19,28 +19,30 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROUNDS = (10, 30, 100, 300)
-QUALITIES = ("validation_accuracy", "f1")  # against density; the first that the records have
-FEWEST = 5  # pairs that must survive for their dots to say anything
+QUALITIES = ("validation_accuracy", "f1")  # drawn against density; the first one recorded is used
+MIN_PAIRS = 5  # pairs of an algorithm that must not have diverged for the figure to be drawn
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where the runs of the paper's range of rates stand: a row per algorithm, round and pair."""
+class RobustnessPoints:
+    """Density and quality of the pairs in the paper's range of learning rates, by algorithm and round."""
 
     quality: str
     rounds: list[int]
-    pairs: int  # of the algorithm that has most
-    dots: DataFrame  # algorithm, round, client_lr, server_lr, density, quality; NaN once a pair has diverged
+    pairs: int  # largest number of pairs of an algorithm
+    table: DataFrame  # algorithm, round, client_lr, server_lr, density, quality; NaN after divergence
 
 
-def standing(study: Study, choices: dict[str, Choice]) -> Standing | None:
-    """None where there is no grid, or no quality to draw against density."""
+def robustness_points(study: Study, choices: dict[str, Choice]) -> RobustnessPoints | None:
+    """Return the points of a study; None if it has no grid, no density or no quality metric."""
     import pandas as pd
 
     known = study.runs[0].curves
     quality = next((metric for metric in QUALITIES if metric in known), None)
     grids = {
-        algo: robust_pairs(choice) for algo, choice in choices.items() if choice.federated and len(choice.cells) > 1
+        algo: pairs_in_paper_range(choice)
+        for algo, choice in choices.items()
+        if choice.federated and len(choice.cells) > 1
     }
     if quality is None or "density" not in known or not any(grids.values()):
         return None
@@ -48,24 +50,24 @@ def standing(study: Study, choices: dict[str, Choice]) -> Standing | None:
     first_at = np.searchsorted(evaluated, np.maximum(1, np.multiply(ROUNDS, study.scale)))
     rounds = np.unique(evaluated[np.minimum(first_at, len(evaluated) - 1)]).astype(int).tolist()
     rows = [
-        (algo, at, cell.client_lr, cell.server_lr, *_place(cell, at, quality))
+        (algo, at, cell.client_lr, cell.server_lr, *_median_point(cell, at, quality))
         for algo, cells in grids.items()
         for cell in cells
         for at in rounds
     ]
     names = ["algorithm", "round", "client_lr", "server_lr", "density", quality]
-    return Standing(quality, rounds, max(map(len, grids.values())), pd.DataFrame(rows, columns=names))
+    return RobustnessPoints(quality, rounds, max(map(len, grids.values())), pd.DataFrame(rows, columns=names))
 
 
-def _place(cell: Cell, at: int, quality: str) -> tuple[float, float]:
-    """The median over the seeds; not a number as soon as one of them has diverged."""
-    places = np.array([_standing(run, at, quality) for run in cell.runs])
-    density, value = np.median(places, axis=0)  # NaN if one is
+def _median_point(cell: Cell, at: int, quality: str) -> tuple[float, float]:
+    """Return the medians of density and quality over the seeds; NaN if one of them has diverged."""
+    points = np.array([_point_of_run(run, at, quality) for run in cell.runs])
+    density, value = np.median(points, axis=0)  # NaN if one is NaN
     return float(density), float(value)
 
 
-def _standing(run: RecordedRun, at: int, quality: str) -> tuple[float, float]:
-    """Where a run stands in the plane after a round, unless it has diverged. After its end a run stands still."""
+def _point_of_run(run: RecordedRun, at: int, quality: str) -> tuple[float, float]:
+    """Return a run's density and quality at a round, or at its last one before; NaN if it has diverged."""
     i = np.searchsorted(run.curves["round"], at, side="right") - 1
     ended = run.diverged and run.curves["round"][-1] < at
     if ended or run.exploded[i] or not {"density", quality} <= run.curves.keys():
@@ -74,48 +76,48 @@ def _standing(run: RecordedRun, at: int, quality: str) -> tuple[float, float]:
     return float(density), float(value)
 
 
-def why_not_drawn(found: Standing) -> str | None:
-    """A sentence in the place of the figure where too few pairs survive; None if it can be drawn."""
-    alive = found.dots[found.dots["round"] == found.rounds[-1]].dropna().groupby("algorithm").size()
+def reason_not_drawn(points: RobustnessPoints) -> str | None:
+    """Return a sentence to show instead of the figure if too many pairs diverged; None if it can be drawn."""
+    alive = points.table[points.table["round"] == points.rounds[-1]].dropna().groupby("algorithm").size()
     most = int(alive.max()) if len(alive) else 0
-    if most >= FEWEST:
+    if most >= MIN_PAIRS:
         return None
     return (
-        f"No figure of robustness: of {found.pairs} pairs in the paper's range of learning rates no algorithm has more "
-        f"than {most} that have not diverged."
+        f"No robustness figure: of {points.pairs} pairs in the paper's range of learning rates, at most {most} of any "
+        "algorithm have not diverged."
     )
 
 
 @styled
-def draw_robustness(study: Study, found: Standing) -> Figure:
-    """A row per algorithm, a column per round, a dot for every learning-rate pair."""
-    algorithms = list(found.dots["algorithm"].unique())
+def draw_robustness(study: Study, points: RobustnessPoints) -> Figure:
+    """Draw a row per algorithm, a column per round and a dot per learning-rate pair."""
+    algorithms = list(points.table["algorithm"].unique())
     figure, axes = new_figure(
-        0.6 + 0.82 * len(algorithms), len(algorithms), len(found.rounds), sharex=True, sharey=True
+        0.6 + 0.82 * len(algorithms), len(algorithms), len(points.rounds), sharex=True, sharey=True
     )
     for row, algo in zip(axes, algorithms, strict=True):
         style = algorithm_style(algo)
-        for axis, at in zip(row, found.rounds, strict=True):
-            mine = found.dots[(found.dots["algorithm"] == algo) & (found.dots["round"] == at)]
-            dots = mine.dropna()
+        for axis, at in zip(row, points.rounds, strict=True):
+            rows = points.table[(points.table["algorithm"] == algo) & (points.table["round"] == at)]
+            dots = rows.dropna()
             axis.scatter(
-                dots["density"], dots[found.quality], s=9, color=style.colour, marker=style.marker, alpha=0.7,
+                dots["density"], dots[points.quality], s=9, color=style.color, marker=style.marker, alpha=0.7,
                 linewidths=0, clip_on=False,
             )  # fmt: skip
-            if gone := len(mine) - len(dots):
-                axis.text(0.97, 0.04, f"{gone} gone", transform=axis.transAxes, ha="right", fontsize=6, color="#666666")
+            if diverged := len(rows) - len(dots):
+                text = f"{diverged} diverged"
+                axis.text(0.97, 0.04, text, transform=axis.transAxes, ha="right", fontsize=6, color="#666666")
             axis.grid(alpha=0.25, linewidth=0.5)
         row[-1].annotate(
             for_figure(style.label), (1.08, 0.5), xycoords="axes fraction", rotation=270, va="center", fontsize=7,
             in_layout=False,
         )  # fmt: skip
-    for axis, at in zip(axes[0], found.rounds, strict=True):
+    for axis, at in zip(axes[0], points.rounds, strict=True):
         axis.set_title(f"round {at}", loc="center")
         axis.set_xlim(-0.03, 1.03)
         axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
     figure.supxlabel("density", fontsize=8)
-    figure.supylabel(metric_style(found.quality).label, fontsize=8)
+    figure.supylabel(metric_style(points.quality).label, fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # type: ignore[union-attr, call-arg]  # for the names
-    lost = "; gone: diverged" if found.dots["density"].isna().any() else ""
-    entitle(figure, study, f"a dot is one of {found.pairs} learning-rate pairs{lost}")
+    add_title(figure, study, f"a dot is one of {points.pairs} learning-rate pairs")
     return figure

@@ -1,4 +1,4 @@
-"""Runs as tables for one's own analyses: a row per run, or per evaluated round, with every key of the configuration."""
+"""Tables of runs for further analysis: a row per run or per evaluated round, with every key of the configuration."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted names. A cell holds one value: a list is its JSON text."""
-    found: dict[str, Any] = {}
+    """Flatten nested mappings to dotted keys; lists become JSON text."""
+    result: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}.")
+            result |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
-    return found
+            result[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return result
 
 
 def runs_table(studies: Iterable[Study]) -> pd.DataFrame:
-    """A row per run: what it was, how it ended, its final metrics, and its configuration under dotted names."""
+    """Return a row per run: identity, status, final metrics and configuration under dotted names."""
     import pandas as pd
 
-    return pd.DataFrame([_row(study, run, run.final) for study, run in _each_run(studies)])
+    return pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)])
 
 
 def rounds_table(studies: Iterable[Study]) -> pd.DataFrame:
-    """A row per evaluated round: the metrics then, beside the same of its run."""
+    """Return a row per evaluated round: its metrics, and the identity, status and configuration of its run."""
     import pandas as pd
 
-    pairs = list(_each_run(studies))
+    pairs = list(_distinct_runs(studies))
     curves = [run.curves for _, run in pairs]
     lengths = [len(curve["round"]) for curve in curves]
     rows = pd.DataFrame([_row(study, run, {}) for study, run in pairs])
@@ -53,13 +53,13 @@ def rounds_table(studies: Iterable[Study]) -> pd.DataFrame:
     return rows.loc[rows.index.repeat(lengths)].reset_index(drop=True).assign(**metrics)
 
 
-def _each_run(studies: Iterable[Study]) -> list[tuple[Study, RecordedRun]]:
-    """Once, though a baseline may be in several studies."""
-    found: dict[Path, tuple[Study, RecordedRun]] = {}
+def _distinct_runs(studies: Iterable[Study]) -> list[tuple[Study, RecordedRun]]:
+    """Return every run once, with its first study; a baseline may be in several studies."""
+    distinct: dict[Path, tuple[Study, RecordedRun]] = {}
     for study in studies:
         for run in study.runs:
-            found.setdefault(run.folder, (study, run))
-    return list(found.values())
+            distinct.setdefault(run.folder, (study, run))
+    return list(distinct.values())
 
 
 def _row(study: Study, run: RecordedRun, metrics: Mapping[str, float | None]) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def _row(study: Study, run: RecordedRun, metrics: Mapping[str, float | None]) ->
         "seconds": run.result["seconds"],
         "optimality_gap": run.optimality_gap,
         "run_id": run.run_id,
-        "folder": printable(str(run.folder), longest=4096),
+        "folder": printable(str(run.folder), max_length=4096),
     }
     ends = {key: run.result.get(key) or {} for key in ("test", "convergence")}
-    return row | _others(metrics, row) | _others(flat(ends) | flat(run.config), {**row, **metrics})
+    return row | _without_known(metrics, row) | _without_known(flat(ends) | flat(run.config), {**row, **metrics})
 
 
-def _others(more: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _without_known(more: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in more.items() if name not in known}

@@ -1,4 +1,4 @@
-"""Which learning rates are best, by the experiment's own rule; ties and divergence are part of the answer."""
+"""Selection of the best learning rates by an experiment's rule, with ties and divergence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.studies import Results, Rule, Study
 from fco_cli.reporting.text import printable
 
-TIE = 1e-9  # scores that differ by less, relatively, are equal: the noise of summation
+TIE = 1e-9  # relative difference below which scores count as equal (rounding of sums)
 
 ROBUSTNESS_RANGE = (0.003, 0.3)  # of client_lr * server_lr
 
 
 def in_window(rounds: np.ndarray, last: int) -> np.ndarray:
-    """Which of the evaluated rounds are the last so many; the start is none of them."""
+    """Return a mask of the evaluated rounds within the `last` rounds; the start (round 0) is never included."""
     return rounds > max(rounds[-1] - last, 0)
 
 
 def window_mean(run: RecordedRun, metric: str, last: int) -> float:
-    """The mean over the last rounds; NaN for a run that diverged or does not have the metric."""
+    """Return a metric's mean over the last rounds; NaN if the run diverged or lacks the metric."""
     if run.diverged or metric not in run.curves:
         return np.nan
     values = run.curves[metric][in_window(run.curves["round"], last)]
@@ -32,22 +32,24 @@ def window_mean(run: RecordedRun, metric: str, last: int) -> float:
 
 
 def finite_mean(values: np.ndarray) -> float:
-    """The mean; NaN where there is none, be it that nothing is to be averaged or that the sum is beyond all numbers."""
+    """Return the mean; NaN for an empty array or an overflowing sum."""
     with np.errstate(invalid="ignore", over="ignore"):
         mean = float(values.mean()) if values.size else np.nan
     return mean if np.isfinite(mean) else np.nan
 
 
 def first_round(rounds: np.ndarray, holds: np.ndarray, stays: float = 0.0) -> float:
-    """Return the first evaluated round at which a condition holds and from which on it holds in the share `stays` of
-    the evaluated rounds; infinity if there is none. 0: the first time, 1: for good."""
+    """Return the first evaluated round at which a condition holds and keeps holding; infinity if there is none.
+
+    `stays` is the required share of the rounds from then on: 0 for the first time, 1 for all later rounds.
+    """
     share = np.cumsum(holds[::-1])[::-1] / np.arange(len(holds), 0, -1)
     reached = holds & (share >= stays - 1e-9)
     return float(rounds[np.argmax(reached)]) if reached.any() else np.inf
 
 
 class Spread(NamedTuple):
-    """A number over the seeds: the median and the range, here and in every figure and table."""
+    """Median and range of a number over the seeds, as shown in every figure and table."""
 
     median: float
     low: float
@@ -63,7 +65,7 @@ class Spread(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A metric over the rounds, likewise: the median over the seeds and their range."""
+    """Median and range of a metric over the seeds, at each round."""
 
     rounds: np.ndarray
     median: np.ndarray
@@ -71,19 +73,19 @@ class Curve(NamedTuple):
     high: np.ndarray
 
 
-def spread_said(study: Study) -> str:
-    """What the bands and brackets of a study show; nothing where it has one seed."""
+def describe_spread(study: Study) -> str:
+    """Describe the bands and brackets of a study; empty for a single seed."""
     return f"median and range over {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of learning rates of one algorithm (and its options), with a run for every seed."""
+    """A pair of learning rates of an algorithm (and its options), with one run per seed."""
 
     algo: str
     client_lr: float | None
     server_lr: float | None
-    options: str  # the algorithm's own, as text, where the study has several of them
+    options: str  # the algorithm's options that vary within the study, as text
     runs: tuple[RecordedRun, ...]
     rule: Rule
 
@@ -93,12 +95,12 @@ class Cell:
 
     @property
     def diverged(self) -> bool:
-        """A pair that diverges with one seed is not to be trusted with another."""
+        """True if any seed diverged."""
         return any(run.diverged for run in self.runs)
 
     @cached_property
     def score(self) -> float:
-        """By which cells are compared: the mean over the seeds, NaN if one of them diverged."""
+        """Selection score: mean over the seeds; NaN if one of them diverged."""
         return self.mean(self.rule.metric, self.rule.last)
 
     def mean(self, metric: str, last: int) -> float:
@@ -112,11 +114,11 @@ class Cell:
         return len({run.seed for run in self.runs})
 
     def final(self, metric: str, last: int) -> Spread:
-        """The mean over the last rounds, of every seed."""
+        """Return the spread over the seeds of a metric's mean over the last rounds."""
         return Spread.of([window_mean(run, metric, last) for run in self.runs])
 
     def curve(self, metric: str) -> Curve:
-        """At the rounds that all seeds have."""
+        """Return a metric's curve at the rounds that all seeds share."""
         rounds = self.runs[0].curves["round"]
         for run in self.runs[1:]:
             rounds = np.intersect1d(rounds, run.curves["round"])
@@ -126,19 +128,19 @@ class Cell:
 
     @property
     def rates(self) -> str:
-        """For people: (client_lr, server_lr) and what else the algorithm was tried with."""
+        """Label of the cell: (client_lr, server_lr) and varying options."""
         pair = [f"{rate:g}" for rate in (self.client_lr, self.server_lr) if rate is not None]
         return " ".join(filter(None, (f"({', '.join(pair)})" if pair else "", self.options)))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm's grid and what was chosen from it."""
+    """An algorithm's grid and the cell chosen from it."""
 
     algo: str
     cells: tuple[Cell, ...]
     best: Cell | None  # None if every cell diverged
-    tied: tuple[Cell, ...]  # all cells as good as the best, the best included
+    tied: tuple[Cell, ...]  # all cells that tie with the best, including it
 
     @property
     def federated(self) -> bool:
@@ -150,30 +152,30 @@ class Choice:
 
     @property
     def on_edge(self) -> tuple[str, ...]:
-        """At which ends of its grid the chosen pair lies: what is beyond them was not tried."""
+        """Edges of the grid on which the chosen pair lies; rates beyond them were not tried."""
         return () if self.best is None else tuple(_edges(self.best, self.cells))
 
 
 def _edges(best: Cell, cells: Sequence[Cell]) -> list[str]:
-    found = []
+    edges = []
     for name, mine, rates in (
         ("client", best.client_lr, {cell.client_lr for cell in cells}),
         ("server", best.server_lr, {cell.server_lr for cell in cells}),
     ):
         known = sorted(rate for rate in rates if rate is not None)
         if len(known) > 1:
-            found += [f"{word} {name} rate" for word, end in (("smallest", 0), ("largest", -1)) if mine == known[end]]
-    return found
+            edges += [f"{word} {name} rate" for word, end in (("smallest", 0), ("largest", -1)) if mine == known[end]]
+    return edges
 
 
 def choose(study: Study, rule: Rule | None = None) -> dict[str, Choice]:
-    """The choice of every algorithm of a study, by its own rule or by another."""
+    """Choose the best cell of every algorithm of a study, by its own rule unless another is given."""
     rule = rule or study.rule
     return {algo: choose_from(algo, _cells(study.of(algo), rule), rule) for algo in study.algorithms}
 
 
 def chosen_runs(results: Results) -> Results:
-    """Return the results with the runs of every algorithm's best cell only; with all where each of them diverged."""
+    """Return the results restricted to every algorithm's best cell; all cells are kept if every one diverged."""
 
     def chosen(study: Study) -> Study:
         choices = choose(study).values()
@@ -187,34 +189,39 @@ def chosen_runs(results: Results) -> Results:
 
 
 def _cells(runs: Sequence[RecordedRun], rule: Rule) -> tuple[Cell, ...]:
-    said = [{key: printable(value) for key, value in run.options.items()} for run in runs]
-    varying = [key for key in dict.fromkeys(key for one in said for key in one) if len({o.get(key) for o in said}) > 1]
+    options = [{key: printable(value) for key, value in run.options.items()} for run in runs]
+    keys = dict.fromkeys(key for one in options for key in one)
+    varying = [key for key in keys if len({one.get(key) for one in options}) > 1]
     cells: dict[tuple[float | None, float | None, str], list[RecordedRun]] = {}
-    for run, mine in zip(runs, said, strict=True):
-        words = [f"{key} {mine[key]}" for key in varying if key in mine]
-        if run.relative is not None:  # one choice, whatever number the data of a seed make of it
-            words = [f"client_lr {run.config['hparams']['client_lr']}", *words]
-            cells.setdefault((None, run.server_lr, ", ".join(words)), []).append(run)
+    for run, mine in zip(runs, options, strict=True):
+        labels = [f"{key} {mine[key]}" for key in varying if key in mine]
+        if run.relative_client_lr is not None:  # one cell, although its numerical value differs between seeds
+            labels = [f"client_lr {run.config['hparams']['client_lr']}", *labels]
+            cells.setdefault((None, run.server_lr, ", ".join(labels)), []).append(run)
         else:
-            cells.setdefault((run.client_lr, run.server_lr, ", ".join(words)), []).append(run)
+            cells.setdefault((run.client_lr, run.server_lr, ", ".join(labels)), []).append(run)
     return tuple(_cell(members, *key, rule) for key, members in cells.items())
 
 
 def _cell(runs: list[RecordedRun], client_lr: float | None, server_lr: float | None, options: str, rule: Rule) -> Cell:
-    """With the middle one of the client rates that came from the data."""
-    taken = sorted(run.client_lr for run in runs if run.relative is not None and run.client_lr is not None)
-    return Cell(runs[0].algo, taken[len(taken) // 2] if taken else client_lr, server_lr, options, tuple(runs), rule)
+    """Return a cell of runs; its client rate is the median of the data-dependent rates, if there are any."""
+    relative_rates = sorted(
+        run.client_lr for run in runs if run.relative_client_lr is not None and run.client_lr is not None
+    )
+    if relative_rates:
+        client_lr = relative_rates[len(relative_rates) // 2]
+    return Cell(runs[0].algo, client_lr, server_lr, options, tuple(runs), rule)
 
 
 def choose_from(algo: str, cells: tuple[Cell, ...], rule: Rule) -> Choice:
-    """Return the best of an algorithm's cells by a rule, with those that tie with it."""
+    """Choose the best of an algorithm's cells by a rule; include the cells that tie with it."""
     sign = 1.0 if rule.mode == "max" else -1.0
     candidates = [cell for cell in cells if np.isfinite(cell.score)]
     if not candidates:
         return Choice(algo, cells, None, ())
     top = max(sign * cell.score for cell in candidates)
     tied = [cell for cell in candidates if sign * cell.score >= top - TIE * abs(top)]
-    # Among equals by the second metric at the end, never by who was there first; then the smaller rates.
+    # Break ties by the second metric at the end, then by smaller rates: independent of the order of the runs.
     best = min(
         tied,
         key=lambda cell: (_second(cell, rule), cell.client_lr or 0.0, cell.server_lr or 0.0, cell.options),
@@ -227,8 +234,8 @@ def _second(cell: Cell, rule: Rule) -> float:
     return value if np.isfinite(value) else np.inf
 
 
-def robust_pairs(choice: Choice) -> list[Cell]:
-    """The cells whose client_lr * server_lr lies in the paper's range, its ends included whatever rounding does."""
+def pairs_in_paper_range(choice: Choice) -> list[Cell]:
+    """Return the cells with client_lr * server_lr in the paper's range, ends included up to rounding."""
     low, high = ROBUSTNESS_RANGE
     kept = []
     for cell in choice.cells:

@@ -1,4 +1,4 @@
-"""From folders of records to studies: the runs of one experiment that may stand in one figure."""
+"""Grouping of recorded runs into studies: the runs of one experiment that are comparable in one figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.reporting.many import each
+from fco_cli.reporting.many import parallel_map
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
 from fco_cli.reporting.run_tables import rounds_table, runs_table
@@ -21,18 +21,18 @@ from fco_cli.typed_files import BadRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-QUALITIES = ("auc", "concordance", "r2", "d2", "accuracy")  # on held-out rows; the first that a record has is drawn
-PART = 250  # records that a process reads at a time: some 10 MB
+QUALITIES = ("auc", "concordance", "r2", "d2", "accuracy")  # on held-out rows; the first one recorded is drawn
+BATCH_SIZE = 250  # records per task of a reading process: about 10 MB
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How an experiment chooses its learning rates: by the mean of a metric over the last rounds."""
+    """Selection rule for learning rates: the mean of a metric over the last rounds."""
 
     metric: str
     mode: str  # max or min
-    last: int  # rounds; 1 is the last one
-    second: str = "objective"  # among equals: the smallest of this
+    last: int  # number of rounds to average; 1 is the last round only
+    second: str = "objective"  # metric that breaks ties: the smallest wins
 
     def __str__(self) -> str:
         window = "at the last round" if self.last == 1 else f"mean of the last {self.last} rounds"
@@ -40,26 +40,26 @@ class Rule:
 
     @property
     def other(self) -> Rule | None:
-        """The second metric as a rule of its own; None where the experiment does not name one."""
+        """Rule that selects by the second metric; None if the experiment does not name one."""
         return None if self.second in ("objective", self.metric) else replace(self, metric=self.second, mode="min")
 
 
 @dataclass
 class Study:
-    """The runs of one experiment at one scale on one problem: they differ in algorithm, learning rates and seed."""
+    """Runs of one experiment at one scale on one problem; they differ in algorithm, learning rates and seed."""
 
-    name: str  # of the experiment; of the task where a run has none
+    name: str  # of the experiment; of the task for runs without an experiment
     title: str
     profile: str
     scale: float
     rule: Rule
     panels: list[str]
     runs: list[RecordedRun]
-    note: str = ""  # what its profile wants said on its figures
-    paper: str = ""  # the figure of the paper that it is
-    twin_of: str = ""  # the experiment beside which it is drawn
-    slug: str = ""  # names the study's files, unique in a report
-    variant: str = ""  # what tells it from another study of the same name and profile
+    note: str = ""  # the profile's note for figures
+    paper: str = ""  # the corresponding figure of the paper
+    twin_of: str = ""  # the experiment of which this is the variant with an extended grid
+    slug: str = ""  # base of the study's file names, unique in a report
+    variant: str = ""  # settings that distinguish it from other studies of the same name and profile
 
     @property
     def algorithms(self) -> list[str]:
@@ -81,12 +81,12 @@ class Study:
 
 @dataclass
 class Results:
-    """All that was found: studies, and the folders that had to be left out, each with the reason."""
+    """Studies read from folders, with the folders that were left out and the reasons."""
 
     studies: list[Study] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     search: list[Study] = field(default_factory=list)  # of experiment=hidden_settings
-    leaderboard: list[Study] = field(default_factory=list)  # of experiment=successors and those that begin so
+    leaderboard: list[Study] = field(default_factory=list)  # of experiments whose names start with "successors"
     theory: Theorems | None = None
     paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
 
@@ -95,72 +95,72 @@ class Results:
         return [*self.studies, *self.search, *self.leaderboard]
 
     def study(self, name: str) -> Study | None:
-        """The experiment's study at the largest scale, with the most runs."""
+        """Return the experiment's study with the largest scale, then the most runs; None if it was not run."""
         same = [study for study in self.studies if study.name == name]
         return max(same, key=lambda study: (study.scale, len(study.runs)), default=None)
 
     def table(self) -> pd.DataFrame:
-        """A row per run: what it was, how it ended, its whole configuration."""
+        """Return a table with a row per run: identity, status, final metrics and configuration."""
         return runs_table(self.every_study)
 
     def rounds(self) -> pd.DataFrame:
-        """A row per evaluated round of every run."""
+        """Return a table with a row per evaluated round of every run."""
         return rounds_table(self.every_study)
 
 
 def collect(folders: Iterable[Path]) -> Results:
-    """Read every record below the folders; a record that cannot be read is named and left out."""
+    """Read every record below the folders; unreadable records are listed in `left_out`."""
     results = Results()
     read: dict[Path, RecordedRun] = {}
     for folder in folders:
-        for place in theories_below(folder):
+        for record in theories_below(folder):
             try:
-                results.theory = Theorems.read(place)
+                results.theory = Theorems.read(record)
             except BadRecord as problem:
-                results.left_out.append((place, str(problem)))
-        for place in paths_below(folder):
+                results.left_out.append((record, str(problem)))
+        for record in paths_below(folder):
             try:
-                results.paths.append(_told_apart(RecordedPath.read(place), results.paths))
+                results.paths.append(_with_unique_slug(RecordedPath.read(record), results.paths))
             except BadRecord as problem:
-                results.left_out.append((place, str(problem)))
-        places = [place for place in records_below(folder) if place.resolve() not in read]
-        parts = [places[low : low + PART] for low in range(0, len(places), PART)]
-        for place, run in zip(places, itertools.chain(*each(_read, parts, enough=5)), strict=True):
+                results.left_out.append((record, str(problem)))
+        records = [record for record in records_below(folder) if record.resolve() not in read]
+        batches = [records[low : low + BATCH_SIZE] for low in range(0, len(records), BATCH_SIZE)]
+        for record, run in zip(records, itertools.chain(*parallel_map(_read, batches, min_items=5)), strict=True):
             if isinstance(run, BadRecord):
-                results.left_out.append((place, str(run)))
+                results.left_out.append((record, str(run)))
             else:
-                read[place.resolve()] = run
-    # One run may lie in two places; as a run of two experiments, an original and its twin, it counts for both.
+                read[record.resolve()] = run
+    # Copies of a run count once per experiment; a run of an experiment and of its twin counts in both.
     distinct = {(run.run_id, _experiment(run)["name"]): run for run in read.values()}
-    runs, older = _newest(distinct.values())
+    runs, older = _keep_newest(distinct.values())
     results.left_out += older
-    for study in studies_of(with_gaps(runs)):
+    for study in studies_of(with_optimality_gaps(runs)):
         kinds = {SEARCH: results.search, LEADERBOARD: results.leaderboard}
-        begins = next((name for name in kinds if study.name.startswith(name)), "")
-        kinds.get(begins, results.studies).append(study)
+        prefix = next((name for name in kinds if study.name.startswith(name)), "")
+        kinds.get(prefix, results.studies).append(study)
     return results
 
 
-def _read(places: list[Path]) -> list[RecordedRun | BadRecord]:
-    """Records, or what is wrong with them."""
-    found: list[RecordedRun | BadRecord] = []
-    for place in places:
+def _read(folders: list[Path]) -> list[RecordedRun | BadRecord]:
+    """Read records; return the exception in place of an unreadable one."""
+    runs: list[RecordedRun | BadRecord] = []
+    for folder in folders:
         try:
-            found.append(read_record(place))
+            runs.append(read_record(folder))
         except BadRecord as problem:
-            found.append(problem)
-    return found
+            runs.append(problem)
+    return runs
 
 
-def _told_apart(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:
-    """With a name for its files that no other path has."""
+def _with_unique_slug(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:
+    """Return the path with a slug that no other path has."""
     slug, taken = path.slug, {one.slug for one in others}
     number = next(i for i in itertools.count(1) if (slug if i == 1 else f"{slug}_{i}") not in taken)
     return path if number == 1 else replace(path, slug=f"{slug}_{number}")
 
 
-def _newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:
-    """Of runs with equal configurations only the newest counts: since the others, data or code have changed."""
+def _keep_newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:
+    """Split runs into the newest of each configuration and the older ones, which used other data or code."""
     newest: dict[str, RecordedRun] = {}
     older = []
     parts = (
@@ -170,13 +170,13 @@ def _newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[
     for run in sorted(runs, key=lambda run: (run.finished_at, str(run.folder))):
         key = json.dumps([run.config.get(part) for part in parts], sort_keys=True)
         if key in newest:
-            older.append((newest[key].folder, f"run again since, with other data or code: {run.folder.name}"))
+            older.append((newest[key].folder, f"superseded by a newer run with other data or code: {run.folder.name}"))
         newest[key] = run
     return list(newest.values()), older
 
 
-def with_gaps(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """Every run with its objective's distance to the smallest certified one of the same problem."""
+def with_optimality_gaps(runs: list[RecordedRun]) -> list[RecordedRun]:
+    """Return the runs with their objective's distance to the smallest certified objective of the same problem."""
     optima: dict[str, float] = {}
     for run in runs:
         value = run.final.get("objective")
@@ -190,32 +190,32 @@ def with_gaps(runs: list[RecordedRun]) -> list[RecordedRun]:
     return [replace(run, optimality_gap=gap(run)) for run in runs]
 
 
-# Runs become studies.
+# Grouping of runs into studies.
 
 
 def studies_of(runs: list[RecordedRun]) -> list[Study]:
-    """Federated runs decide which studies there are; baselines join every study whose problem they solve."""
+    """Group runs into studies: federated runs define the studies, baselines join every study of their problem."""
     studies: dict[tuple[str, ...], list[RecordedRun]] = {}
     hosts: dict[tuple[str, str], list[tuple[str, ...]]] = {}  # by experiment and family of problems
     for run in sorted(runs, key=lambda run: not run.federated):
         name, profile, family = _experiment(run)["name"], run.config["profile"]["name"], run.identity["family"]
-        mine: list[tuple[str, ...]] = [(name, profile, family, _work(run) if run.federated else "")]
-        if run.federated and mine[0] not in studies:
-            hosts.setdefault((name, family), []).append(mine[0])
+        keys: list[tuple[str, ...]] = [(name, profile, family, _shared_settings(run) if run.federated else "")]
+        if run.federated and keys[0] not in studies:
+            hosts.setdefault((name, family), []).append(keys[0])
         if not run.federated:
-            # `optimum` does not depend on the profile: its record serves the seeds of every profile
+            # `optimum` does not depend on the profile: its record is used for the same seed of every profile
             joined = [
                 key
                 for key in hosts.get((name, family), ())
                 if key[1] == profile or (run.algo == OPTIMUM and run.seed in {one.seed for one in studies[key]})
             ]
-            mine = joined or mine
-        for key in mine:
+            keys = joined or keys
+        for key in keys:
             studies.setdefault(key, []).append(run)
-    made = [_study(members) for members in studies.values()]
-    made.sort(key=lambda study: (_natural(study.name), -study.scale, -len(study.runs), study.runs[0].run_id))
-    _tell_apart(made)
-    return made
+    grouped = [_study(members) for members in studies.values()]
+    grouped.sort(key=lambda study: (_natural_order(study.name), -study.scale, -len(study.runs), study.runs[0].run_id))
+    _set_slugs(grouped)
+    return grouped
 
 
 def _study(runs: list[RecordedRun]) -> Study:
@@ -225,7 +225,7 @@ def _study(runs: list[RecordedRun]) -> Study:
     panels = [metric for metric in dict.fromkeys(experiment["panels"]) if metric in first.curves]
     return Study(
         name=experiment["name"],
-        title=printable(experiment["title"].strip(), longest=400),
+        title=printable(experiment["title"].strip(), max_length=400),
         profile=profile["name"],
         scale=float(profile["scale"]),
         rule=Rule(select["metric"], select["mode"], select["last"], select["second"]),
@@ -242,11 +242,11 @@ def _rates(run: RecordedRun) -> tuple[float, float]:
 
 
 def _experiment(run: RecordedRun) -> dict[str, Any]:
-    """The experiment that a run is of; a run on its own counts as one of its task, chosen by the objective."""
+    """Return a run's experiment; for a run without one, a default for its task that selects by the objective."""
     task, main = run.config["task"]["name"], run.result["main_metric"]
     file = run.config["task"].get("path")
     quality = [f"validation_{name}" for name in QUALITIES if f"validation_{name}" in run.curves][:1]
-    alone = {
+    default = {
         "name": task,
         "title": f"{task}: {Path(file).name}" if isinstance(file, str) and file else task,
         "select": {"metric": "objective", "mode": "min", "last": 1, "second": "objective"},
@@ -254,21 +254,17 @@ def _experiment(run: RecordedRun) -> dict[str, Any]:
         "paper": "",
         "twin_of": "",
     }
-    return run.config.get("experiment") or alone
+    return run.config.get("experiment") or default
 
 
-def _work(run: RecordedRun) -> str:
-    """The hyper-parameters and the transform that all runs of a study share.
-
-    No identity of the record says this: a stack has one algorithm, one seed and several numbers of the regularizer,
-    a study the reverse.
-    """
+def _shared_settings(run: RecordedRun) -> str:
+    """Return the hyperparameters (except learning rates) and the transform as text; all runs of a study share them."""
     hparams = {key: value for key, value in run.config["hparams"].items() if not key.endswith("_lr")}
     return json.dumps([hparams, run.config["transform"]], sort_keys=True)
 
 
-def _tell_apart(studies: list[Study]) -> None:
-    """Give each study a name for its files, and say in what those of the same experiment and profile differ."""
+def _set_slugs(studies: list[Study]) -> None:
+    """Set every study's slug and, among studies of the same experiment and profile, its variant."""
     groups: dict[tuple[str, str], list[Study]] = {}
     for study in studies:
         groups.setdefault((study.name, study.profile), []).append(study)
@@ -279,8 +275,8 @@ def _tell_apart(studies: list[Study]) -> None:
         varying = [key for key in keys if len({json.dumps(one.get(key)) for one in settings}) > 1]
         for i, (study, mine) in enumerate(zip(group, settings, strict=True), start=1):
             if len(group) > 1:
-                said = ", ".join(f"{key}={mine[key]}" for key in varying if key in mine)
-                study.variant = printable(said or f"data or code {study.runs[0].identity['family'][:8]}")
+                text = ", ".join(f"{key}={mine[key]}" for key in varying if key in mine)
+                study.variant = printable(text or f"data or code {study.runs[0].identity['family'][:8]}")
             plain = name if profile == "paper" else f"{name}_{profile}"
             study.slug = plain if i == 1 else f"{plain}_{i}"  # the largest keeps the plain name
             while study.slug in taken:
@@ -289,6 +285,7 @@ def _tell_apart(studies: list[Study]) -> None:
 
 
 def settings_of(study: Study) -> dict[str, Any]:
+    """Return the settings of a study under dotted names, without learning rates."""
     config = study.runs[0].config
     sections = ("task", "regularizer", "mirror", "transform", "hparams")
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
@@ -298,6 +295,6 @@ def settings_of(study: Study) -> dict[str, Any]:
 NUMERALS = {"i": 1, "ii": 2, "iii": 3, "iv": 4}
 
 
-def _natural(name: str) -> list[Any]:
-    """lasso_ii before lasso_iv, and lasso_ii before lasso_ii_extended."""
+def _natural_order(name: str) -> list[Any]:
+    """Return a sort key that orders Roman numerals: lasso_ii before lasso_iv, and before lasso_ii_extended."""
     return [(NUMERALS.get(part, 9), part) if i else (0, part) for i, part in enumerate(name.split("_"))]

@@ -1,23 +1,24 @@
-"""How experiments, algorithms and metrics are named and drawn: the same everywhere, in figures, tables and pages."""
+"""Labels, colors and markers of experiments, algorithms and metrics, shared by figures, tables and pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Experiments that begin so:
-SEARCH = "hidden_settings"  # its studies are no figures but the settings that it tried
-LEADERBOARD = "successors"  # compare all methods, with figures and tables of their own
+# Prefixes of the names of experiments with their own sections in a report.
+SEARCH = "hidden_settings"  # search over settings that the paper leaves open
+LEADERBOARD = "successors"  # comparison of all methods
 
 
 @dataclass(frozen=True)
 class AlgorithmStyle:
-    """The colours are those of Okabe and Ito (2008), which people with colour-blindness can tell apart.
+    """Label and line style of an algorithm.
 
-    In print without colours the markers and the dashes (lengths of ink and of gaps, in line widths) tell them apart.
+    The colors of Okabe and Ito (2008) are distinguishable with color blindness; markers and dashes (lengths of
+    dashes and gaps in line widths) are distinguishable in grayscale.
     """
 
     label: str
-    colour: str
+    color: str
     marker: str
     dashes: tuple[float, ...] = ()
 
@@ -29,7 +30,7 @@ ALGORITHMS = {
     "fedmid_osp": AlgorithmStyle("FedMiD-OSP", "#E69F00", "D", (1.5, 1)),
     "fedavg": AlgorithmStyle("FedAvg", "#009E73", "v", (6, 2)),
     "fedavg_subgrad": AlgorithmStyle("FedAvg(∂)", "#CC79A7", "P", (3, 1, 3, 1, 1, 1)),
-    # Those that came after, a colour per family.
+    # Later methods, one color per family.
     "scaffold": AlgorithmStyle("SCAFFOLD", "#332288", "o", (1, 1)),
     "scaffold_prox": AlgorithmStyle("SCAFFOLD-prox", "#332288", "s"),
     "zhj": AlgorithmStyle("ZHJ", "#332288", "D", (5, 1)),
@@ -56,7 +57,7 @@ ALGORITHMS = {
     "local": AlgorithmStyle("local", "#7F7F7F", "X", (2, 2)),
     "optimum": AlgorithmStyle("optimum", "#000000", "", (4, 2)),
 }
-FAMILIES = {  # the methods that the leaderboard shows together; of one that is in none: others
+FAMILIES = {  # groups of methods on the leaderboard; methods in no group belong to OTHERS
     "mirror descent and dual averaging": ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "fedavg_subgrad"),
     "control variates": ("scaffold_prox", "zhj", "feddualavg_cv", "scaffold_osp", "scaffnew"),
     "splitting": ("feddr", "fedadmm", "fedsplit"),
@@ -64,7 +65,7 @@ FAMILIES = {  # the methods that the leaderboard shows together; of one that is 
     "server steps and FedProx": ("fedadam", "fedyogi", "fedadagrad", "fedmid_osp_m", "feddualavg_m", "fedprox"),
 }
 OTHERS = "others"
-COLOURS = (
+COLORS = (
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -73,12 +74,12 @@ COLOURS = (
     "#56B4E9",
     "#332288",
     "#661100",
-)  # of what has none of its own
-OPTIMUM = "optimum"  # the certified solution, which others are measured by
+)  # for lines that are not algorithms
+OPTIMUM = "optimum"  # the certified solution, the reference of all gaps
 
 
 def algorithm_style(algo: str) -> AlgorithmStyle:
-    """The style of an algorithm; one that is not in the list keeps its own name."""
+    """Return the style of an algorithm; unknown algorithms are labeled by their name."""
     return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h", (4, 1, 1, 1, 1, 1)))
 
 
@@ -87,13 +88,15 @@ def family_of(algo: str) -> str:
 
 
 def algorithm_order(algo: str) -> tuple[int, str]:
-    """The paper's algorithms first, in the order above."""
+    """Return a sort key in the order of ALGORITHMS; unknown algorithms come last."""
     names = list(ALGORITHMS)
     return (names.index(algo) if algo in names else len(names), algo)
 
 
 @dataclass(frozen=True)
 class MetricStyle:
+    """Label and scale of a metric."""
+
     label: str
     log: bool = False
 

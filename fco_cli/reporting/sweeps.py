@@ -1,4 +1,4 @@
-"""Sweeps over anything but learning rates: how metrics depend on psi's strength, the clients per round, and so on."""
+"""Figures of sweeps over one setting other than learning rates, such as psi's strength or the clients per round."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-FEWEST = 3  # values
+MIN_VALUES = 3  # of the setting
 COST = "MB to target"
 
 
 @dataclass(frozen=True)
 class SweptKey:
-    """Studies that differ in one number."""
+    """Studies that differ in one numerical setting."""
 
     key: str
-    studies: dict[float, Study]  # by its value, rising
+    studies: dict[float, Study]  # by increasing value of the setting
 
     @property
     def first(self) -> Study:
@@ -42,8 +42,8 @@ class SweptKey:
 
 
 def swept_keys(studies: list[Study]) -> list[SweptKey]:
-    """The groups of studies of one name and profile that differ in a single number, three of them at least."""
-    found = []
+    """Return the groups of at least three studies of one name and profile that differ in a single number."""
+    swept = []
     groups: dict[tuple[str, str], list[Study]] = {}
     for study in studies:
         groups.setdefault((study.name, study.profile), []).append(study)
@@ -51,22 +51,22 @@ def swept_keys(studies: list[Study]) -> list[SweptKey]:
         settings = [settings_of(study) for study in group]
         known = dict.fromkeys(key for one in settings for key in one)
         keys = [key for key in known if len({repr(one.get(key)) for one in settings}) > 1]
-        keys = [key for key in keys if not _follows(key, keys, settings)]
-        if len(group) >= FEWEST and len(keys) == 1 and all(is_number(one.get(keys[0])) for one in settings):
+        keys = [key for key in keys if not _is_duplicate_key(key, keys, settings)]
+        if len(group) >= MIN_VALUES and len(keys) == 1 and all(is_number(one.get(keys[0])) for one in settings):
             by_value = {float(one[keys[0]]): study for one, study in zip(settings, group, strict=True)}
             if len(by_value) == len(group):
-                found.append(SweptKey(keys[0], dict(sorted(by_value.items()))))
-    return found
+                swept.append(SweptKey(keys[0], dict(sorted(by_value.items()))))
+    return swept
 
 
-def _follows(key: str, keys: list[str], settings: list[dict[str, object]]) -> bool:
-    """Whether it is a default of the regularizer in the task, which says the same twice."""
+def _is_duplicate_key(key: str, keys: list[str], settings: list[dict[str, object]]) -> bool:
+    """Return True if a task's key duplicates the regularizer's key of the same name and value."""
     twin = key.replace("task.", "regularizer.")
     return twin != key and twin in keys and all(one.get(key) == one.get(twin) for one in settings)
 
 
 def sweep_table(swept: SweptKey, choices: dict[str, dict[str, Choice]]) -> DataFrame:
-    """A row per value, algorithm and metric: how the best learning rates ended, and what they cost."""
+    """Return a row per value, algorithm and metric: final metrics at the best learning rates, and cost to target."""
     import pandas as pd
 
     rows = []
@@ -88,7 +88,7 @@ def sweep_table(swept: SweptKey, choices: dict[str, dict[str, Choice]]) -> DataF
 
 @styled
 def draw_sweep(swept: SweptKey, table: DataFrame) -> Figure:
-    """A panel per metric, a line per algorithm."""
+    """Draw a panel per metric and a line per algorithm."""
     metrics = list(table["metric"].unique())
     rows = -(-len(metrics) // 2)
     figure, axes = new_figure(0.7 + 1.25 * rows, rows, 2, sharex=True)
@@ -102,7 +102,7 @@ def draw_sweep(swept: SweptKey, table: DataFrame) -> Figure:
             style = algorithm_style(algo)
             middle, low, high = (drawable(mine[name].to_numpy()) for name in ("median", "low", "high"))
             axis.plot(mine[swept.key], middle, label=for_figure(style.label), **line_options(style))
-            axis.fill_between(mine[swept.key], low, high, color=style.colour, alpha=0.2, linewidth=0)
+            axis.fill_between(mine[swept.key], low, high, color=style.color, alpha=0.2, linewidth=0)
         log = (metric_style(metric).log or metric == COST) and (table[table["metric"] == metric]["low"] > 0).all()
         axis.set_title(for_figure(metric_style(metric).label))
         axis.grid(alpha=0.25, linewidth=0.5)

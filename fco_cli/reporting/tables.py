@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.files import write_atomically
-from fco_cli.reporting.select import Cell, Choice, Spread, finite_mean, first_round, spread_said
+from fco_cli.reporting.select import Cell, Choice, Spread, describe_spread, finite_mean, first_round
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import as_csv, for_latex, for_markdown
@@ -20,7 +20,7 @@ TARGET_SHARE = 0.9  # of the way from the start to the best score
 
 
 def target(study: Study, choices: dict[str, Choice]) -> float | None:
-    """What counts as arrived: the selection metric, most of the way from its start to the best federated score."""
+    """Return the target of the selection metric: TARGET_SHARE of the way from its start to the best federated score."""
     chosen = [choice.best for choice in choices.values() if choice.best is not None and choice.federated]
     if not chosen:
         return None
@@ -31,15 +31,15 @@ def target(study: Study, choices: dict[str, Choice]) -> float | None:
 
 
 def arrival(cell: Cell, level: float) -> float | None:
-    """The first evaluated round at which the median over the seeds is at the target."""
+    """Return the first evaluated round at which the median over the seeds reaches the target; None for never."""
     curve = cell.curve(cell.rule.metric)
-    there = curve.median >= level if cell.rule.mode == "max" else curve.median <= level
-    at = first_round(curve.rounds, there)
+    reached = curve.median >= level if cell.rule.mode == "max" else curve.median <= level
+    at = first_round(curve.rounds, reached)
     return at if np.isfinite(at) else None
 
 
 def best_table(study: Study, choices: dict[str, Choice]) -> pd.DataFrame:
-    """A row per algorithm: its best learning rates, how it ended, how soon and at what cost it arrived."""
+    """Return a row per algorithm: best learning rates, final metrics, and rounds and megabytes to the target."""
     import pandas as pd
 
     level = target(study, choices)
@@ -82,20 +82,20 @@ def _megabytes(cell: Cell, at: float) -> float:
 
 
 def caption(study: Study, choices: dict[str, Choice]) -> str:
-    """What a reader must know of the table."""
+    """Return the caption of a study's table: selection rule, target and spread."""
     level = target(study, choices)
     best = "largest" if study.rule.mode == "max" else "smallest"
     text = f"{study.heading}. Learning rates chosen by the {best} {study.rule}; metrics are those of the last round."
     if level is not None:
         name = metric_style(study.rule.metric).label
         text += f" Target: {name} {level:.4g}, {TARGET_SHARE:.0%} of the way from the start to the best."
-    if said := spread_said(study):
-        text += f" Metrics: {said}."
+    if spread := describe_spread(study):
+        text += f" Metrics: {spread}."
     return text
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """Every value as people want to read it."""
+    """Return the table with every value formatted as text."""
     return table.map(_text).rename(columns=str)
 
 
@@ -108,7 +108,7 @@ def _text(value: object) -> str:
 
 
 def as_numbers(table: pd.DataFrame) -> pd.DataFrame:
-    """With the ends of every range in columns of their own."""
+    """Return the table with median, low and high of every range in separate columns."""
     import pandas as pd
 
     columns: dict[str, list[object]] = {}
@@ -123,14 +123,14 @@ def as_numbers(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """A Markdown table."""
+    """Return the table as Markdown."""
     text = as_text(table)
     rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
     return "\n".join("| " + " | ".join(map(for_markdown, row)) + " |" for row in rows) + "\n"
 
 
 def as_latex(table: pd.DataFrame, title: str) -> str:
-    """A LaTeX table that needs booktabs."""
+    """Return the table as LaTeX, for the package booktabs."""
     text = as_text(table)
     rows = [" & ".join(map(for_latex, row)) + r" \\" for row in text.to_numpy().tolist()]
     lines = [
@@ -150,7 +150,7 @@ def as_latex(table: pd.DataFrame, title: str) -> str:
 
 
 def save_tables(study: Study, choices: dict[str, Choice], folder: Path) -> list[Path]:
-    """Write the study's table in all three forms."""
+    """Write the study's table as Markdown, CSV and LaTeX; return the paths."""
     table, title = best_table(study, choices), caption(study, choices)
     contents = {
         ".md": f"{for_markdown(title)}\n\n{as_markdown(table)}",

@@ -1,7 +1,7 @@
-"""Text from records, as each place where it is written can bear it.
+"""Escaping of text from records for terminals, LaTeX, Markdown, CSV and figures.
 
-A record may come from anyone. Its names and titles must not move the cursor of a terminal, start a command in LaTeX,
-be taken for a formula by a spreadsheet or for mathematics by a figure. (The page escapes by itself: Jinja2.)
+Records are untrusted input: names and titles must not contain terminal control sequences, LaTeX commands, spreadsheet
+formulas or matplotlib math. The HTML page is escaped by Jinja2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fco_cli import csv_writer
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 200  # characters of a value in a line
+MAX_LENGTH = 200  # characters of a value in a message
 
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
@@ -21,24 +21,25 @@ LATEX = {
 }  # fmt: skip
 
 
-def printable(value: Any, longest: int = LONGEST) -> str:
-    """One line without control characters."""
+def printable(value: Any, max_length: int = MAX_LENGTH) -> str:
+    """Return a value as one line of bounded length without control characters."""
     text = value if isinstance(value, str) else repr(value)
-    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    text = text if len(text) <= max_length else text[: max_length - 1] + "…"
     return csv_writer.escape_unprintable(text)
 
 
 def for_latex(text: str) -> str:
+    """Escape a text for LaTeX."""
     return "".join(LATEX.get(sign, sign) for sign in text if sign.isprintable())
 
 
 def for_markdown(text: str) -> str:
-    """A cell or a line; HTML is shown, not obeyed."""
+    """Escape a table cell or a line of Markdown, including HTML."""
     return "".join(f"\\{sign}" if sign in "|<\\`" else sign for sign in text if sign.isprintable())
 
 
 def for_figure(text: str) -> str:
-    """Between two dollars matplotlib would read mathematics. Lines stay lines."""
+    """Escape dollar signs, which start math in matplotlib, and drop control characters except line breaks."""
     return "".join(sign for sign in text if sign.isprintable() or sign == "\n").replace("$", r"\$")
 
 

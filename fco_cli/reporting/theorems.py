@@ -1,4 +1,4 @@
-"""What `experiment=theory` left: how often each statement's bound was violated."""
+"""Reader of the records of `experiment=theory`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from fco_cli.typed_files import MEBIBYTE, read_bounded
 
 @dataclass(frozen=True)
 class Theorems:
-    """The table of the theory experiment."""
+    """Results of the theory experiment: violations of the bound of each statement."""
 
     folder: Path
-    grid: dict[str, Any]  # on which they were checked
+    grid: dict[str, Any]  # configuration of the experiment
     statements: dict[str, tuple[int, int, str]]  # name -> cells, violated, smallest slack
-    table: list[list[str]]  # as it is printed, the header first
+    table: list[list[str]]  # printed table, header first
 
     @classmethod
     def read(cls, folder: Path) -> Theorems:
+        """Read a record; raise BadRecord if it is invalid."""
         result = read_result(folder, TheoryResult)
         table = [[printable(cell) for cell in row] for row in result["table"]]
         statements = {row[0]: (int(row[1]), int(row[2]), row[3]) for row in table[1:]}
@@ -30,5 +31,5 @@ class Theorems:
         return cls(folder, grid, statements, table)
 
     def figure(self) -> bytes:
-        """The picture that was drawn of them, as PNG."""
+        """Return the recorded figure as PNG."""
         return read_bounded(self.folder / "theory.png", 8 * MEBIBYTE)

@@ -1,4 +1,4 @@
-"""Records made by hand, with known curves."""
+"""Fixtures that write synthetic records with known curves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"]
 SELECT = {"metric": "f1", "mode": "max", "last": 2, "second": "objective"}
 
 
-def digest(*words: object) -> str:
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
+def digest(*values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class Records:
-    """Writes records under a folder; every argument has a plain default."""
+    """Writer of synthetic records below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -120,7 +120,7 @@ class Records:
 
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn in full but written small and once: for tests of what else a report holds."""
+    """Write figures at low resolution and as PNG only, for tests of other parts of a report."""
 
     def save(figure: Any, path: Path) -> list[Path]:
         small = path.with_name(path.name + ".png")

@@ -1,4 +1,4 @@
-"""Brain maps from records that are written here."""
+"""Tests of brain maps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AFFINE = np.array([[8.0, 0, 0, -48], [0, 8, 0, -70], [0, 0, 8, -40], [0, 0, 0, 1
 
 
 def sparse() -> np.ndarray:
-    """Two clusters: four voxels of weight up to 3, and one of weight -2."""
+    """Return an image with two clusters: four voxels of weight up to 3, and one of weight -2."""
     weights = np.zeros(SHAPE, np.float32)
     weights[3:5, 4:6, 4] = [[1, 3], [1, 1]]
     weights[9, 9, 7] = -2
@@ -34,7 +34,7 @@ def image(weights: np.ndarray) -> nibabel.Nifti1Image:
     return nibabel.Nifti1Image(weights, AFFINE)
 
 
-def test_clusters_have_their_peak_weight_and_size() -> None:
+def test_clusters_table_has_peaks_and_sizes() -> None:
     table = clusters({"a": image(sparse())})
     assert table["run"].tolist() == ["a", "a"]
     found = table.sort_values("peak_weight").reset_index(drop=True)
@@ -46,8 +46,8 @@ def test_clusters_have_their_peak_weight_and_size() -> None:
     )
 
 
-def test_a_page_to_explore_for_every_run(tmp_path: Path) -> None:
-    """Sparse, and nothing at all: a map of zeros is no mishap."""
+def test_every_run_has_an_interactive_page(tmp_path: Path) -> None:
+    """Test a sparse map and a map of zeros."""
     images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
     written = brain_maps(images, tmp_path / "report" / "brain")
     assert [path.name for path in written] == ["brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
@@ -55,11 +55,11 @@ def test_a_page_to_explore_for_every_run(tmp_path: Path) -> None:
     assert pd.read_csv(written[0])["run"].tolist() == ["FedDualAvg"] * 2
     page = written[1].read_text()
     assert "FedDualAvg: 5 voxels" in page
-    assert not [line for line in page.splitlines() if "<script src=" in line]  # a page that needs no network
-    assert '<link rel="icon" href="data:,">' in page  # not even for an icon
+    assert not [line for line in page.splitlines() if "<script src=" in line]  # no network access
+    assert '<link rel="icon" href="data:,">' in page  # no request for an icon
 
 
-def test_the_slices_of_all_runs_and_the_truth(records) -> None:
+def test_slices_show_all_runs_and_the_truth(records) -> None:
     records.add()
     (study,) = collect([records.root]).studies
     images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
@@ -68,13 +68,13 @@ def test_the_slices_of_all_runs_and_the_truth(records) -> None:
     titles = [title for axis in figure.axes if (title := axis.get_title("left").strip())]
     assert titles == ["active regions (the truth)", "FedDualAvg: 5 voxels", "FedAvg(∂): 0 voxels"]
     heights = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert "z = -8 mm" in heights  # the fifth plane, where the truth is
+    assert "z = -8 mm" in heights  # the fifth plane, which has the true weights
     assert len(heights) == 3
     shown = next(axis for axis in figure.axes if axis.get_title("left").startswith("FedDualAvg")).images[1]
     assert shown.get_clim() == (-1, 1)
 
 
-def test_of_the_local_models_the_one_of_median_density_is_shown(tmp_path: Path) -> None:
+def test_local_model_of_median_density_is_shown(tmp_path: Path) -> None:
     models = np.zeros((*SHAPE, 3), np.float32)
     for client, voxels in enumerate((9, 1, 4)):
         models[:voxels, 0, 0, client] = 1
@@ -102,8 +102,8 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_an_unreadable_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr("fco_cli.reporting.brain.LARGEST", 2**20)
+def test_invalid_image_raises_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("fco_cli.reporting.brain.MAX_BYTES", 2**20)
     (tmp_path / "weights.nii.gz").write_bytes(content)
-    with pytest.raises(BadRecord, match=r"weights.nii.gz: not a readable image"):
+    with pytest.raises(BadRecord, match=r"weights.nii.gz: invalid image"):
         read_weights(tmp_path)

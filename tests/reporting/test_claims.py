@@ -20,7 +20,7 @@ from fco_cli.reporting.claims import (
     read_claims,
     table_markdown,
 )  # fmt: skip
-from fco_cli.reporting.margins import at_margin
+from fco_cli.reporting.margins import scale_margins
 from fco_cli.reporting.studies import collect
 
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
@@ -32,7 +32,7 @@ def claim(test, experiments=("lasso_i",), **fields):
 
 
 def judged(records, claims):
-    """As if every study were all of its experiment, unless its profile is smaller."""
+    """Treat every study as complete, unless its profile is smaller."""
     return evaluate(claims, collect([records.root]), lambda study: "" if study.profile == "paper" else "only a part")
 
 
@@ -41,46 +41,46 @@ def verdict(records, test, experiment="lasso_i"):
     return entry
 
 
-def test_the_verdicts_of_one_seed(records):
+def test_verdicts_of_one_seed(records):
     records.add(experiment="lasso_i", f1=(0, 0.5, 1, 1))
     records.add(experiment="lasso_ii", f1=(0, 0.5, 0.9, 1))
     entries = judged(records, claim(PERFECT, ["lasso_i", "lasso_ii", "lasso_iii"]))
-    assert [entry.said for entry in entries] == ["reproduced (1 of 1)", "not reproduced (0 of 1)", "not run"]
+    assert [entry.label for entry in entries] == ["reproduced (1 of 1)", "not reproduced (0 of 1)", "not run"]
     assert [entry.measured for entry in entries] == [
         "FedDualAvg round 2", "FedDualAvg round 3", "no records of lasso_iii",
     ]  # fmt: skip
-    assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from there on"
+    assert entries[0].claimed == "F1 >= 1 before round 3, in 0.95 of the rounds from then on"
     assert headline(entries) == (
         "1 of 2 claims judged from these records are reproduced (1 not reproduced); 1 need experiments not run here"
     )
 
 
-def test_seeds_vote_and_the_measured_range_is_told(records):
+def test_verdict_counts_seeds_and_reports_the_measured_range(records):
     for seed, f1 in enumerate([(0, 0.5, 1, 1), (0, 1, 1, 1), (0, 0.5, 0.9, 1)]):
         records.add(seed=seed, f1=f1)
     entry = verdict(records, PERFECT)
-    assert (entry.verdict, entry.said) == (MIXED, "mixed (2 of 3)")
+    assert (entry.verdict, entry.label) == (MIXED, "mixed (2 of 3)")
     assert entry.measured == "FedDualAvg round 2 (1–3)"
     assert headline([entry]) == "0 of 1 claims judged from these records are reproduced (1 mixed)"
     records.add(seed=3, f1=(0, 0, 0, 0.9))
     assert verdict(records, PERFECT).measured == "FedDualAvg round 2 (1–3), never on 1 of 4 seeds"
 
 
-def test_a_touch_is_no_arrival(records):
+def test_a_level_reached_only_briefly_does_not_count(records):
     records.add(f1=(0, 1, 0.9, 0.9))
     assert verdict(records, PERFECT).measured == "FedDualAvg never"
 
 
-def test_a_part_of_a_study_decides_nothing_but_shows_its_numbers(records):
+def test_incomplete_study_shows_numbers_without_a_verdict(records):
     records.add(profile="quick", f1=(0, 1, 1, 1))
     entry = verdict(records, PERFECT)
     assert (entry.verdict, entry.measured) == (NOT_RUN, "only a part: FedDualAvg round 1")
 
 
-def test_an_algorithm_that_always_diverged_refutes(records):
+def test_claim_about_a_diverged_algorithm_is_not_reproduced(records):
     records.add(diverged=1)
     entry = verdict(records, PERFECT)
-    assert entry.said == "not reproduced (0 of 1)"
+    assert entry.label == "not reproduced (0 of 1)"
     assert entry.measured == "all 1 learning-rate pairs of FedDualAvg diverged"
 
 
@@ -95,7 +95,7 @@ def add_two(records, mine=(0, 0.5, 0.9, 0.9), other=(0, 0.2, 0.5, 0.6)):
     records.add("fedmid", f1=other)
 
 
-# A test of the ledger's vocabulary: the arguments, and whether they hold of the two curves above.
+# Kind of test, its arguments, and whether it holds for the two curves above.
 KINDS = [
     ("final", {"algo": "feddualavg", "at_least": 0.9}, True),
     ("final", {"algo": "feddualavg", "at_most": 0.8}, False),
@@ -103,8 +103,8 @@ KINDS = [
     ("reaches", {"algo": "feddualavg", "at_least": 0.5, "before_round": 2}, True),
     ("reaches", {"algo": "feddualavg", "at_least": 0.5, "before_round": 1}, False),
     ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9, "stays": 0.1}, True),
-    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9}, False),  # it must stay there
-    ("reaches", {"algo": "feddualavg", "at_most": 0.5, "before_round": 1}, False),  # the start does not count
+    ("reaches", {"algo": "feddualavg", "equals": 0.5, "before_round": 9}, False),  # the level must be kept
+    ("reaches", {"algo": "feddualavg", "at_most": 0.5, "before_round": 1}, False),  # the start is not included
     ("always", {"algos": ["feddualavg", "fedmid"], "at_most": 0.9}, True),
     ("always", {"algos": ["feddualavg", "fedmid"], "at_most": 0.6}, False),
     ("never_reaches", {"algos": ["fedmid"], "at_least": 0.7, "before_round": 500}, True),
@@ -125,12 +125,12 @@ KINDS = [
     ("final", {"algo": "feddualavg", "at_most": 0.6, "at_round": 1}, True),
     ("fastest", {"algo": "feddualavg", "than": ["fedmid"], "at_least": 0.5}, True),
     ("fastest", {"algo": "fedmid", "than": ["feddualavg"], "at_least": 0.5}, False),
-    ("fastest", {"algo": "feddualavg", "than": ["fedmid"], "at_least": 0.95}, False),  # none gets there
+    ("fastest", {"algo": "feddualavg", "than": ["fedmid"], "at_least": 0.95}, False),  # no algorithm reaches the level
 ]
 
 
 @pytest.mark.parametrize(("kind", "arguments", "holds"), KINDS)
-def test_the_vocabulary(records, kind, arguments, holds):
+def test_every_kind_of_test(records, kind, arguments, holds):
     add_two(records)
     entry = verdict(records, {kind: {"metric": "f1", **arguments}})
     assert entry.verdict == (REPRODUCED if holds else NOT_REPRODUCED)
@@ -138,7 +138,7 @@ def test_the_vocabulary(records, kind, arguments, holds):
     assert entry.measured
 
 
-def test_near_the_optimum_is_relative_to_it(records):
+def test_near_optimum_is_a_relative_distance(records):
     records.add("feddualavg", objective=(10, 5, 4, 3.3))
     records.add("optimum", f1=(0, 1), objective=(10, 3))
     reaches = {"algo": "feddualavg", "metric": "objective", "before_round": 4}
@@ -163,7 +163,7 @@ def test_rounds_are_compared_between_experiments(records):
     assert (entry.verdict, entry.measured) == (NOT_RUN, "lasso_iii: only a part")
 
 
-def test_the_lag_behind_a_leader_is_compared_too(records):
+def test_lag_behind_a_leader_is_compared_between_experiments(records):
     for experiment, behind in (("lasso_i", (0, 0, 0, 1)), ("lasso_ii", (0, 0, 1, 1))):
         records.add("feddualavg", experiment=experiment, f1=(0, 1, 1, 1))
         records.add("feddualavg_osp", experiment=experiment, f1=behind)
@@ -188,32 +188,32 @@ def test_best_learning_rates(records):
         arguments = {"algo": algo, "client_lr": client_lr, "server_lr": server_lr}
         return verdict(records, {"best_learning_rate": arguments})
 
-    assert best("feddualavg", 0.01).verdict == NOT_REPRODUCED  # another one ties with it
+    assert best("feddualavg", 0.01).verdict == NOT_REPRODUCED  # another pair ties with it
     assert "tied with 1 more" in best("feddualavg", 0.01).measured
     assert best("fedmid", 0.001, 0.3).verdict == REPRODUCED
     assert "(0.1, 1) diverged" in best("feddualavg", 0.1).measured
-    assert best("feddualavg", 0.003).verdict == NOT_RUN  # it was not tried
+    assert best("feddualavg", 0.003).verdict == NOT_RUN  # not on the grid
     larger = {"larger_best_rate": {"algo": "feddualavg", "than": ["fedmid"]}}
     assert verdict(records, larger).verdict == REPRODUCED
     assert verdict(records, larger).measured == "FedDualAvg 0.001 to 0.01; FedMiD 0.0003"
     smaller = {"algo": "fedmid", "than": ["feddualavg"]}
     assert verdict(records, {"larger_best_rate": smaller}).verdict == NOT_REPRODUCED
-    records.add("fedmid", 0.003, 1.0, f1=(0, 0.1, 0.2, 0.3))  # ties, and is larger than a tied one of FedDualAvg's
+    records.add("fedmid", 0.003, 1.0, f1=(0, 0.1, 0.2, 0.3))  # tied, and larger than a tied pair of FedDualAvg
     assert verdict(records, larger).verdict == NOT_REPRODUCED
 
 
-def test_each_seed_chooses_its_own_rates_where_rates_are_claimed(records):
+def test_claims_about_rates_use_the_choice_of_each_seed(records):
     for seed, better in ((0, 0.001), (1, 0.003)):
         for client_lr in (0.001, 0.003):
             score = 0.9 if client_lr == better else 0.8
             records.add(client_lr=client_lr, seed=seed, f1=(0, 0, score, score))
     arguments = {"algo": "feddualavg", "client_lr": 0.001, "server_lr": 1}
     entry = verdict(records, {"best_learning_rate": arguments})
-    assert entry.said == "mixed (1 of 2)"
+    assert entry.label == "mixed (1 of 2)"
     assert entry.measured == "FedDualAvg (0.001, 1) (1 times), (0.003, 1) (1 times)"
 
 
-def test_the_two_rules_of_an_experiment(records):
+def test_rules_agree(records):
     select = {"second": "density"}
     records.add(client_lr=0.001, select=select, f1=(0, 0, 0.9, 0.9), density=(1, 1, 0.5, 0.5))
     records.add(client_lr=0.003, select=select, f1=(0, 0, 0.8, 0.8), density=(1, 1, 0.4, 0.4))
@@ -224,7 +224,7 @@ def test_the_two_rules_of_an_experiment(records):
     assert good.sensitivity == "half the margin 0 of 1, twice the margin 1 of 1, rates by the second rule 0 of 1"
 
 
-def test_a_twin_with_more_rates_is_judged_too_and_against_twins(records):
+def test_twin_is_judged_and_compared_with_twins(records):
     for name, fedmid in (("lasso_i", 0.5), ("lasso_iv", 0.4)):
         records.add("fedmid", 0.001, experiment=name, f1=(0, 0, fedmid, fedmid))
         twin = {"experiment": f"{name}_extended", "twin_of": name}
@@ -245,8 +245,8 @@ def test_a_twin_with_more_rates_is_judged_too_and_against_twins(records):
     ]
 
 
-def test_pairs_of_the_robustness_figure(records):
-    """Two of three pairs within the paper's range are sparse; those outside it are not asked."""
+def test_most_pairs_and_most_robust(records):
+    """Test with two sparse pairs of three in the paper's range; pairs outside it are ignored."""
     for client_lr, density in ((0.003, 0.1), (0.01, 0.2), (0.3, 0.9)):
         records.add("feddualavg", client_lr, 1.0, density=(1, 1, density, density))
     records.add("feddualavg", 0.001, 1.0, density=(1, 1, 0.9, 0.9))
@@ -262,7 +262,7 @@ def test_pairs_of_the_robustness_figure(records):
     assert most(density={"at_least": 0.15, "at_most": 0.5}).verdict == NOT_REPRODUCED
     assert most(density={"at_most": 0.5}, f1={"at_least": 0.8}).verdict == NOT_REPRODUCED
     assert most(["feddualavg", "fedmid"], density={"at_most": 0.5}).verdict == NOT_RUN
-    for client_lr in (0.03, 0.1):  # a pair that diverged is at no level
+    for client_lr in (0.03, 0.1):  # no level holds for a diverged pair
         records.add("feddualavg", client_lr, 1.0, diverged=1, density=(1, 1, 0.1, 0.1))
     assert most(density={"at_most": 0.5}).measured == "FedDualAvg 0.4"
     assert most(density={"at_most": 0.5}).verdict == NOT_REPRODUCED
@@ -272,7 +272,7 @@ def test_pairs_of_the_robustness_figure(records):
     assert verdict(records, {"most_robust": {**robust, "levels": {"density": {"at_least": 0.9}}}}).held == 0
 
 
-def test_what_averaging_does_to_sparsity(records):
+def test_sparsity_of_the_average(records):
     folder = records.add("fedmid")
     densifies = {"averaging_densifies": {"algo": "fedmid", "factor": 2}}
     assert verdict(records, densifies).verdict == NOT_RUN
@@ -287,7 +287,7 @@ def test_what_averaging_does_to_sparsity(records):
 THEORY = {"status": "finished", "cells": 4, "violated": {}, "identity_error": {}, "seconds": 1.0}
 
 
-def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
+def test_only_the_shipped_grid_of_theory_decides(records):
     from fco_cli.reporting.design import shipped_theory
 
     folder = records.root / "theory"
@@ -297,14 +297,14 @@ def test_the_shipped_theorems_decide_and_another_grid_does_not(records):
     (entry,) = judged(records, holds)
     assert (entry.verdict, entry.measured) == (NOT_RUN, "no records of theory")
     (folder / "theory.md").write_text("")
-    for grid, said in ((shipped_theory(), "reproduced (1 of 1)"), ({"seeds": 2}, "not run")):
+    for grid, label in ((shipped_theory(), "reproduced (1 of 1)"), ({"seeds": 2}, "not run")):
         (folder / "result.json").write_text(json.dumps({"table": table, "config": yaml.safe_dump(grid), **THEORY}))
         (entry,) = judged(records, holds)
-        assert entry.said == said
+        assert entry.label == label
     assert shipped_theory()["seeds"] == 16
 
 
-def test_the_page_says_why_where_a_claim_is_not_reproduced(records):
+def test_page_explains_claims_that_are_not_reproduced(records):
     records.add(f1=(0, 0.5, 0.9, 1))
     page = as_markdown(judged(records, claim(PERFECT, why_not="The data differ.")))
     assert "| lasso_i | **not reproduced (0 of 1)** | F1 >= 1 before round 3" in page
@@ -319,32 +319,32 @@ def test_the_page_says_why_where_a_claim_is_not_reproduced(records):
         ({"margin": 0.05}, {"margin": 0.025}, {"margin": 0.1}),
         ({"factor": 1.5}, {"factor": 1.25}, {"factor": 2.0}),
         ({"at_least": 0.9}, {"at_least": 0.95}, {"at_least": 0.8}),
-        ({"at_least": 1, "before_round": 100}, None, None),  # a perfect score and the rounds are the paper's
+        ({"at_least": 1, "before_round": 100}, None, None),  # a perfect score and the rounds are given by the paper
         ({"equals": 16}, None, None),
     ],
 )
 def test_margins(arguments, half, twice):
-    assert at_margin(arguments, 0.5) == (half and pytest.approx(half))
-    assert at_margin(arguments, 2.0) == (twice and pytest.approx(twice))
+    assert scale_margins(arguments, 0.5) == (half and pytest.approx(half))
+    assert scale_margins(arguments, 2.0) == (twice and pytest.approx(twice))
 
 
 @pytest.mark.parametrize(
-    ("test", "said"),
+    ("test", "message"),
     [
-        ({"guess": {}}, "no test 'guess', must be one of reaches"),
+        ({"guess": {}}, "unknown test 'guess', must be one of reaches"),
         ({"final": {"algo": "fedmid"}}, "metric"),
         ({"final": {"algo": "fedmid", "metric": "f1"}}, "give one of at_least"),
         ({"final": {"algo": "fedmid", "metric": "f1", "above": 1}}, "above"),
         ({"closest_to": {"algo": "a", "reference": "b", "metric": "f1", "within": 1, "by": 2}}, "by"),
     ],
 )
-def test_a_wrong_entry_is_refused_by_name(test, said):
+def test_invalid_entry_raises_user_error_with_its_id(test, message):
     with pytest.raises(UserError, match="claims: it: ") as refused:
         claim(test)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_the_shipped_ledger_names_experiments_that_exist():
+def test_shipped_claims_name_existing_experiments():
     claims = read_claims()
     assert len({claim.id for claim in claims}) == len(claims)
     experiments = set(options_of("experiment"))
@@ -355,10 +355,10 @@ def test_the_shipped_ledger_names_experiments_that_exist():
         assert one.group != "other"
 
 
-def test_the_shipped_ledger_uses_all_of_its_vocabulary_on_every_figure():
+def test_shipped_claims_use_every_test_and_cover_every_experiment():
     claims = read_claims()
     tested = {name for claim in claims for name in claim.experiments}
-    ours = ("fmri_sim", "digits", "hidden_settings", "successors", "path")  # no figures of the paper
+    ours = ("fmri_sim", "digits", "hidden_settings", "successors", "path")  # not in the paper
     assert {name for name in options_of("experiment") if not name.startswith(ours)} <= tested
     assert {kind for claim in claims for kind in claim.test} == {*ALL_KINDS, "bound_holds"}
 
@@ -368,8 +368,8 @@ ALGORITHMS = ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum")
 
 @pytest.mark.parametrize("missing", ALGORITHMS)
 @pytest.mark.parametrize("experiment", ["lasso_i", "lasso_i_extended", "nuclear_ii"])
-def test_a_sweep_under_way_may_lack_an_algorithm_of_a_seed(records, experiment, missing):
-    """Whatever a claim asks for: it is not run, and the report goes on."""
+def test_unfinished_sweep_without_an_algorithm_is_not_run(records, experiment, missing):
+    """Test that every claim of the experiment is "not run" instead of raising an exception."""
     twin = experiment.removesuffix("_extended") if experiment.endswith("_extended") else ""
     for seed in (0, 1):
         for algo in ALGORITHMS:

@@ -15,7 +15,7 @@ from fco_cli.commands.report import main
 
 @pytest.fixture
 def report(records, monkeypatch, capsys):
-    """Runs the command beside the records' `outputs` and returns its exit code, output and errors."""
+    """Return a function that runs the command in the records' folder and returns exit code, stdout and stderr."""
     records.root.mkdir(exist_ok=True)
     monkeypatch.chdir(records.root.parent)
 
@@ -25,8 +25,8 @@ def report(records, monkeypatch, capsys):
             main([str(argument) for argument in arguments])
         except SystemExit as ended:
             code = ended.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 
@@ -72,12 +72,12 @@ def test_csv_and_claims(records, report):
         (row,) = csv.DictReader(file)
     assert (row["algo"], float(row["f1"])) == ("fedmid", 1.0)
     assert "lasso I, FedMiD is least sparse" in out
-    assert "fMRI" not in out.split("not run: ")[0]  # nothing was run of that
+    assert "fMRI" not in out.split("not run: ")[0]  # not run
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_ones_own_result_comes_first_and_the_papers_claims_only_on_request(records, report):
-    """Of a task that shares its name with an experiment."""
+def test_own_results_come_first_and_claims_only_on_request(records, report):
+    """Test a task that shares its name with an experiment."""
     own = records.add(experiment=None, task={"name": "digits"}, validation_auc=(0.5, 0.8, 0.9, 0.875))
     result = json.loads((own / "result.json").read_text())
     ends = {"test": {"test_auc": 0.8125}, "convergence": {"converged": True, "line": "converged"}}
@@ -103,7 +103,7 @@ def test_ones_own_result_comes_first_and_the_papers_claims_only_on_request(recor
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_ones_own_runs_stand_before_the_papers_experiments(records, report):
+def test_own_runs_precede_the_papers_experiments(records, report):
     records.add("fedmid")
     records.add(experiment=None, task={"name": "custom", "path": "data/heart.csv", "label": "num>0"})
     _, out, _ = report()
@@ -117,7 +117,7 @@ def test_ones_own_runs_stand_before_the_papers_experiments(records, report):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_the_page_holds_every_runs_gap_to_the_optimum(records, report):
+def test_page_has_the_optimality_gap_of_every_run(records, report):
     records.add("fedmid", objective=(9, 7, 6, 5))
     records.add("optimum", f1=(0, 1), objective=(9, 3))
     report()
@@ -129,7 +129,7 @@ def test_the_page_holds_every_runs_gap_to_the_optimum(records, report):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
+def test_damaged_records_are_listed_and_do_not_stop_the_report(records, report):
     records.add("feddualavg")
     (records.add("fedmid") / "result.json").write_text("{")
     code, out, err = report()
@@ -140,23 +140,23 @@ def test_damaged_records_are_named_and_do_not_stop_the_report(records, report):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["lasso_x"], "lasso_x: neither a folder nor an experiment; the experiments are curse, curse_one_epoch"),
-        (["lasso_i"], "lasso_i: no finished records there"),
-        (["outputs"], "outputs: no finished records there"),
-        ([], "outputs: no finished records there"),
+        (["lasso_i"], "lasso_i: no finished records found"),
+        (["outputs"], "outputs: no finished records found"),
+        ([], "outputs: no finished records found"),
     ],
 )
-def test_a_wrong_source_is_one_line_and_exit_code_2(report, arguments, said):
+def test_invalid_source_gives_one_line_and_exit_code_2(report, arguments, message):
     code, out, err = report(*arguments)
     assert (code, out) == (2, "")
-    assert err.startswith(f"fco-report: {said}")
+    assert err.startswith(f"fco-report: {message}")
     assert err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, report):
+def test_unwritable_output_gives_one_line_and_exit_code_2(records, report):
     records.add()
     (records.root.parent / "taken").write_text("")
     code, _, err = report("--output", "taken")
@@ -168,7 +168,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(records, r
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_names_of_folders_do_not_reach_the_terminal_raw(records, report):
+def test_folder_names_are_escaped_on_the_terminal(records, report):
     records.add()
     _, out, err = report("--output", "\x1b[31mred")
     assert r"report: \x1b[31mred/index.html" in out
@@ -188,7 +188,7 @@ def test_reporting_reads_records_and_never_loads_the_simulation():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_name_that_is_no_file_is_refused_before_the_report_is_made(records, report):
+def test_invalid_csv_path_is_rejected_before_the_report_is_made(records, report):
     records.add()
     for name in ("", ".", "outputs"):
         code, _, err = report("--csv", name)
@@ -199,7 +199,7 @@ def test_a_name_that_is_no_file_is_refused_before_the_report_is_made(records, re
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_control_characters_of_a_folder_are_shown_and_not_obeyed(records, report):
+def test_control_characters_in_a_folder_name_are_escaped(records, report):
     records.add()
     code, out, _ = report("--output", "red\x1b[31m")
     assert code == 0

@@ -1,4 +1,4 @@
-"""Figure 2: what a run keeps of its clients, and how it is drawn."""
+"""Tests of figure 2: the recorded models of the clients and their supports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def npz(compressed=False, **arrays) -> bytes:
 
 @pytest.fixture
 def models_of(here, tmp_path):
-    """The last round's models of a tiny run: those of the clients, and the server's."""
+    """Return a function that runs a tiny problem and returns the last round's client models and the server's model."""
 
     def run(algo: str) -> tuple[np.ndarray, np.ndarray]:
         here(
@@ -53,7 +53,7 @@ def test_feddualavg_averages_duals_and_the_average_is_the_servers_model(models_o
     assert len({row.tobytes() for row in models}) == 4  # clients differ, from each other and from the average
 
 
-def test_a_run_that_keeps_its_clients_has_an_id_of_its_own():
+def test_record_clients_changes_the_run_id():
     from hydra import compose, initialize_config_module
 
     from fco_cli.config import Run, register
@@ -64,9 +64,9 @@ def test_a_run_that_keeps_its_clients_has_an_id_of_its_own():
     assert len(ids) == 2
 
 
-def test_the_figure_shows_every_clients_support_and_the_averages(records):
+def test_figure_shows_supports_of_clients_and_average(records):
     folder = records.add("fedmid", task={"ones": 2})
-    records.add("feddualavg", task={"ones": 2})  # without clients.npz: no panel
+    records.add("feddualavg", task={"ones": 2})  # without clients.npz it has no panel
     np.savez(folder / "clients.npz", weights=[[1, 0, 0.001, 0], [0, 1, 0, 0], [0.5, 0.5, 0.0005, 0]])
     (study,) = collect([records.root]).studies
     supports = read_supports(study.of("fedmid")[0])
@@ -98,20 +98,20 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_client_models_are_named_and_the_others_drawn(records, monkeypatch, content):
-    monkeypatch.setattr("fco_cli.reporting.curse.LARGEST", 2**20)
+def test_damaged_client_models_are_listed_and_others_drawn(records, monkeypatch, content):
+    monkeypatch.setattr("fco_cli.reporting.curse.MAX_BYTES", 2**20)
     np.savez(records.add("fedmid") / "clients.npz", weights=np.eye(3))
     damaged = records.add("feddualavg")
     (damaged / "clients.npz").write_bytes(content)
     (study,) = collect([records.root]).studies
-    said: list = []
-    assert list(supports_of(choose(study), said)) == ["fedmid"]
-    ((folder, reason),) = said
+    problems: list = []
+    assert list(supports_of(choose(study), problems)) == ["fedmid"]
+    ((folder, reason),) = problems
     assert folder == damaged
     assert reason.startswith("clients.npz: ")
 
 
-def test_no_clients_no_supports(records):
+def test_without_clients_there_are_no_supports(records):
     records.add()
     (study,) = collect([records.root]).studies
     assert supports_of(choose(study), []) == {}

@@ -1,15 +1,15 @@
-"""Which studies decide a claim: those that are all of a shipped experiment; here records of one, made by hand."""
+"""Tests of the check that a study is complete and unaltered."""
 
 from __future__ import annotations
 
 from fco_cli.reporting.claims import NOT_RUN, as_markdown, evaluate, headline, read_claims
-from fco_cli.reporting.design import design_of, why_undecided
+from fco_cli.reporting.design import design_of, reason_undecided
 from fco_cli.reporting.evidence import Needs
 from fco_cli.reporting.studies import collect
 
 
 def add_design(records, experiment="curse", profile="paper", **changed):
-    """All runs of an experiment, as it is configured."""
+    """Add all runs of an experiment's design."""
     design = design_of(experiment, profile)
     for algo, client_lr, server_lr in sorted(design.pairs, key=str):
         for seed in sorted(design.seeds):
@@ -31,21 +31,21 @@ def settings(design):
 
 def reason(records):
     (study,) = collect([records.root]).studies
-    return why_undecided(study)
+    return reason_undecided(study)
 
 
 def test_a_complete_unaltered_study_decides(records):
     add_design(records)
     assert reason(records) == ""
     records.add("fedmid", 0.005, 1.0, 5, experiment="curse", **settings_of_curse())
-    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # the sixth seed of the other algorithm
+    assert reason(records) == "incomplete: 1 of 12 runs are missing"  # seed 5 of the other algorithm
 
 
 def settings_of_curse():
     return settings(design_of("curse"))
 
 
-def test_a_part_of_the_design_does_not_decide(records):
+def test_incomplete_design_does_not_decide(records):
     own = settings_of_curse()
     records.add("fedmid", 0.005, 1.0, experiment="curse", **own)
     assert reason(records) == "incomplete: 9 of 10 runs are missing"
@@ -56,39 +56,39 @@ def test_other_settings_or_rates_do_not_decide(records):
     assert reason(records) == "altered: regularizer.strength is 3, the experiment's 0.5"
 
 
-def test_runs_beyond_the_design_do_not_decide(records):
+def test_additional_runs_do_not_decide(records):
     add_design(records)
     records.add("fedmid", 0.001, 1.0, experiment="curse", **settings_of_curse())
-    assert reason(records) == "altered: 1 runs are not of the experiment"
+    assert reason(records) == "altered: 1 runs are not part of the experiment"
 
 
-def test_a_smaller_profile_and_an_experiment_of_ones_own_do_not_decide(records):
+def test_smaller_profiles_and_own_experiments_do_not_decide(records):
     records.add(profile="laptop")
     assert reason(records) == "only at profile laptop"
     mine = type(records)(records.root.parent / "mine")
     mine.add(experiment="my_own")
-    assert reason(mine) == "no experiment that is shipped"
+    assert reason(mine) == "not a shipped experiment"
     alone = type(records)(records.root.parent / "alone")
-    alone.add(experiment=None, task={"name": "digits"})  # outside of the experiment of that name
-    assert reason(alone) == "no experiment that is shipped"
+    alone.add(experiment=None, task={"name": "digits"})  # not of the experiment of that name
+    assert reason(alone) == "not a shipped experiment"
 
 
-def test_all_of_profile_quick_decides_what_is_not_about_the_learning_rates(records):
-    """On one seed; an optimum at profile=paper serves that seed alone."""
+def test_profile_quick_decides_claims_not_about_learning_rates(records):
+    """Test with one seed; the optimum of another seed at profile=paper does not join the study."""
     curves = {"f1": (0, 0.5, 1, 1), "recovery_error": (9, 2, 1, 1), "density": (1, 0.6, 0.5, 0.5)}
     add_design(records, "lasso_i", "quick", **curves)
     records.add("optimum", seed=1, experiment="lasso_i", **settings(design_of("lasso_i")) | curves)
     (quick,) = [study for study in collect([records.root]).studies if study.profile == "quick"]
-    assert why_undecided(quick) == ""
+    assert reason_undecided(quick) == ""
     entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.has_records]
     kinds = {kind: entry for entry in entries for kind in entry.claim.test}
-    assert kinds["reaches"].said == "reproduced (1 of 1, profile quick)"
+    assert kinds["reaches"].label == "reproduced (1 of 1, profile quick)"
     assert kinds["best_learning_rate"].needs == kinds["rules_agree"].needs == Needs.PROFILE
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
     assert 0 < len(judged) < len(entries)
-    said = headline(entries)
-    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in said
-    assert said.endswith(f"; {len(entries) - len(judged)} need profile=paper")
+    line = headline(entries)
+    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in line
+    assert line.endswith(f"; {len(entries) - len(judged)} need profile=paper")
     assert "lasso, profile=quick" in as_markdown(entries)
 
 

@@ -1,4 +1,4 @@
-"""Figure 1 from records that are written here."""
+"""Tests of figure 1."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_intervals_are_quartiles_over_clients_or_the_range_over_seeds(study):
     density = ["density_low", "density_median", "density_high"]
     assert table.loc["local", density].tolist() == pytest.approx([0.05, 0.1, 0.95])
     assert table.loc["fedmid", density].tolist() == pytest.approx([0.4, 0.6, 0.8])
-    assert table.loc["fedavg_subgrad", density].isna().all()  # beyond any axis
+    assert table.loc["fedavg_subgrad", density].isna().all()  # too large to draw
 
 
-def test_a_dot_and_its_number_for_each_and_words_where_there_is_none(study):
+def test_dots_have_values_or_a_note(study):
     figure = draw_side_by_side(study, side_by_side(choose(study)))
     accuracy, density, _ = figure.axes
     assert [label.get_text() for label in accuracy.get_yticklabels()] == ["local", "FedAvg(∂)", "FedMiD"]
@@ -52,13 +52,11 @@ def test_one_algorithm_is_not_compared(records):
 
 
 @pytest.mark.parametrize(("other", "alike"), [(0.91, True), (0.8, False)])
-def test_the_caption_says_where_accuracy_ranks_nobody(records, other, alike):
-    """Whatever the baselines do."""
+def test_caption_notes_equal_accuracy(records, other, alike):
+    """Test that only federated algorithms are compared."""
     records.add("local", **curves(validation_accuracy=0.6))
     records.add("fedmid", **curves(density=0.4))
     records.add("feddualavg", **curves(validation_accuracy=other))
     (study,) = collect([records.root]).studies
-    said = "(0.9 to 0.91); their density tells them apart (0.1 to 0.4)." in caption(
-        study, "side_by_side", choose(study)
-    )
-    assert said == alike
+    has_note = "(0.9 to 0.91); they differ in density (0.1 to 0.4)." in caption(study, "side_by_side", choose(study))
+    assert has_note == alike

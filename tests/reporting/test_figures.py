@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.reporting import figures, rates, robustness
-from fco_cli.reporting.select import choose, robust_pairs
+from fco_cli.reporting.select import choose, pairs_in_paper_range
 from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import ALGORITHMS
 
@@ -36,7 +36,7 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
     f1, density = figure.axes
     assert [axis.get_title("left") for axis in figure.axes] == ["F1", "density"]
     assert {axis.get_xlabel() for axis in figure.axes} == {"communication rounds"}
-    assert f1.get_xticks().tolist() == [0, 3]  # the last round is one of them
+    assert f1.get_xticks().tolist() == [0, 3]  # includes the last round
     assert lines(f1)["FedDualAvg"].get_xdata().tolist() == [0, 1, 2, 3]
     assert lines(f1)["FedDualAvg"].get_ydata().tolist() == [0, 0.5, 0.8, 0.9]
     assert lines(density)["FedDualAvg"].get_ydata().tolist() == [0, 0.6, 0.5, 0.5]
@@ -44,15 +44,15 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
     optimum = lines(f1)["optimum"]
     assert set(optimum.get_ydata()) == {0.99}
     assert optimum.get_linestyle() == "--"
-    said = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert said == ["FedDualAvg (0.001, 1)†", "FedMiD (0.001, 1)", "optimum"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["FedDualAvg (0.001, 1)†", "FedMiD (0.001, 1)", "optimum"]
     assert figure.legends[0].get_title().get_text() == (
         "algorithm (client, server learning rate); † on the edge of its grid"
     )
     assert figure.get_suptitle() == "The lasso_i"
 
 
-def test_several_seeds_are_a_median_and_a_band(records):
+def test_several_seeds_show_median_and_band(records):
     records.add(seed=0, f1=(0, 0.4))
     records.add(seed=1, f1=(0, 0.8))
     figure = figures.draw_panels(*study_of(records))
@@ -72,13 +72,13 @@ def test_the_local_baseline_shows_its_quartiles(records):
     assert set(corners[corners[:, 0] == 1, 1]) == {0.3, 0.6}
 
 
-def test_communication_can_be_the_x_axis(records):
+def test_megabytes_as_x_axis(records):
     records.add("feddualavg")
     records.add("centralized", f1=(0, 0.9))
     axis = figures.draw_panels(*study_of(records), x="bytes").axes[0]
     assert {one.get_xlabel() for one in axis.figure.axes} == {"sent, both ways (MB)"}
     assert lines(axis)["FedDualAvg"].get_xdata().tolist() == [0, 2, 4, 6]
-    assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # it sends nothing: a level
+    assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # sends nothing: a horizontal line
 
 
 def test_losses_are_drawn_on_a_logarithmic_scale(records):
@@ -88,7 +88,7 @@ def test_losses_are_drawn_on_a_logarithmic_scale(records):
     assert [[text.get_text() for text in axis.texts] for axis in (objective, f1)] == [["log scale"], []]
 
 
-def test_an_algorithm_that_always_diverged_is_said_to_have(records):
+def test_legend_marks_algorithms_that_always_diverged(records):
     records.add("feddualavg")
     records.add("fedmid", diverged=2)
     figure = figures.draw_panels(*study_of(records))
@@ -104,8 +104,8 @@ def _grid(records, algo="feddualavg", **options):
         records.add(algo, client_lr, server_lr, f1=f1, diverged=diverged, **options)
 
 
-def test_the_heat_map_has_a_cell_for_every_pair_hatched_where_diverged(records):
-    """Three client rates with which everything diverged share one row."""
+def test_heat_map_has_a_cell_per_pair_with_diverged_ones_hatched(records):
+    """Test with three adjacent client rates at which every run diverged; they share one row."""
     _grid(records)
     figure = rates.draw_heat_maps(*study_of(records))
     axis = figure.axes[0]
@@ -123,7 +123,7 @@ def test_the_heat_map_has_a_cell_for_every_pair_hatched_where_diverged(records):
     assert axis.get_title("left") == "FedDualAvg"  # its best pair is not on the edge
 
 
-def test_a_winner_on_the_edge_of_its_grid_is_marked(records):
+def test_choice_on_the_edge_of_its_grid_is_marked(records):
     records.add(client_lr=0.001, f1=(0, 1))
     records.add(client_lr=0.01, f1=(0, 0.5))
     figure = rates.draw_heat_maps(*study_of(records))
@@ -131,7 +131,7 @@ def test_a_winner_on_the_edge_of_its_grid_is_marked(records):
     assert figure.get_suptitle().replace("\n", " ").endswith("† on the edge of its grid")
 
 
-def test_the_numbers_of_the_figures_can_be_had(records):
+def test_tables_of_the_figures(records):
     records.add("fedmid", client_lr=0.001, f1=(0, 0.4), seed=0)
     records.add("fedmid", client_lr=0.001, f1=(0, 0.8), seed=1)
     records.add("fedmid", client_lr=0.1, diverged=1, seed=0)
@@ -147,7 +147,7 @@ def test_the_numbers_of_the_figures_can_be_had(records):
 
 @pytest.mark.parametrize("tried", [2, 7])
 @pytest.mark.parametrize("algos", [1, 2, 4])
-def test_the_name_of_the_heat_maps_rows_overlaps_nothing(records, tried, algos):
+def test_axis_label_of_the_heat_maps_does_not_overlap(records, tried, algos):
     for algo in ("feddualavg", "fedmid", "fedmid_osp", "feddualavg_osp")[:algos]:
         for client_lr in np.geomspace(0.001, 1, tried):
             records.add(algo, float(client_lr), experiment="a_rather_long_name_of_an_experiment")
@@ -159,7 +159,7 @@ def test_the_name_of_the_heat_maps_rows_overlaps_nothing(records, tried, algos):
     assert not [text for text in figure.texts if text is not side and text.get_window_extent().overlaps(box)]
 
 
-def test_a_single_pair_makes_no_heat_map(records):
+def test_single_pair_has_no_heat_map(records):
     records.add()
     assert rates.draw_heat_maps(*study_of(records)) is None
 
@@ -167,7 +167,7 @@ def test_a_single_pair_makes_no_heat_map(records):
 def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
     _grid(records)
     _, choices = study_of(records)
-    assert len(robust_pairs(choices["feddualavg"])) == 28
+    assert len(pairs_in_paper_range(choices["feddualavg"])) == 28
 
 
 def test_the_robustness_figure_shows_quality_against_density(records):
@@ -175,10 +175,10 @@ def test_the_robustness_figure_shows_quality_against_density(records):
     options = {"rounds": rounds, "f1": (0.0,) * 5, "density": (0, 0.9, 0.7, 0.5, 0.3)}
     records.add(client_lr=0.01, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), **options)
     records.add(client_lr=0.1, server_lr=1, validation_accuracy=(0.5, 0.6, 0.7, 0.8, 0.9), diverged=301, **options)
-    records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # out of the range
+    records.add(client_lr=1, server_lr=10, validation_accuracy=(0.5,) * 5, **options)  # outside the range
     study, choices = study_of(records)
-    found = robustness.standing(study, choices)
-    assert robustness.why_not_drawn(found).endswith("no algorithm has more than 2 that have not diverged.")
+    found = robustness.robustness_points(study, choices)
+    assert robustness.reason_not_drawn(found).endswith("at most 2 of any algorithm have not diverged.")
     figure = robustness.draw_robustness(study, found)
     assert [axis.get_title() for axis in figure.axes] == ["round 10", "round 30", "round 100", "round 300"]
     dots = [axis.collections[0].get_offsets().tolist() for axis in figure.axes]
@@ -192,22 +192,22 @@ def test_the_robustness_figure_has_a_row_for_every_algorithm(records):
         for server_lr in (0.3, 0.5, 1, 2, 3):
             records.add(algo, 0.1, server_lr, rounds=[0, 300], f1=(0, 0.5), density=(0, 0.4))
     study, choices = study_of(records)
-    found = robustness.standing(study, choices)
-    assert robustness.why_not_drawn(found) is None
+    found = robustness.robustness_points(study, choices)
+    assert robustness.reason_not_drawn(found) is None
     axes = robustness.draw_robustness(study, found).axes
     assert [len(axis.collections[0].get_offsets()) for axis in axes] == [5, 5]
     assert [axis.texts[-1].get_text() for axis in axes] == ["FedDualAvg", "FedMiD"]
 
 
-def test_diverged_runs_leave_the_robustness_figure_and_are_counted(records):
+def test_diverged_runs_are_counted_in_the_robustness_figure(records):
     accuracy = {"validation_accuracy": (0.5, 0.6), "f1": (0.0, 0.0)}
     records.add(client_lr=0.01, rounds=[0, 300], density=(0, 0.9), **accuracy)
     records.add(client_lr=0.1, rounds=[0, 20], density=(0, 0.9), diverged=21, **accuracy)
     records.add(client_lr=0.03, rounds=[0, 300], density=(0, 1), train_loss=(1, 1e9), **accuracy)
     study, choices = study_of(records)
-    (axis,) = robustness.draw_robustness(study, robustness.standing(study, choices)).axes
+    (axis,) = robustness.draw_robustness(study, robustness.robustness_points(study, choices)).axes
     assert axis.get_title() == "round 300"  # the only one evaluated
-    assert axis.texts[0].get_text() == "2 gone"
+    assert axis.texts[0].get_text() == "2 diverged"
     assert len(axis.collections[0].get_offsets()) == 1
 
 
@@ -222,16 +222,16 @@ def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(record
     assert {path.name for path in tmp_path.glob("?.*")} == {"a.png", "a.pdf", "b.png", "b.pdf"}
 
 
-def test_every_algorithm_has_a_colour_and_marker_of_its_own():
+def test_algorithm_styles_are_distinct():
     drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
-    assert len({(to_hex(style.colour), style.marker) for style in drawn}) == len(drawn)
+    assert len({(to_hex(style.color), style.marker) for style in drawn}) == len(drawn)
     of_the_paper = drawn[:6]
-    assert len({to_hex(style.colour) for style in of_the_paper}) == 6
-    assert len({style.dashes for style in of_the_paper}) == 6  # in grey, too
+    assert len({to_hex(style.color) for style in of_the_paper}) == 6
+    assert len({style.dashes for style in of_the_paper}) == 6  # distinguishable in grayscale
     assert {name for name, kind in all_algorithms().items() if kind.federated} <= set(ALGORITHMS)
 
 
-def test_pdfs_are_as_wide_as_a_column_and_carry_their_fonts(records, tmp_path):
+def test_pdfs_have_column_width_and_embedded_fonts(records, tmp_path):
     records.add()
     _, pdf = figures.save(figures.draw_panels(*study_of(records)), tmp_path / "figure")
     content = pdf.read_bytes()
@@ -240,7 +240,7 @@ def test_pdfs_are_as_wide_as_a_column_and_carry_their_fonts(records, tmp_path):
     assert b"/Subtype /Type3" not in content
 
 
-def test_long_titles_are_broken_into_lines_and_never_clipped(records):
+def test_long_titles_are_wrapped_and_never_clipped(records):
     records.add(task={"name": "x" * 30})
     study, choices = study_of(records)
     study.title = "A title of many words " * 10
@@ -258,7 +258,7 @@ def test_numbers_fit_their_cells(value):
     assert rates.short(value) == NUMBERS[value]
 
 
-def test_numbers_beyond_any_axis_leave_a_gap(records, tmp_path):
+def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
     records.add(client_lr=0.001, f1=(0, 1e308, 5, 5))
     records.add(client_lr=0.003, f1=(0, -1e308, 1e308, 1e308))
     records.add(client_lr=0.01, f1=(0, 5e-324, 5e-324, 5e-324))
@@ -272,8 +272,8 @@ def test_numbers_beyond_any_axis_leave_a_gap(records, tmp_path):
     ]
 
 
-def test_a_hundred_learning_rates_are_no_grid(records):
-    for i in range(rates.MOST_RATES + 1):
+def test_too_many_learning_rates_have_no_heat_map(records):
+    for i in range(rates.MAX_RATES + 1):
         records.add(client_lr=0.001 * (i + 1))
     assert rates.draw_heat_maps(*study_of(records)) is None
 

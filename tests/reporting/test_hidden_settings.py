@@ -1,4 +1,4 @@
-"""The search over settings that the paper leaves open, from records made by hand."""
+"""Tests of the search over settings that the paper leaves open."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fco_cli.reporting.hidden_settings import as_markdown, draw_map, save_search, tried_settings
+from fco_cli.reporting.hidden_settings import as_markdown, draw_map, save_search, score_settings
 from fco_cli.reporting.studies import collect
 from fco_cli.reporting.style import SEARCH
 
@@ -17,7 +17,7 @@ GOOD, BAD = (0, 1, 1, 1), (0, 0.2, 0.5, 0.5)
 def add_setting(
     records, strength=0.2, start="glorot", seeds=(0,), mine=GOOD, tasks=TASKS, client_lr=0.001, last_batch="keep"
 ):
-    """FedDualAvg and three others on every dataset."""
+    """Add runs of FedDualAvg and three other algorithms on every dataset."""
     select, psi = {"second": "recovery_error"}, {"name": "l1", "strength": strength}
     for task in tasks:
         for seed in seeds:
@@ -29,10 +29,10 @@ def add_setting(
                 )  # fmt: skip
 
 
-def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(records):
+def test_settings_are_scored_on_the_search_seed_and_on_the_others(records):
     add_setting(records, strength=0.2, seeds=(0, 1, 2))
     add_setting(records, strength=0.5, mine=BAD)
-    tried = tried_settings(collect([records.root]).search)
+    tried = score_settings(collect([records.root]).search)
     assert [(one.setting.strength, one.setting.rule) for one in tried] == [
         (0.2, "f1"), (0.2, "recovery_error"), (0.5, "f1"), (0.5, "recovery_error"),
     ]  # fmt: skip
@@ -44,39 +44,39 @@ def test_a_setting_is_scored_by_its_claims_on_the_search_seed_and_on_the_others(
     assert "lasso I, FedDualAvg finds the pattern (lasso_i)" in bad.search.never
     page = as_markdown(tried)
     assert page.index("| glorot | 1 | keep | 1 | F1 | 0.2 |") < page.index("| glorot | 1 | keep | 1 | F1 | 0.5 |")
-    assert "Under no setting: " in page
+    assert "Claims that hold under no setting: " in page
 
 
-def test_half_the_client_rate_and_twice_lambda_is_read_as_half_the_loss(records):
-    """So that a claim about a pair of rates is about the paper's; rates that are on nobody's grid are left out."""
+def test_half_rate_and_twice_lambda_counts_as_half_the_loss(records):
+    """Test that claims about rates refer to the paper's grid; other rates are left out."""
     add_setting(records, strength=0.4, client_lr=0.0005)
     add_setting(records, strength=0.4, client_lr=0.0007)
-    half, _ = tried_settings(collect([records.root]).search)
+    half, _ = score_settings(collect([records.root]).search)
     assert (half.setting.loss_factor, half.setting.strength) == (0.5, 0.2)
     add_setting(records, strength=0.2, client_lr=0.001)
-    half, plain = (one for one in tried_settings(collect([records.root]).search) if one.setting.rule == "f1")
+    half, plain = (one for one in score_settings(collect([records.root]).search) if one.setting.rule == "f1")
     assert half.setting == replace(plain.setting, loss_factor=0.5)
     assert half.search == plain.search
 
 
-def test_what_becomes_of_the_last_batch_is_a_setting(records):
+def test_last_batch_is_a_setting(records):
     add_setting(records)
     add_setting(records, last_batch="drop", mine=BAD)
-    tried = tried_settings(collect([records.root]).search)
+    tried = score_settings(collect([records.root]).search)
     assert [(one.setting.rule, one.setting.last_batch) for one in tried[::2]] == [("f1", "keep"), ("f1", "drop")]
 
 
 def test_a_setting_without_all_datasets_is_not_scored(records):
     add_setting(records, tasks=TASKS[:3])
-    assert tried_settings(collect([records.root]).search) == []
+    assert score_settings(collect([records.root]).search) == []
     add_setting(records, tasks=TASKS[3:])
-    add_setting(records, tasks=TASKS[:2], seeds=(1,))  # the judges are not through
-    first, _ = tried_settings(collect([records.root]).search)
+    add_setting(records, tasks=TASKS[:2], seeds=(1,))  # evaluation seeds are incomplete
+    first, _ = score_settings(collect([records.root]).search)
     assert first.search is not None
     assert first.judge is None
 
 
-def test_the_search_is_no_study_of_a_report(records):
+def test_search_is_not_among_the_studies(records):
     add_setting(records)
     records.add()
     results = collect([records.root])
@@ -85,11 +85,11 @@ def test_the_search_is_no_study_of_a_report(records):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_the_map_shows_both_kinds_of_seeds(records, tmp_path):
+def test_map_shows_search_and_evaluation_seeds(records, tmp_path):
     add_setting(records, seeds=(0, 1))
     add_setting(records, start="zeros", mine=BAD)
     search = collect([records.root]).search
-    axes = draw_map(tried_settings(search)).axes
+    axes = draw_map(score_settings(search)).axes
     assert [len(axis.texts) for axis in axes] == [2, 2]  # a panel per rule
     for axis in axes:
         judged, unjudged = (text.get_text() for text in sorted(axis.texts, key=lambda text: text.get_position()[1]))

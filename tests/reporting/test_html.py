@@ -1,4 +1,4 @@
-"""The order and the words of the page; a browser looks at the rest (tests/e2e/test_report_page.py)."""
+"""Tests of the order and the texts of the page; tests/e2e/test_report_page.py tests it in a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
 
 
-def test_studies_stand_in_the_papers_order_with_twins_after_their_twins(records):
+def test_studies_are_in_the_papers_order_followed_by_their_twins(records):
     records.add(experiment="digits", paper="")
     records.add(experiment="nuclear_ii", paper="Figure 9")
     records.add(experiment="lasso_i", paper="Figure 3")
@@ -25,14 +25,14 @@ def test_studies_stand_in_the_papers_order_with_twins_after_their_twins(records)
     assert [study.name for study in in_order(studies)] == order
 
 
-def test_an_experiment_with_several_figures_numbers_each(records):
+def test_several_figures_of_an_experiment_are_numbered(records):
     records.add(paper="Figures 1, 5 and 12")
     (study,) = collect([records.root]).studies
     kinds = ("side_by_side", "curves", "robustness", "learning_rates")
     assert [number(study, kind) for kind in kinds] == ["Figure 1", "Figure 5", "Figure 12", ""]
 
 
-def test_a_caption_says_what_is_seen_and_which_winner_is_on_the_edge(records):
+def test_captions_mention_choices_on_the_edge(records):
     for seed in (0, 1):
         records.add(client_lr=0.001, seed=seed, f1=(0, 1))
         records.add(client_lr=0.01, seed=seed, f1=(0, 0.5))
@@ -43,7 +43,7 @@ def test_a_caption_says_what_is_seen_and_which_winner_is_on_the_edge(records):
     assert caption(study, "learning_rates", choose(study)).startswith("F1, mean of the last 2 rounds, for every pair")
 
 
-def test_the_command_that_makes_the_records(records):
+def test_command_of_a_study(records):
     records.add()
     records.add(profile="quick")
     records.add(experiment=None, task={"name": "lasso"})
@@ -56,7 +56,7 @@ def test_the_command_that_makes_the_records(records):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_twins_curves_stand_beside_its_twins(records, tmp_path):
+def test_curves_of_a_twin_follow_those_of_the_original(records, tmp_path):
     records.add(experiment="lasso_i", paper="Figure 3")
     records.add(experiment="lasso_i_extended", paper="", twin_of="lasso_i")
     page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
@@ -71,7 +71,7 @@ THEORY = {"status": "finished", "cells": 4, "violated": {}, "identity_error": {}
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_the_theorems_are_on_the_page_and_a_damaged_picture_is_named(records, tmp_path):
+def test_page_has_the_theorems_and_lists_a_damaged_image(records, tmp_path):
     records.add()
     folder = records.root / "theory"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The leaderboard: gaps, arrivals, who stands where, and what the page says of it."""
+"""Tests of the leaderboard: gaps, ranks, tables, findings and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from fco_cli.reporting.leaderboard import finding, in_words, problems_of, summary, table
+from fco_cli.reporting.leaderboard import finding, format_cells, problems_of, summary, table
 from fco_cli.reporting.leaderboard_figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
 from fco_cli.reporting.report import make_report
 from fco_cli.reporting.standings import FLOOR, final_gap, gap_of, rounds_to
@@ -19,7 +19,7 @@ OPTIMUM = 3.0  # the objective starts at 13
 
 @pytest.fixture
 def board(records):
-    """Records of the leaderboard by their gaps at every evaluated round after the start."""
+    """Return a function that adds a record with given gaps at the evaluated rounds after the start."""
 
     def add(algo, *gaps, seed=0, **options):
         objective = OPTIMUM + 10 * np.array([1, *gaps])
@@ -36,7 +36,7 @@ def the_problem(records):
     return problem
 
 
-def the_standings(records):
+def method_results(records):
     return {one.algo: one for one in the_problem(records).methods}
 
 
@@ -45,75 +45,75 @@ def with_optimum(board, seeds=(0,), **options):
         board("optimum", 0.0, seed=seed, **options)
 
 
-def test_the_gap_is_relative_to_the_start_s(records, board):
+def test_gap_is_relative_to_the_initial_gap(records, board):
     with_optimum(board)
     board("zhj", 0.1, 1e-3, 0.0)
-    gap = gap_of(the_standings(records)["zhj"].runs[0])
+    gap = gap_of(method_results(records)["zhj"].runs[0])
     np.testing.assert_allclose(gap, [1, 0.1, 1e-3, FLOOR], rtol=1e-9)
 
 
-def test_a_level_is_reached_when_it_is_kept(records, board):
+def test_level_is_reached_when_it_holds_for_good(records, board):
     with_optimum(board)
     board("zhj", 1e-3, 0.5, 1e-3, 1e-5)
-    best = the_standings(records)["zhj"].best
+    best = method_results(records)["zhj"].best
     assert rounds_to(best, 1e-2) == [3]
     assert rounds_to(best, 1e-4) == [4]
     assert rounds_to(best, 1e-6) == [np.inf]
 
 
-def test_the_best_of_a_grid_is_soonest_at_the_finest_level(records, board):
-    """Not what is a hair lower at the end."""
+def test_best_cell_reaches_the_smallest_level_first(records, board):
+    """Test with another cell that has a slightly smaller final gap."""
     with_optimum(board)
     board("zhj", 0.5, 0.1, 1e-9, client_lr=0.1)
     board("zhj", 1e-3, 1e-7, 2e-9, client_lr=0.2)
     board("zhj", 1e-5, 1e-5, 1e-5, client_lr=0.3)
-    assert the_standings(records)["zhj"].best.client_lr == 0.2
+    assert method_results(records)["zhj"].best.client_lr == 0.2
 
 
-def test_where_nothing_arrives_the_best_of_a_grid_ends_lowest(records, board):
-    """However soon something else was half the way."""
+def test_best_cell_has_the_smallest_final_gap_if_no_level_is_reached(records, board):
+    """Test with another cell that decreases faster at first."""
     with_optimum(board)
     board("fedmid", 1e-3, 1e-3, client_lr=0.2)
     board("fedmid", 0.5, 1e-5, client_lr=0.1)
-    assert the_standings(records)["fedmid"].best.client_lr == 0.1
+    assert method_results(records)["fedmid"].best.client_lr == 0.1
 
 
-def test_methods_are_ranked_and_divergence_comes_last(records, board):
+def test_methods_are_ranked_with_diverged_ones_last(records, board):
     with_optimum(board)
     board("fedmid", 0.5, 1e-3, 1e-3)
     board("zhj", 1e-3, 1e-5, 1e-7)
     board("feddr", 1e-3, 1e-7, 1e-7)
     board("fedprox", 1e-3, 2e-3, np.nan, diverged=3)
-    found = the_standings(records)
+    found = method_results(records)
     assert list(found) == ["feddr", "zhj", "fedmid", "fedprox"]
-    words = in_words(table([the_problem(records)])).set_index("algo")
-    assert words.loc["fedprox", "gap at the end"] == "diverged"
-    assert words.loc["fedmid", "rounds to 1e-06"] == "never"
-    assert words.loc["zhj", "rounds to 1e-06"] == "3"
-    assert words.loc["zhj", "MB to 0.0001"] == "4"  # a megabyte each way and round
-    assert words.loc["zhj", "gradients to 0.0001"] == "200"
+    cells = format_cells(table([the_problem(records)])).set_index("algo")
+    assert cells.loc["fedprox", "gap at the end"] == "diverged"
+    assert cells.loc["fedmid", "rounds to 1e-06"] == "never"
+    assert cells.loc["zhj", "rounds to 1e-06"] == "3"
+    assert cells.loc["zhj", "MB to 0.0001"] == "4"  # one megabyte per round and direction
+    assert cells.loc["zhj", "gradients to 0.0001"] == "200"
     assert finding(the_problem(records)).startswith(
-        "The successors: to 1e-06 come FedDR (2), ZHJ (3); of the others FedMiD"
+        "The successors: reached 1e-6: FedDR (2 rounds), ZHJ (3 rounds); smallest final gap of the others: FedMiD"
     )
 
 
-def test_seeds_give_a_median_and_a_range(records, board):
+def test_table_has_median_and_range_over_seeds(records, board):
     with_optimum(board, seeds=(0, 1, 2))
     for seed, gaps in enumerate(([1e-3, 1e-3], [0.1, 1e-3], [0.1, 0.1])):
         board("zhj", *gaps, seed=seed)
-    (row,) = in_words(table([the_problem(records)])).to_dict("records")
+    (row,) = format_cells(table([the_problem(records)])).to_dict("records")
     assert row["rounds to 0.01"] == "2 (1–never)"
     assert row["seeds"] == 3
 
 
-def test_the_bias_s_slope_is_that_of_gaps_at_rest(records, board):
+def test_slope_uses_stalled_gaps_only(records, board):
     with_optimum(board)
     for rate in (0.1, 0.2, 0.4):
         board("fedmid", 0.5, *[1e-3 * rate**2] * 3, client_lr=rate)
-    board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # too slow to show its bias
+    board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # still decreasing
     board("zhj", 0.5, 1e-3, 1e-4, 1e-5, client_lr=0.1)
     board("zhj", 0.5, 1e-4, 1e-6, 1e-8, client_lr=0.2)
-    found = the_standings(records)
+    found = method_results(records)
     assert found["fedmid"].slope == pytest.approx(2)
     assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
     assert np.isnan(found["zhj"].slope)
@@ -121,13 +121,13 @@ def test_the_bias_s_slope_is_that_of_gaps_at_rest(records, board):
     assert row["rests"] is True
 
 
-def test_what_nobody_tuned(records, board):
-    """auto with the method's own server step and options; a multiple of 1/L is another cell."""
+def test_untuned_cell(records, board):
+    """Test that it is auto with the method's default server step and options, not another multiple of 1/L."""
     with_optimum(board)
     for word, end in (("auto", 1e-2), ("0.3/L", 1e-4)):
         for server_lr in (1.0, 2.0):
             board("zhj", 0.5, end * server_lr, client_lr=word, server_lr=server_lr, taken=0.1)
-    one = the_standings(records)["zhj"]
+    one = method_results(records)["zhj"]
     assert len(one.choice.cells) == 4
     assert final_gap(one.untuned) == pytest.approx(1e-2)
     assert one.final == pytest.approx(1e-4)
@@ -135,29 +135,29 @@ def test_what_nobody_tuned(records, board):
     assert [rate for rate, _ in one.by_rate] == [0.3, 1.0]  # in units of 1/L
 
 
-def test_from_when_on_the_density_is_the_optimum_s(records, board):
+def test_rounds_until_the_density_is_the_optimums(records, board):
     with_optimum(board, density=(1.0, 0.25))
     board("zhj", 0.5, 0.1, 0.01, density=(1.0, 0.25, 0.5, 0.25))
     board("fedmid", 0.5, 0.1, 0.01, density=(1.0, 0.5, 0.5, 0.5))
-    found = the_standings(records)
-    assert found["zhj"].structure_from == [3]
-    assert found["fedmid"].structure_from == [np.inf]
+    found = method_results(records)
+    assert found["zhj"].structure_rounds == [3]
+    assert found["fedmid"].structure_rounds == [np.inf]
 
 
-def test_where_there_is_a_rank_it_counts_and_not_the_density(records, board):
+def test_rank_takes_precedence_over_density(records, board):
     with_optimum(board, rank=(9, 2), density=(1.0, 1.0))
     board("zhj", 0.5, 0.1, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
-    assert the_standings(records)["zhj"].structure_from == [2]
+    assert method_results(records)["zhj"].structure_rounds == [2]
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_records_that_lack_a_cost_a_round_or_any_way_to_go(records, tmp_path):
-    """As others may have made them: what is there is shown."""
+def test_incomplete_records_are_shown(records, tmp_path):
+    """Test records without costs, with different rounds per seed, or starting at the optimum."""
     for seed in (0, 1):
         records.add("optimum", experiment="successors", select=RULE, seed=seed, f1=(0, 1), objective=(13, 3))
     records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
     records.add("zhj", experiment="successors", select=RULE, seed=1, rounds=(0, 2, 3, 4), objective=(13, 4, 3.5, 3.1))
-    records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # from the optimum
+    records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # starts at the optimum
     problem = the_problem(records)
     (row,) = table([problem]).query("algo == 'zhj'").to_dict("records")
     assert np.isnan(row["gradients to 0.0001"])
@@ -167,28 +167,28 @@ def test_records_that_lack_a_cost_a_round_or_any_way_to_go(records, tmp_path):
     assert make_report(collect([records.root]), tmp_path / "report").leaderboard is not None
 
 
-def test_the_ends_of_a_grid(records, board):
-    """A best in the middle of the client rates and at the largest option; what does not vary has no ends."""
+def test_edges_of_a_grid(records, board):
+    """Test a best cell in the middle of the client rates and at the largest option; constant settings have no edges."""
     with_optimum(board)
     for word, end in (("auto", 1e-2), ("0.3/L", 1e-4), ("0.1/L", 1e-3)):
         for strength in (0.1, 1.0):
             board(
                 "fedprox", 0.5, end / strength, client_lr=word, taken=0.1, options={"strength": strength, "coin": True}
             )
-    assert the_standings(records)["fedprox"].edges == ["largest strength"]
+    assert method_results(records)["fedprox"].edges == ["largest strength"]
 
 
-def test_an_order_within_the_range_over_seeds_is_not_decided(records, board):
+def test_overlapping_ranges_are_reported_as_undecided(records, board):
     with_optimum(board, seeds=(0, 1))
     for seed, slow in enumerate((1e-7, 1e-3)):
         board("zhj", slow, 1e-7, seed=seed)  # rounds 1 and 2
         board("feddr", 1e-3, 1e-7, seed=seed)  # 2
         board("scaffnew", 1e-3, 1e-3, 1e-7, seed=seed)  # 3
-    assert finding(the_problem(records)).endswith("whether ZHJ is before FedDR is not decided by these seeds.")
+    assert finding(the_problem(records)).endswith("the seeds do not decide whether ZHJ is faster than FedDR.")
 
 
-def test_all_problems_together(records, board):
-    """On how many a method arrives, its places, and how far auto is behind the best."""
+def test_summary_over_all_problems(records, board):
+    """Test the number of reached levels, the ranks, and the ratio of auto to the best."""
     for experiment in ("successors", "successors_other"):
         with_optimum(board, experiment=experiment)
         board("zhj", 1e-3, 1e-7, client_lr="auto", taken=0.1, experiment=experiment)
@@ -202,7 +202,7 @@ def test_all_problems_together(records, board):
     assert [ratio.median for ratio in found["gap with auto / best"]] == pytest.approx([1, 10])
 
 
-def test_problems_go_by_their_titles_and_where_these_are_equal_by_what_differs(records, board):
+def test_problems_with_equal_titles_are_named_by_their_variant(records, board):
     for step in (0.3, 1.0):
         with_optimum(board, task={"heterogeneity": step})
         board("zhj", 1e-3, task={"heterogeneity": step})
@@ -219,7 +219,7 @@ def texts_of(figure):
     return [text.get_text() for axis in figure.axes for text in axis.texts]
 
 
-def test_the_map_has_rounds_where_the_level_is_reached_and_else_what_is_said(records, board):
+def test_map_has_rounds_or_the_final_gap(records, board):
     with_optimum(board)
     board("zhj", 1e-3, 1e-5)
     board("fedmid", 0.5, 2e-3)
@@ -230,7 +230,7 @@ def test_the_map_has_rounds_where_the_level_is_reached_and_else_what_is_said(rec
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["FedMiD", "ZHJ", "mine"]
 
 
-def test_a_problem_s_figure_has_a_row_per_family_and_a_column_per_cost(records, board):
+def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records, board):
     with_optimum(board)
     for word, end in (("auto", 1e-2), ("0.3/L", 1e-3)):
         board("fedmid", 0.5, end, client_lr=word, taken=0.1)
@@ -240,12 +240,12 @@ def test_a_problem_s_figure_has_a_row_per_family_and_a_column_per_cost(records, 
     assert len(figure.axes) == 3 * 5
     labels = [[line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for axis in figure.axes[::5]]
     assert labels == [["FedMiD"], ["ZHJ"], ["mine"]]
-    assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families stand behind
+    assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families are drawn behind
     bias = next(line for line in figure.axes[4].lines if line.get_label() == "FedMiD")
     assert bias.get_xydata() == pytest.approx(np.array([[0.3, 1e-3], [1, 1e-2]]))
 
 
-def test_the_steps_of_heterogeneity_are_found_across_experiments(records, board):
+def test_heterogeneity_is_compared_across_experiments(records, board):
     for experiment, steps in (("successors", (0.3, 1.0)), ("successors_heterogeneity", (0.0, 0.5))):
         for step in steps:
             with_optimum(board, experiment=experiment, task={"heterogeneity": step})
@@ -261,8 +261,8 @@ def test_the_steps_of_heterogeneity_are_found_across_experiments(records, board)
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_the_page_and_the_tables(records, board, tmp_path):
-    """Studies of the leaderboard have figures of their own and stand in no other part of the page."""
+def test_page_and_tables(records, board, tmp_path):
+    """Test that studies of the leaderboard appear only in its section."""
     records.add()
     with_optimum(board)
     board("zhj", 1e-3, 1e-7)
@@ -273,7 +273,7 @@ def test_the_page_and_the_tables(records, board, tmp_path):
     report = make_report(results, tmp_path / "report")
     page = report.page.read_text()
     assert page.count("<h2>Leaderboard") == 1
-    assert "to 1e-06 come ZHJ (2)" in page
+    assert "reached 1e-6: ZHJ (2 rounds)" in page
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("leaderboard*.png")} == {
         "leaderboard", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
     }  # fmt: skip

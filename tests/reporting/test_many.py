@@ -1,4 +1,4 @@
-"""What a report of many records does differently: groups that are read once, work in processes of their own."""
+"""Tests of reading many records: cached groups of config.yaml and the parallel map."""
 
 from math import sqrt
 
@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from fco_cli.reporting.gate import read_yaml
-from fco_cli.reporting.many import each
+from fco_cli.reporting.many import parallel_map
 from fco_cli.typed_files import BadRecord
 
 
-def test_groups_that_are_written_alike_are_read_once(tmp_path):
+def test_equal_groups_are_parsed_once(tmp_path):
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text("task:\n  name: lasso\n  sizes:\n  - 1\n  - 2\nseed: 1\n")
     second.write_text("task:\n  name: lasso\n  sizes:\n  - 1\n  - 2\nseed: 2\n")
@@ -24,7 +24,7 @@ def test_groups_that_are_written_alike_are_read_once(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "note: 'one line\nand: another'\nseed: 1\n",  # in quotes a line may begin anywhere
+        "note: 'one line\nand: another'\nseed: 1\n",  # a quoted string may span lines
         "# a comment\nseed: 1\n",
         "top:\n- 1\n- 2\nseed: 1\n",
         'seed: 1\n"quoted": 2\n',
@@ -32,20 +32,20 @@ def test_groups_that_are_written_alike_are_read_once(tmp_path):
         "seed: 1\nseed: 2\n",
     ],
 )
-def test_what_is_not_written_in_groups_is_read_as_a_whole(tmp_path, text):
+def test_text_without_groups_is_parsed_as_a_whole(tmp_path, text):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     assert read_yaml(file) == yaml.safe_load(text)
 
 
 @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "a: 1\n---\nb: 2\n", "a: 'open\nb: 2\n", "a\nb\n"])
-def test_what_is_refused_as_a_whole_is_refused(tmp_path, text):
+def test_invalid_yaml_raises_bad_record(tmp_path, text):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(BadRecord, match=r"^config\.yaml"):
         read_yaml(file)
 
 
-@pytest.mark.parametrize("enough", [2, 100])
-def test_many_processes_or_one(enough):
-    assert each(sqrt, [4.0, 9.0, 16.0], enough) == [2, 3, 4]
+@pytest.mark.parametrize("min_items", [2, 100])
+def test_parallel_map_keeps_the_order(min_items):
+    assert parallel_map(sqrt, [4.0, 9.0, 16.0], min_items) == [2, 3, 4]

@@ -1,4 +1,4 @@
-"""The metrics that figures and claims rest on, against scikit-learn and NumPy."""
+"""Tests of the metrics of figures and claims against scikit-learn and NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUPPORTS = {
 
 
 @pytest.mark.parametrize("case", SUPPORTS)
-def test_support_recovery_is_scikit_learns(case):
+def test_support_recovery_equals_scikit_learn(case):
     estimate, truth = (np.array(support, dtype=bool) for support in SUPPORTS[case])
     expected = precision_recall_fscore_support(truth, estimate, average="binary", zero_division=0)[:3]
     found = support_recovery(estimate[None], truth)
@@ -33,7 +33,7 @@ def test_an_empty_support_has_density_and_f1_zero():
 
 
 @pytest.mark.parametrize("true_rank", [0, 1, 3, 5])
-def test_rank_is_numpys(true_rank):
+def test_rank_equals_numpy(true_rank):
     random = np.random.default_rng(true_rank)
     matrix = random.standard_normal((5, true_rank)) @ random.standard_normal((true_rank, 7))
     assert rank(matrix[None], 1e-2).tolist() == [np.linalg.matrix_rank(matrix, tol=1e-2)]

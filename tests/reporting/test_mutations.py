@@ -1,4 +1,4 @@
-"""One bad record never ends a report: a sound record is damaged in every way, one at a time, and a report made."""
+"""Tests that no damaged record stops a report: a valid record is damaged in many ways, one at a time."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CELLS = [
     "1e999",
 ]
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-SECONDS = 60.0  # of this process, to read or refuse a record: whatever hangs takes longer, a busy machine does not
+SECONDS = 60.0  # of processor time, to read or reject a record; only a hang takes longer
 
 
 def paths(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in nested content."""
+    """Yield the path of every value in nested content."""
     for key in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
         yield (*before, key)
         yield from paths(content[key], (*before, key))
@@ -68,7 +68,7 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def field_mutations(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Every field of both files with every value: the file's name and its new content."""
+    """Yield file names and new contents: every field of both files with every value."""
     result = json.loads((folder / "result.json").read_text())
     for path in paths(result):
         for value in VALUES:
@@ -77,7 +77,7 @@ def field_mutations(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in paths(config):
         for value in VALUES:
             content = changed(config, path, value)
-            # JSON is YAML, and can spell half a character
+            # JSON is YAML, and can encode unpaired surrogates
             text = json.dumps(content) if value == "\ud800" else yaml.dump(content, Dumper=DUMPER)
             yield "config.yaml", text.encode()
     for name in ("result.json", "config.yaml"):
@@ -140,13 +140,13 @@ PLACES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def pair(records) -> tuple[Path, Path]:
-    """A sound record, and one to be damaged."""
+    """Return a valid record and one to be damaged."""
     options = {"panels": ("f1", "density", "objective"), "smoothness": 2.0}
     return records.add("fedmid", **options), records.add("feddualavg", **options)
 
 
 def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
-    """Whether the damaged record was still read; if not, it is named in one line, and quickly."""
+    """Return True if the damaged record was read; otherwise assert that it is listed in one line, within SECONDS."""
     start = time.process_time()
     results = collect([root])
     assert time.process_time() - start < SECONDS, what
@@ -161,10 +161,10 @@ def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
     return False
 
 
-# Usually only every third damage is done (each field meets every third value), and of those that pass a tenth is drawn.
+# By default only every third damage is applied (every third value per field), and a tenth of the survivors is drawn.
 @pytest.mark.usefixtures("quick_figures")
 @pytest.mark.parametrize(("done", "drawn"), [(3, 12), pytest.param(1, 1, marks=pytest.mark.slow)])
-def test_a_damaged_record_is_named_or_drawn(records, pair, tmp_path, monkeypatch, done, drawn):
+def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch, done, drawn):
     sound, damaged = pair
     monkeypatch.chdir(tmp_path)
     originals = {path.name: path.read_bytes() for path in damaged.iterdir()}
@@ -175,7 +175,7 @@ def test_a_damaged_record_is_named_or_drawn(records, pair, tmp_path, monkeypatch
             survivors.append((name, content))
         (damaged / name).write_bytes(originals[name])
         tried += 1
-    assert 0.05 < len(survivors) / tried < 0.6  # neither is everything refused nor everything believed
+    assert 0.05 < len(survivors) / tried < 0.6  # some damages are rejected, some are not
     chosen = survivors[::drawn]
     for low in range(0, len(chosen), 8):
         root = tmp_path / f"batch{low}"
@@ -193,7 +193,7 @@ def test_a_damaged_record_is_named_or_drawn(records, pair, tmp_path, monkeypatch
 
 
 def _set_apart(folder: Path, i: int) -> None:
-    """Give a copy an identity and a learning rate of its own, so that it counts beside the others."""
+    """Give a copy its own identity and learning rate, so that it counts as a separate run."""
     for name, old, new in (
         ("result.json", json.loads((folder / "result.json").read_text())["run_id"], f"{i:012x}"),
         ("config.yaml", "client_lr: 0.001", f"client_lr: {0.002 + i / 1000}"),
@@ -203,7 +203,7 @@ def _set_apart(folder: Path, i: int) -> None:
 
 @pytest.mark.parametrize("name", ["result.json", "config.yaml", "metrics.csv"])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_no_file_of_a_sane_size_is_not_read(records, pair, name, place):
+def test_unusual_or_oversized_files_are_not_read(records, pair, name, place):
     sound, damaged = pair
     (damaged / name).unlink()
     PLACES[place](damaged / name)

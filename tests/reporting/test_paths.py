@@ -1,4 +1,4 @@
-"""Records of experiment=path, written here by hand: what a report makes of them, and what it refuses."""
+"""Tests of the reader and the figures of records of experiment=path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOICE = {"strength": 0.1, "cv_loss": 0.5, "cv_error": 0.1, "nonzeros": 2, "roun
 
 
 def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=True):
-    """A path of eight models of three features (of a 2 x 2 matrix for the nuclear norm)."""
+    """Write a path of eight models of three features (of a 2 x 2 matrix for the nuclear norm)."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     weights = random.standard_normal((8, 4 if psi == "nuclear" else 3)) * np.linspace(0, 1, 8)[:, None]
@@ -66,7 +66,7 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
         ({"psi": "l1_ball", "dial": "radius", "stability": False}, {"cv", "coefficients", "clients", "calibration"}),
     ],
 )
-def test_every_figure_is_drawn_with_its_numbers(tmp_path, options, kinds):
+def test_every_figure_has_a_table(tmp_path, options, kinds):
     path = RecordedPath.read(write_path(tmp_path / "record", **options))
     made = save_figures(path, tmp_path)
     assert made.keys() == kinds
@@ -83,8 +83,8 @@ def test_a_matrix_shows_its_singular_values(tmp_path):
     assert (path.weights[:, 0] >= path.weights[:, 1]).all()
 
 
-def test_a_report_of_paths_alone(tmp_path):
-    """Two of one task are told apart; a formula for a client's name is text in a spreadsheet."""
+def test_report_of_paths_only(tmp_path):
+    """Test two paths of one task, with a spreadsheet formula as the name of a client."""
     for name in ("one", "other"):
         write_path(tmp_path / "records" / name)
     results = collect([tmp_path / "records"])
@@ -93,11 +93,11 @@ def test_a_report_of_paths_alone(tmp_path):
     report = make_report(results, tmp_path / "report")
     page = report.page.read_text()
     assert "heart: the path of l1, 30 rows of 3 clients, 3 folds by rows of every client" in page
-    assert "no p-values" in page
+    assert "not p-values" in page
     summary, rest = page.split('<section id="summary">')[1].split("</section>", 1)
-    assert "<td>min</td><td>0.1</td><td>0.5</td><td>0.1</td><td>2</td><td>0.8</td>" in summary  # of the refit
+    assert "<td>min</td><td>0.1</td><td>0.5</td><td>0.1</td><td>2</td><td>0.8</td>" in summary  # values of the refit
     assert rest.index('<section id="path_heart">') < rest.index("<script")
-    assert "<section" not in rest.split('<section id="path_heart_2">')[1]  # neither claims nor a table without runs
+    assert "<section" not in rest.split('<section id="path_heart_2">')[1]  # no claims and no table of runs
     assert not (tmp_path / "report" / "CLAIMS.md").exists()
     assert "from 2 paths." in page
     assert "'=tiny" in (tmp_path / "report" / "figures" / "path_heart_clients.csv").read_text()
@@ -123,7 +123,7 @@ def _change(folder, **values):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_is_left_out_with_a_line(tmp_path, damage):
+def test_damaged_record_is_left_out_with_one_line(tmp_path, damage):
     folder = write_path(tmp_path / "record")
     DAMAGES[damage](folder)
     with pytest.raises(BadRecord):

@@ -1,4 +1,4 @@
-"""What the page plays, from snapshots that are written here."""
+"""Tests of the data of the page's player."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from fco_cli.reporting.player import LEVELS, MOST_FRAMES, player_of
+from fco_cli.reporting.player import LEVELS, MAX_FRAMES, player_of
 from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
 
@@ -26,7 +26,7 @@ def add_path(records, algo, weights, kept=ROUNDS, **options):
     return folder
 
 
-def test_weights_are_levels_and_only_what_counts_as_zero_is_zero(records):
+def test_weights_are_quantized_and_only_zeros_become_zero(records):
     task = {"ones": 2}
     add_path(records, "feddualavg", [[0, 0, 0], [0.5, 0.011, 0.009], [1, 1, 0]], task=task)
     add_path(records, "fedmid", [[0, 0, 0], [0.1, 0, -99], [1, 2, 0]], task=task)
@@ -35,9 +35,9 @@ def test_weights_are_levels_and_only_what_counts_as_zero_is_zero(records):
     dual, mid = player["panels"]
     assert (dual["algo"], dual["rates"]) == ("feddualavg", "(0.001, 1)")
     assert dual["frames"][1][1:] == [1, 0]  # 0.011 and 0.009
-    assert mid["frames"][1][2] == -LEVELS  # beyond the panel: at its edge
+    assert mid["frames"][1][2] == -LEVELS  # clipped to the panel
     assert mid["frames"][2][0] == round(LEVELS / player["limit"])
-    assert dual["said"] == ["F1 0, density 0.5", "F1 0.5, density 0.5", "F1 0.7, density 0.5"]
+    assert dual["texts"] == ["F1 0, density 0.5", "F1 0.5, density 0.5", "F1 0.7, density 0.5"]
 
 
 def test_matrices_are_shown_by_their_singular_values(records):
@@ -48,7 +48,7 @@ def test_matrices_are_shown_by_their_singular_values(records):
     assert last == [round(3 / player["limit"] * LEVELS), 0]
 
 
-def test_brains_are_shown_in_their_fullest_slices(records):
+def test_brains_are_shown_in_the_slices_with_most_weight(records):
     inside = np.zeros((3, 4, 6), np.uint8)
     inside[1:, 1:3, :] = 1
     weights = np.zeros((3, inside.sum()))
@@ -66,17 +66,17 @@ def test_brains_are_shown_in_their_fullest_slices(records):
     assert np.count_nonzero(shown) == 1
 
 
-def test_only_rounds_that_all_runs_kept_are_played_and_not_too_many(records):
+def test_frames_are_shared_rounds_up_to_a_limit(records):
     rounds = list(range(100))
     curves = {"rounds": rounds, "f1": np.linspace(0, 1, 100), "density": np.ones(100)}
     add_path(records, "fedmid", np.ones((100, 2)), rounds, **curves)
     add_path(records, "feddualavg", np.ones((50, 2)), rounds[::2], **curves)
     player = played(records)
-    assert len(player["rounds"]) == MOST_FRAMES
+    assert len(player["rounds"]) == MAX_FRAMES
     assert set(player["rounds"]) <= set(rounds[::2])
 
 
-def test_no_snapshots_no_player(records):
+def test_without_snapshots_there_is_no_player(records):
     records.add()
     assert played(records) is None
 
@@ -93,7 +93,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_snapshots_are_named(records, content):
+def test_damaged_snapshots_are_listed(records, content):
     folder = records.add()
     if isinstance(content, bytes):
         (folder / "path.npz").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Reading records: what is whole comes back as it was written, what is not is named and left out."""
+"""Tests of reading records: valid ones are read unchanged, invalid ones are listed and left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from fco_cli.reporting.studies import collect
 
 
-def test_curves_are_read_as_they_were_written(records):
+def test_curves_round_trip(records):
     records.add(f1=(0.1, 1 / 3), density=(float("inf"), float("nan")))
     run = collect([records.root]).studies[0].runs[0]
     assert run.curves["f1"].tolist() == [0.1, 1 / 3]
@@ -17,7 +17,7 @@ def test_curves_are_read_as_they_were_written(records):
     assert run.megabytes.tolist() == [0.0, 2.0]
 
 
-def _cut_off(folder):
+def _truncate(folder):
     text = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(text[:-5])
 
@@ -45,7 +45,7 @@ DAMAGE = {
     "unfinished": lambda folder: (folder / "result.json").unlink(),
     "is not JSON": lambda folder: (folder / "result.json").write_text('{"status": "fin'),
     "result.json: status: invalid enum value 'happy'": _edit_result(status="happy"),
-    "cut off": _cut_off,
+    "truncated": _truncate,
     "ends at round 2 of 3": _drop_a_round,
     "columns": _drop_a_value,
     "metrics.csv: No such file": lambda folder: (folder / "metrics.csv").unlink(),
@@ -58,20 +58,20 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("reason", DAMAGE)
-def test_a_damaged_record_is_named_and_left_out(records, reason):
+def test_damaged_record_is_listed_and_left_out(records, reason):
     damaged = records.add("fedmid")
     records.add("feddualavg")
     DAMAGE[reason](damaged)
     results = collect([records.root])
     assert [run.algo for study in results.studies for run in study.runs] == ["feddualavg"]
-    ((path, said),) = results.left_out
+    ((path, message),) = results.left_out
     assert path == damaged
-    if reason != "could not find expected":  # the YAML parser's own words differ between its two builds
-        assert reason in said
-    assert "\n" not in said
+    if reason != "could not find expected":  # the message differs between the C and Python parsers
+        assert reason in message
+    assert "\n" not in message
 
 
-def test_a_record_of_the_first_edition_is_to_be_made_again(records):
+def test_record_of_the_first_format_must_be_recreated(records):
     folder = records.add()
     result = json.loads((folder / "result.json").read_text())
     for key in ("identity", "federated", "uses"):
@@ -80,7 +80,7 @@ def test_a_record_of_the_first_edition_is_to_be_made_again(records):
     assert collect([records.root]).left_out == [(folder, "made by an older version; run it again")]
 
 
-def test_rates_are_those_that_the_record_says_it_uses(records):
+def test_rates_are_those_that_the_algorithm_uses(records):
     records.add("feddualavg")
     records.add("centralized")
     records.add("optimum", f1=(0, 1))
@@ -95,7 +95,7 @@ def test_a_record_without_the_selection_metric_is_left_out(records):
     assert "no column 'rank'" in results.left_out[0][1]
 
 
-def test_hidden_folders_are_nobodys_records(records):
+def test_hidden_folders_are_ignored(records):
     folder = records.add()
     hidden = folder / ".hydra"
     hidden.mkdir()

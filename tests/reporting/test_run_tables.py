@@ -1,4 +1,4 @@
-"""A row per run or per round, with every key of the configuration."""
+"""Tests of the tables of runs and rounds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_the_csv_has_every_key(records, monkeypatch):
         assert row[key] == str(value), key
     assert json.loads(row["experiment.panels"]) == ["f1", "density"]
     others = next(row for row in rows.values() if row["run_id"] != folder.name)
-    assert (others["algo.rho"], others["seed"]) == ("", "3")  # a key that another run has, and one of its own
+    assert (others["algo.rho"], others["seed"]) == ("", "3")  # a key of another run, and its own seed
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_no_key_and_no_value_of_a_configuration_is_a_formula(records, monkeypatch):
+def test_keys_and_values_are_escaped_as_formulas(records, monkeypatch):
     folder = records.add()
     path = folder / "config.yaml"
     hostile = {"task": {"name": "lasso", "path": "=cmd()", "list": ["@x"]}, "=1+1": "-2+3", "\x1b[0m": "\t=1"}
@@ -61,7 +61,7 @@ def test_a_run_of_several_studies_is_one_row(records):
     assert sorted(results.table()["algo"]) == ["feddualavg", "fedmid", "optimum"]
 
 
-def test_rounds_stand_beside_their_run(records):
+def test_rounds_table_repeats_the_columns_of_the_run(records):
     records.add(f1=(0, 0.25, 0.5, 0.75), rounds=(0, 5, 10, 15))
     records.add("fedmid", f1=(0, 0.5), precision=(1, 1))
     table = collect([records.root]).rounds()

@@ -36,14 +36,14 @@ def test_diverged_and_nan_runs_never_win(records):
     assert len(choice.cells) == 3
 
 
-def test_nothing_is_chosen_where_everything_diverged(records):
+def test_nothing_is_chosen_if_everything_diverged(records):
     records.add(diverged=2)
     choice = chosen(records)
     assert choice.best is None
     assert choice.tied == ()
 
 
-def test_of_equals_the_second_metric_decides_and_the_ties_are_told(records):
+def test_second_metric_breaks_ties(records):
     records.add(client_lr=0.001, f1=(0, 0.8, 1, 1), objective=(9, 5, 4, 4))
     records.add(client_lr=0.003, f1=(0, 0.2, 1, 1), objective=(9, 8, 3, 3))
     records.add(client_lr=0.01, f1=(0, 0.9, 0.9, 0.9))
@@ -52,14 +52,14 @@ def test_of_equals_the_second_metric_decides_and_the_ties_are_told(records):
     assert sorted(cell.client_lr for cell in choice.tied) == [0.001, 0.003]
 
 
-def test_of_complete_equals_the_smaller_rates_win(records):
+def test_smaller_rates_break_complete_ties(records):
     for client_lr, server_lr in ((0.003, 0.1), (0.001, 1.0), (0.001, 0.3)):
         records.add(client_lr=client_lr, server_lr=server_lr)
     best = chosen(records).best
     assert (best.client_lr, best.server_lr) == (0.001, 0.3)
 
 
-def test_auto_is_one_choice_whatever_number_a_seed_makes_of_it(records):
+def test_auto_is_one_cell_for_all_seeds(records):
     for seed, taken in enumerate((0.0021, 0.0019, 0.002)):
         records.add(client_lr="auto", taken=taken, seed=seed, f1=(0, 0, 0.9, 0.9))
         records.add(client_lr=0.002, seed=seed)
@@ -68,7 +68,7 @@ def test_auto_is_one_choice_whatever_number_a_seed_makes_of_it(records):
     assert choice.best.rates == "(0.002, 1) client_lr auto"
 
 
-def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
+def test_seeds_are_averaged_and_one_diverged_seed_excludes_the_pair(records):
     records.add(client_lr=0.001, seed=0, f1=(0, 0, 0.5, 0.5))
     records.add(client_lr=0.001, seed=1, f1=(0, 0, 0.7, 0.7))
     records.add(client_lr=0.003, seed=0, f1=(0, 0, 1, 1))
@@ -82,14 +82,14 @@ def test_seeds_are_averaged_and_one_divergence_spoils_the_pair(records):
     assert str(choice.best.final("f1", 2)) == "0.6 (0.5–0.7)"
 
 
-def test_a_winner_on_the_edge_of_its_grid_is_known(records):
+def test_choice_on_the_edge_of_its_grid(records):
     for client_lr, f1 in ((0.001, 0.9), (0.003, 0.5), (0.01, 0.1)):
         for server_lr, more in ((0.1, 0.0), (0.3, 0.05), (1.0, 0.0)):
             records.add(client_lr=client_lr, server_lr=server_lr, f1=(0, 0, f1 + more, f1 + more))
         records.add("fedmid", client_lr=client_lr, f1=(0, 0, 1 - f1, 1 - f1))
     records.add("centralized", client_lr=0.1)
     assert chosen(records).on_edge == ("smallest client rate",)
-    assert chosen(records, "fedmid").on_edge == ("largest client rate",)  # one server rate has no edge
+    assert chosen(records, "fedmid").on_edge == ("largest client rate",)  # a single server rate has no edge
     assert chosen(records, "centralized").on_edge == ()
 
 
@@ -99,7 +99,7 @@ def test_a_winner_on_the_edge_of_its_grid_is_known(records):
         ([0, 1, 2, 3], 1, [3]),
         ([0, 1, 2, 3], 2, [2, 3]),
         ([0, 100, 200, 300], 200, [200, 300]),  # rounds count, not evaluations
-        ([0, 1], 100, [1]),  # the start is no result
+        ([0, 1], 100, [1]),  # the start is excluded
     ],
 )
 def test_the_window_counts_rounds(rounds, last, kept):
@@ -107,7 +107,7 @@ def test_the_window_counts_rounds(rounds, last, kept):
     assert rounds[in_window(rounds, last)].tolist() == kept
 
 
-def test_options_of_the_algorithm_are_not_averaged_but_chosen_from(records):
+def test_options_of_the_algorithm_are_separate_cells(records):
     records.add(options={"momentum": 0.5, "nesterov": True}, f1=(0, 0, 0.5, 0.5))
     records.add(options={"momentum": 0.9, "nesterov": True}, f1=(0, 0, 0.9, 0.9))
     choice = chosen(records)
@@ -117,7 +117,7 @@ def test_options_of_the_algorithm_are_not_averaged_but_chosen_from(records):
 
 
 def reference_first_round(rounds, holds, stays):
-    """The definition in a loop."""
+    """Compute the first round by its definition, in a loop."""
     for i in range(len(rounds)):
         rest = holds[i:]
         if holds[i] and sum(rest) >= stays * len(rest) - 1e-9:
@@ -126,14 +126,14 @@ def reference_first_round(rounds, holds, stays):
 
 
 @pytest.mark.parametrize("stays", [0.0, 0.5, 0.95, 1.0])
-def test_the_first_round_of_a_level_is_its_definition(stays):
+def test_first_round_equals_its_definition(stays):
     draw = np.random.default_rng(0)
     for length in range(1, 40):
         rounds, holds = np.cumsum(draw.integers(1, 5, length)), draw.random(length) < draw.random()
         assert first_round(rounds, holds, stays) == reference_first_round(rounds, holds, stays)
 
 
-def test_a_level_is_reached_for_the_first_time_in_a_share_of_the_rounds_or_for_good():
+def test_first_round_for_different_shares():
     rounds, holds = np.array([0, 2, 4, 6, 8]), np.array([False, True, False, True, True])
     assert [first_round(rounds, holds, stays) for stays in (0, 0.75, 1)] == [2, 2, 6]
     assert first_round(rounds, ~holds, 1) == np.inf

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from fco_cli.reporting.records import read_record
-from fco_cli.reporting.studies import collect, studies_of, with_gaps
+from fco_cli.reporting.studies import collect, studies_of, with_optimality_gaps
 
 
 def test_a_study_holds_the_runs_of_an_experiment(records):
@@ -18,7 +18,7 @@ def test_a_study_holds_the_runs_of_an_experiment(records):
     assert [run.client_lr for run in study.of("feddualavg")] == [0.001, 0.003]
 
 
-def test_profiles_and_overrides_make_studies_of_their_own(records):
+def test_profiles_and_overrides_form_separate_studies(records):
     records.add(client_lr=0.001)
     records.add(client_lr=0.003)
     records.add(profile="quick")
@@ -29,8 +29,8 @@ def test_profiles_and_overrides_make_studies_of_their_own(records):
     assert collect([records.root]).study("lasso_i").slug == "lasso_i"
 
 
-def test_every_transform_makes_a_study_of_its_own(records):
-    """A record of before there were any is one without; the optimum, which sends nothing, joins them all."""
+def test_every_transform_forms_a_separate_study(records):
+    """Test with an older record without a transform; the optimum, which sends nothing, joins every study."""
     records.add(client_lr=0.01)
     records.add(client_lr=0.02, transform={"name": "none"})
     records.add(transform={"name": "topk", "share": 0.1})
@@ -40,7 +40,7 @@ def test_every_transform_makes_a_study_of_its_own(records):
     assert sparse.variant == "transform.name=topk, transform.share=0.1"
 
 
-def test_the_optimum_serves_every_profile(records):
+def test_optimum_joins_the_studies_of_every_profile(records):
     records.add(profile="quick")
     records.add(profile="paper")
     records.add("optimum", profile="quick", f1=(0.0, 1.0))
@@ -54,7 +54,7 @@ def test_a_run_found_twice_counts_once(records):
     assert len(results.studies[0].runs) == 1
 
 
-def test_runs_of_no_experiment_are_grouped_by_task(records):
+def test_runs_without_an_experiment_are_grouped_by_task(records):
     records.add(experiment=None)
     (study,) = collect([records.root]).studies
     assert study.name == "lasso"
@@ -71,8 +71,8 @@ def test_the_table_has_a_row_per_run(records):
     assert table.loc["optimum", ["client_lr", "server_lr"]].isna().all()
 
 
-def test_what_a_baseline_is_stands_in_the_record(records):
-    """An algorithm nobody has heard of joins as what it says it is."""
+def test_baselines_are_identified_by_the_record(records):
+    """Test an unknown algorithm, which the record marks as a baseline."""
     records.add("feddualavg")
     folder = records.add("newton")
     result = json.loads((folder / "result.json").read_text())
@@ -85,17 +85,17 @@ def test_what_a_baseline_is_stands_in_the_record(records):
 
 def test_the_gap_is_to_the_optimum_of_the_same_problem(records):
     records.add("fedmid", objective=(9, 7, 6, 5))
-    records.add("fedmid", seed=1, objective=(9, 7, 6, 5))  # other data: no optimum of it is known
+    records.add("fedmid", seed=1, objective=(9, 7, 6, 5))  # other data, without a known optimum
     records.add("fedmid", 0.1, objective=(9, 7, 6, 5), diverged=3)
     records.add("optimum", f1=(0, 1), objective=(9, 3))
     records.add("optimum", f1=(0, 1), objective=(9, 2.5), options={"tolerance": 1e-9})
     gaps = collect([records.root]).table().set_index(["algo", "client_lr", "seed"])["optimality_gap"]
-    assert gaps[("fedmid", 0.001, 0)] == 2.5  # to the better of the two
+    assert gaps[("fedmid", 0.001, 0)] == 2.5  # to the better of the two optima
     assert gaps[[("fedmid", 0.001, 1), ("fedmid", 0.1, 0)]].isna().all()
     assert sorted(gaps["optimum"]) == [0, 0.5]
 
 
-def test_a_damaged_optimum_disturbs_nobody(records):
+def test_damaged_optimum_is_ignored(records):
     records.add("fedmid", objective=(9, 7, 6, 5))
     (records.add("optimum", f1=(0, 1)) / "metrics.csv").write_text("nonsense")
     results = collect([records.root])
@@ -103,16 +103,16 @@ def test_a_damaged_optimum_disturbs_nobody(records):
     assert len(results.left_out) == 1
 
 
-def test_of_equal_configurations_the_newest_counts(records):
+def test_newest_of_equal_configurations_counts(records):
     old = records.add(f1=(0, 0.1), data="before", finished_at="2026-03-01T23:30:00+01:00")
     new = records.add(f1=(0, 0.9), data="after", finished_at="2026-03-01T23:00:00+00:00")
     results = collect([records.root])
     ((run,),) = [study.runs for study in results.studies]
     assert run.folder == new
-    assert results.left_out == [(old, f"run again since, with other data or code: {new.name}")]
+    assert results.left_out == [(old, f"superseded by a newer run with other data or code: {new.name}")]
 
 
-def test_other_data_under_the_same_name_are_another_study(records):
+def test_other_data_of_the_same_name_form_another_study(records):
     records.add(client_lr=0.001, data="before")
     records.add(client_lr=0.003, data="after")
     studies = collect([records.root]).studies
@@ -120,8 +120,8 @@ def test_other_data_under_the_same_name_are_another_study(records):
     assert all(study.variant.startswith("data or code ") for study in studies)
 
 
-def test_every_study_has_files_of_its_own(records):
-    """Experiment and profile are joined by a sign that names may hold."""
+def test_slugs_are_unique(records):
+    """Test names that contain the separator of experiment and profile."""
     records.add(experiment="lasso_quick")
     records.add(experiment="lasso", profile="quick")
     slugs = [study.slug for study in collect([records.root]).studies]
@@ -129,7 +129,7 @@ def test_every_study_has_files_of_its_own(records):
 
 
 def test_time_is_linear_in_the_number_of_records(records):
-    """The gaps and studies of 2,000 runs, each with an optimum of its own: a quadratic way would take minutes."""
+    """Test with 2,000 runs, each with its own optimum; a quadratic algorithm would take minutes."""
     run = read_record(records.add())
     runs = []
     for i in range(2000):
@@ -139,14 +139,14 @@ def test_time_is_linear_in_the_number_of_records(records):
             result = run.result | {"identity": identity, "federated": algo != "optimum"}
             runs.append(replace(run, config=config, result=result))
     start = time.process_time()
-    studies = studies_of(with_gaps(runs))
+    studies = studies_of(with_optimality_gaps(runs))
     assert time.process_time() - start < 30
     assert len(studies) == 2000
     assert all(run.optimality_gap == 0 for study in studies for run in study.runs)
 
 
-def test_a_run_that_an_experiment_shares_with_its_twin_counts_for_both(records):
-    """Their grids overlap, and the experiment is no part of a run's identity."""
+def test_run_shared_with_a_twin_counts_in_both_studies(records):
+    """Test overlapping grids: the experiment is not part of a run's identity."""
     one = records.add(experiment="lasso_i")
     other = records.add(experiment="lasso_i_extended", twin_of="lasso_i")
     result = json.loads((one / "result.json").read_text())

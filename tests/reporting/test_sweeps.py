@@ -1,4 +1,4 @@
-"""The figure of a sweep over any number."""
+"""Tests of the figure of a sweep over one number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def found(records):
     return studies, {study.slug: choose(study) for study in studies}
 
 
-def test_three_values_of_a_key_are_a_figure(records):
+def test_three_values_of_a_key_give_a_figure(records):
     for clients in (8, 16, 32):
         for algo, share in (("feddualavg", 1.0), ("fedmid", 0.5)):
             records.add(algo, task={"clients": clients}, f1=(0, 0, share * clients / 32), experiment=None,
@@ -35,7 +35,7 @@ def test_three_values_of_a_key_are_a_figure(records):
     assert "MB to target" in [axis.get_title("left") for axis in figure.axes]
 
 
-def test_a_strength_said_by_task_and_regularizer_is_one_key(records):
+def test_strength_of_task_and_regularizer_is_one_key(records):
     for strength in (0.1, 1, 10):
         records.add(task={"strength": strength}, psi={"name": "l1", "strength": strength})
     (swept,) = swept_keys(found(records)[0])
@@ -45,7 +45,7 @@ def test_a_strength_said_by_task_and_regularizer_is_one_key(records):
     assert {axis.get_xscale() for axis in axes if axis.get_lines()} == {"log"}  # from 0.1 to 10
 
 
-def test_two_values_or_two_keys_are_none(records):
+def test_two_values_or_two_keys_give_no_figure(records):
     for clients in (8, 16):
         records.add(task={"clients": clients})
     assert swept_keys(found(records)[0]) == []

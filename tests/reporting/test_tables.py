@@ -19,7 +19,7 @@ def study(records):
     return study
 
 
-def test_the_table_tells_rates_metrics_and_the_way_to_the_target(study):
+def test_table_has_rates_metrics_and_rounds_to_target(study):
     table = tables.best_table(study, choose(study)).set_index("algorithm")
     assert tables.target(study, choose(study)) == pytest.approx(0.9)
     best = table.loc["FedDualAvg"]
@@ -40,7 +40,7 @@ def test_the_target_of_a_minimum_lies_below_the_start(records):
     assert tables.arrival(choices["feddualavg"].best, 1.0) == 2
 
 
-def test_the_three_forms_say_the_same(study, tmp_path):
+def test_markdown_csv_and_latex_have_the_same_content(study, tmp_path):
     markdown, comma, latex = tables.save_tables(study, choose(study), tmp_path)
     rows = [line for line in markdown.read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 4
@@ -57,7 +57,7 @@ def test_the_three_forms_say_the_same(study, tmp_path):
     assert "lasso_i" not in text.replace(r"lasso\_i", "")
 
 
-def test_several_seeds_are_a_median_and_a_range(records, tmp_path):
+def test_several_seeds_show_median_and_range(records, tmp_path):
     for seed, f1 in enumerate((0.5, 0.6, 0.9)):
         records.add(seed=seed, f1=(0, f1, f1))
     (study,) = collect([records.root]).studies
@@ -70,7 +70,7 @@ def test_several_seeds_are_a_median_and_a_range(records, tmp_path):
     assert [float(row[f"F1 {part}"]) for part in ("median", "low", "high")] == [0.6, 0.5, 0.9]
 
 
-def test_a_winner_on_the_edge_of_its_grid_is_named(records):
+def test_column_of_choices_on_the_edge(records):
     records.add(client_lr=0.001, f1=(0, 1))
     records.add(client_lr=0.01, f1=(0, 0.5))
     (study,) = collect([records.root]).studies

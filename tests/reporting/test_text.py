@@ -1,4 +1,4 @@
-"""Text from a record does no harm where it is written."""
+"""Tests of escaping text from records."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def edit_config(folder, **changes):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_hostile_title_is_only_text_wherever_it_is_written(records, monkeypatch, capfd):
+def test_malicious_title_is_escaped_everywhere(records, monkeypatch, capfd):
     folder = records.add()
     experiment = yaml.safe_load((folder / "config.yaml").read_text())["experiment"]
     edit_config(folder, experiment=experiment | {"title": HOSTILE})
     records.add("fedmid", experiment="lasso_ii")
     monkeypatch.chdir(records.root.parent)
     main(["--csv", "runs.csv", "--claims"])
-    said = capfd.readouterr()
-    assert "\x1b" not in said.out + said.err
+    captured = capfd.readouterr()
+    assert "\x1b" not in captured.out + captured.err
     made = records.root / "report"
     latex = (made / "tables" / "lasso_i.tex").read_text()
     assert not re.findall(r"\\(?:input|write)", latex)
@@ -51,7 +51,7 @@ def test_a_hostile_title_is_only_text_wherever_it_is_written(records, monkeypatc
 
 @pytest.mark.parametrize("name", ["../../../pwn", "/pwn", "..", ".pwn", "a/b", "a\\b", "", "a\n", "a" * 300])
 @pytest.mark.parametrize("key", ["experiment", "profile", "task", "algo"])
-def test_what_names_a_file_is_a_plain_name(records, key, name):
+def test_names_of_files_must_be_plain(records, key, name):
     folder = records.add()
     config = yaml.safe_load((folder / "config.yaml").read_text())
     edit_config(folder, **{key: config[key] | {"name": name}})
@@ -59,7 +59,7 @@ def test_what_names_a_file_is_a_plain_name(records, key, name):
     assert f"config.yaml: {key}.name: expected text of the form " in reason
 
 
-def test_no_cell_is_a_formula(records):
+def test_cells_are_escaped_as_formulas(records):
     folder = records.add()
     edit_config(folder, regularizer={"name": "l1", "strength": "=cmd|'/c calc'!A0"})
     table = collect([records.root]).table()
@@ -69,10 +69,10 @@ def test_no_cell_is_a_formula(records):
     hostile = pd.DataFrame({"=1+1": ["+1", "-1", "@x", "\t=1", "\r=1", "plain"], "n": [-1.5, 2, 3, 4, 5, 6]})
     rows = list(csv.reader(as_csv(hostile).splitlines()))
     assert [row[0] for row in rows] == ["'=1+1", "'+1", "'-1", "'@x", "\\x09=1", "\\x0d=1", "plain"]
-    assert rows[1][1] == "-1.5"  # a number is no formula
+    assert rows[1][1] == "-1.5"  # numbers are not escaped
 
 
-def test_options_of_an_algorithm_are_only_text_in_tables(records):
+def test_options_of_an_algorithm_are_escaped_in_tables(records):
     for option in ("=1+1", "\\input{x}", "$x^{"):
         records.add(options={"kind": option}, f1=(0, 0, 1, len(option)))
     (study,) = collect([records.root]).studies
@@ -82,8 +82,8 @@ def test_options_of_an_algorithm_are_only_text_in_tables(records):
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_folder_may_have_any_name(records, monkeypatch, capfd):
-    """As file systems allow: with escape sequences, or in no encoding at all."""
+def test_any_folder_name_is_escaped(records, monkeypatch, capfd):
+    """Test names with escape sequences and names that are not valid UTF-8."""
     good = records.add()
     for i, name in enumerate((b"\x1b[31mred", b"caf\xe9", b"=cmd()")):
         place = records.root / name.decode(errors="surrogateescape")
@@ -92,14 +92,14 @@ def test_a_folder_may_have_any_name(records, monkeypatch, capfd):
     (records.root / b"\x1b[31mbad".decode() / "result.json").write_text("{")
     monkeypatch.chdir(records.root.parent)
     main(["--csv", "runs.csv"])
-    said = capfd.readouterr()
-    assert "left out outputs/\\x1b[31mbad: result.json is not JSON" in said.err
-    assert "\x1b" not in said.out + said.err
+    captured = capfd.readouterr()
+    assert "left out outputs/\\x1b[31mbad: result.json is not JSON" in captured.err
+    assert "\x1b" not in captured.out + captured.err
     assert len((records.root.parent / "runs.csv").read_text().splitlines()) == 1 + 4
     assert read_record(good).algo == "feddualavg"
 
 
-def test_every_form_of_escape():
+def test_escaping():
     assert printable("a\x1b[0m\n\ud800") == "a\\x1b[0m\\x0a\\xd800"
     assert printable("x" * 1000).endswith("x…")
     assert printable({"a": 1}) == "{'a': 1}"

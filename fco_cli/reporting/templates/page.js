@@ -6,7 +6,7 @@ const element = (tag, properties = {}, ...children) => {
 };
 const byId = (id) => document.getElementById(id);
 
-// The page's data: JSON, packed by zlib, in base64.
+// Data of the page: base64 of zlib-compressed JSON.
 async function unpacked(id) {
   const packed = Uint8Array.from(atob(byId(id).textContent), (sign) => sign.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -18,7 +18,7 @@ function fill(select, values, label = (value) => value) {
     ...values.map((value) => element("option", { value, textContent: label(value) })));
 }
 
-// Contents: folded on a narrow screen, and always showing where the reader is.
+// Contents: folded on narrow screens, with the current section highlighted.
 (() => {
   const details = document.querySelector("#menu details");
   const wide = matchMedia("(min-width: 64rem)");
@@ -90,14 +90,14 @@ function fill(select, values, label = (value) => value) {
       byId("claims").scrollIntoView();
     });
   }
-  function aim() { // a link to a claim shows it, whatever the filter
+  function showLinkedClaim() { // a link to a claim resets the filters that hide it
     const row = rows.find((one) => `#${one.id}` === location.hash);
     if (!row) return;
     show({});
     row.querySelector("details").open = true;
     row.scrollIntoView();
   }
-  addEventListener("hashchange", aim);
+  addEventListener("hashchange", showLinkedClaim);
   render();
-  aim();
+  showLinkedClaim();
 })();

@@ -1,7 +1,7 @@
 // Players: the chosen runs side by side, round by round.
 unpacked("players").then((players) => {
   const FRAME = 220; // milliseconds
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
 
   function canvas(width, height) {
     const made = element("canvas", { width: width * 2, height: height * 2 });
@@ -10,20 +10,20 @@ unpacked("players").then((players) => {
     return [made, pen];
   }
 
-  // Each kind of picture: a canvas, and how to draw a frame on it.
+  // For each kind of picture: a canvas and a function that draws a frame on it.
   const KINDS = {
     "weights": (player, algorithm) => {
       const [width, height] = [260, 130];
       const [made, pen] = canvas(width, height);
-      const below = player.ones === null ? 50 : 15; // levels under zero: where the truth is known it is not negative
+      const below = player.ones === null ? 50 : 15; // levels below zero; a known true model is not negative
       const y = (level) => 3 + (50 - Math.max(level, -below)) / (50 + below) * (height - 6);
       return [made, (frame) => {
         const x = (i) => 2 + i / frame.length * (width - 4);
         pen.clearRect(0, 0, width, height);
         truth(pen, player, frame.length, x, y);
-        const zero = colour("--quiet");
+        const zero = color("--quiet");
         frame.forEach((level, i) => {
-          pen.fillStyle = level === 0 ? zero : algorithm.colour;
+          pen.fillStyle = level === 0 ? zero : algorithm.color;
           pen.fillRect(x(i), y(level) - .75, 1.5, 1.5);
         });
       }];
@@ -35,7 +35,7 @@ unpacked("players").then((players) => {
       return [made, (frame) => {
         const step = (width - 4) / frame.length, x = (i) => 2 + i * step;
         pen.clearRect(0, 0, width, height);
-        pen.fillStyle = algorithm.colour;
+        pen.fillStyle = algorithm.color;
         frame.forEach((level, i) => pen.fillRect(x(i) + .1 * step, y(level), .8 * step, y(0) - y(level)));
         truth(pen, player, frame.length, x, y);
       }];
@@ -63,7 +63,7 @@ unpacked("players").then((players) => {
   function truth(pen, player, count, x, y) {
     if (player.ones === null) return;
     const level = 50 / player.limit;
-    pen.strokeStyle = colour("--ink");
+    pen.strokeStyle = color("--ink");
     pen.setLineDash([3, 2]);
     pen.beginPath();
     pen.moveTo(x(0), y(level));
@@ -78,8 +78,8 @@ unpacked("players").then((players) => {
       return `Weights in the slices z = ${player.heights.join(", ")} mm, front at the top; red: towards face, blue: towards house.`;
     }
     const known = player.ones === null ? "" : " Dashed: the truth.";
-    const words = { "weights": "A dot is a weight; grey ones are zero.", "singular values": "A bar is a singular value of the matrix." };
-    return words[player.kind] + known;
+    const notes = { "weights": "A dot is a weight; gray ones are zero.", "singular values": "A bar is a singular value of the matrix." };
+    return notes[player.kind] + known;
   }
 
   function start(place, player) {
@@ -88,12 +88,12 @@ unpacked("players").then((players) => {
     const round = element("output");
     const panels = player.panels.map((panel) => {
       const [picture, draw] = KINDS[player.kind](player, player.algorithms[panel.algo]);
-      const said = element("p", { className: "note" });
+      const note = element("p", { className: "note" });
       const title = `${player.algorithms[panel.algo].label} ${panel.rates}`;
       picture.setAttribute("role", "img");
       picture.setAttribute("aria-label", title);
-      const shown = element("div", {}, element("h4", { textContent: title }), picture, said);
-      return { shown, show: (i) => { draw(panel.frames[i]); said.textContent = panel.said[i]; } };
+      const shown = element("div", {}, element("h4", { textContent: title }), picture, note);
+      return { shown, show: (i) => { draw(panel.frames[i]); note.textContent = panel.texts[i]; } };
     });
     let timer = null;
     function show() {

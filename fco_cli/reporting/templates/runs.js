@@ -1,6 +1,6 @@
-// All runs: a table to sort and to filter, with the curves of a run on request.
+// All runs: a sortable, filterable table with the curves of a selected run.
 unpacked("data").then((data) => {
-  const PAGE = 200; // rows shown until asked for all
+  const PAGE = 200; // rows shown before "Show all"
   const COLUMNS = [
     ["study", "study"], ["algo", "algorithm"], ["client_lr", "client lr"], ["server_lr", "server lr"],
     ["seed", "seed"], ["status", "status"], ["rule", "metric"], ["score", "score"], ["gap", "optimality gap"], ["rounds", "rounds"],
@@ -28,7 +28,7 @@ unpacked("data").then((data) => {
     const sign = view.descending ? -1 : 1;
     return [...runs].sort((a, b) => {
       const [x, y] = [a[view.sort], b[view.sort]];
-      if (x === null || y === null) return (x === null) - (y === null); // what has no value comes last
+      if (x === null || y === null) return (x === null) - (y === null); // missing values come last
       return sign * (typeof x === "number" ? x - y : String(x).localeCompare(String(y)));
     });
   }
@@ -50,7 +50,7 @@ unpacked("data").then((data) => {
   function row(run) {
     const cells = COLUMNS.map(([key]) => element("td", { textContent: shown(run, key) }));
     const dot = element("span", { className: "dot" });
-    dot.style.background = data.algorithms[run.algo].colour;
+    dot.style.background = data.algorithms[run.algo].color;
     cells[1].prepend(dot);
     const made = element("tr", { className: "run", tabIndex: 0 }, ...cells);
     made.addEventListener("click", () => toggle(made, run));
@@ -60,7 +60,7 @@ unpacked("data").then((data) => {
 
   function toggle(after, run) {
     if (after.nextElementSibling?.classList.contains("detail")) return after.nextElementSibling.remove();
-    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round"); // of a diverged run there are none
+    const metrics = Object.keys(run.curves).filter((metric) => metric !== "round"); // none for a diverged run
     const finals = Object.entries(run.final).map(([name, value]) => `${name} ${value ?? "not finite"}`).join(", ");
     const cell = element("td", { colSpan: COLUMNS.length },
       element("div", { className: "curves" }, ...metrics.map((metric) => plot(run, metric))),
@@ -81,14 +81,14 @@ unpacked("data").then((data) => {
     const [[x0, x1], [y0, y1]] = [ends(0), ends(1)];
     const x = (value) => left + (value - x0) / (x1 - x0 || 1) * (width - left - right);
     const y = (value) => height - bottom - (value - y0) / (y1 - y0 || 1) * (height - top - bottom);
-    const said = (value) => Number((log ? 10 ** value : value).toPrecision(3)).toString();
+    const format = (value) => Number((log ? 10 ** value : value).toPrecision(3)).toString();
     svg.append(
       shape("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, stroke: "currentColor", fill: "none" }),
-      label(left - 3, y(y1) + 4, said(y1), "end"), label(left - 3, y(y0), said(y0), "end"),
+      label(left - 3, y(y1) + 4, format(y1), "end"), label(left - 3, y(y0), format(y0), "end"),
       label(left, height - 5, String(x0), "start"), label(width - right, height - 5, `round ${x1}`, "end"),
       shape("polyline", {
         points: points.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" "),
-        fill: "none", stroke: data.algorithms[run.algo].colour, "stroke-width": 1.5,
+        fill: "none", stroke: data.algorithms[run.algo].color, "stroke-width": 1.5,
       }));
     return svg;
   }
