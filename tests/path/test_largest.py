@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.path.largest import dial_of, find_largest, fitted, null_model, path_values, turned
+from fco_cli.path.largest import find_largest, minimize_risk, null_model, path_parameter, path_values, with_value
 from fco_cli.problem.regularizers import all_regularizers
 
 SHAPE = (3, 4)
@@ -66,7 +66,7 @@ def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_al
     problem = make_problem(regularizer(name, group_size=4), sizes=(20, 9, 14), features=12, weights_shape=shape)
     largest = find_largest(problem)
     for times, is_null in ((1.001, True), (0.98, False)):
-        psi = turned(problem.regularizer, times * largest)
+        psi = with_value(problem.regularizer, times * largest)
         residual = problem.kkt_residual(
             null_model(problem)[None], problem.risk(null_model(problem)[None]).gradient, psi.numbers
         )
@@ -77,7 +77,7 @@ def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_al
 def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, name):
     shape = SHAPE if name == "nuclear_ball" else None
     problem = make_problem(regularizer(name), sizes=(20, 9, 14), features=12, weights_shape=shape)
-    free = fitted(problem, np.ones(13, dtype=bool))
+    free = minimize_risk(problem, np.ones(13, dtype=bool))
     np.testing.assert_allclose(find_largest(problem), NORMS[name](free[:-1]), rtol=1e-6)
     values = path_values(problem, 5, 0.1)
     assert (np.diff(values) > 0).all()  # from the null model's end
@@ -85,10 +85,8 @@ def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, n
 
 @pytest.mark.parametrize("name", sorted(REFUSED - {"blockwise"}))
 def test_what_has_no_strength_or_radius_or_is_not_convex_is_refused(regularizer, name):
-    with pytest.raises(
-        UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|a convex one)"
-    ):
-        dial_of(regularizer(name, lower=-1, upper=1, nonzeros=2))
+    with pytest.raises(UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|convex)"):
+        path_parameter(regularizer(name, lower=-1, upper=1, nonzeros=2))
 
 
 def test_one_without_a_formula(make_problem, regularizer):
@@ -101,7 +99,9 @@ def test_one_without_a_formula(make_problem, regularizer):
 @pytest.mark.parametrize("name", ["l2_squared", "total_variation"])
 def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
     problem = make_problem(regularizer(name))
-    with pytest.raises(UserError, match=rf"^path.largest: got null, must be a number for {name}: no strength makes"):
+    with pytest.raises(
+        UserError, match=rf"^path.largest: got null, must be a number for {name}, whose solution is never"
+    ):
         find_largest(problem)
     np.testing.assert_allclose(path_values(problem, 3, 0.01, largest=2.0), [2, 0.2, 0.02])
 
@@ -109,11 +109,11 @@ def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
 def test_labels_that_no_feature_has_to_do_with_are_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
     problem.data.y[:] = 3.0
-    with pytest.raises(UserError, match=r"^path: no strength leaves the null model"):
+    with pytest.raises(UserError, match=r"^path: the null model is optimal at every strength"):
         find_largest(problem)
 
 
 def test_a_path_of_null_models_is_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
-    with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*no strength leaves the null model"):
+    with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*is the null model"):
         path_values(problem, 3, 0.01, largest=1e9)

@@ -39,7 +39,7 @@ def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, ps
     run, made = selection(f"regularizer={psi}", "path.tolerance=1e-6", "hparams.tolerance=1e-9")
     assert len(made.values) == 4
     for value, model in zip(made.values, made.path.models, strict=True):
-        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.dial: value})), made.data)
+        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.parameter: value})), made.data)
         solver = make_algorithm("optimum", one, tolerance=1e-12)
         best = solver.output(solver.round(solver.initial_state(np.zeros((1, one.layout.size)))).state)[0]
         np.testing.assert_allclose(model, best, atol=1e-4)
@@ -213,8 +213,8 @@ def test_settings_out_of_range_are_one_line(run_of, table, override, line):
     ("override", "line"),
     [
         ("path.folds=51", "path.folds: got 51, must be at most 50, the rows that train"),
-        ("regularizer=l0", "regularizer: got 'l0', must be a convex one: a path follows one solution"),
-        ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius: a path goes along it"),
+        ("regularizer=l0", "regularizer: got 'l0', must be convex: a path needs unique solutions"),
+        ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius, which a path varies"),
     ],
 )
 def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_path, override, line):
