@@ -123,7 +123,7 @@ def test_a_path_is_a_sweep(place):
 
 WRONG = {
     "task: got 'lassoo'.*did you mean lasso": ("task=lassoo",),
-    "words: got 3, must be text": (3,),
+    "overrides: got 3, must be strings": (3,),
     "hparams.rounds: got 0": ("hparams.rounds=0",),
     "task: cannot be read as key=value": ("task",),
     "dry_run: got True": ("dry_run=true",),

@@ -8,12 +8,12 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["task=lasso", "profile=quick"], "profile: got quick, which says how much of an experiment is run"),
-        (["task=lasso", "profile=laptop"], "profile: got laptop, which says how much of an experiment is run"),
+        (["task=lasso", "profile=quick"], "profile: got quick, which sets the scale of an experiment"),
+        (["task=lasso", "profile=laptop"], "profile: got laptop, which sets the scale of an experiment"),
         (["-m", "task=lasso", "profile=quick"], "learning rates near the best, and here there are none"),
         (["-m", "experiment=path", "profile=quick", "task.path=t.csv"], "and here there are none; must be another"),
-        (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper: a path has no other scale"),
-        (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper: a path has no other scale"),
+        (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper for experiment=path"),
+        (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper for experiment=path"),
     ],
 )
 def test_a_profile_of_nothing(here, tmp_path, words, says):
