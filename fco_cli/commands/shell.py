@@ -80,9 +80,8 @@ def run_hydra(
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # called by the fused launcher
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
-        sys.argv[1:] = sorted(
-            sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun")
-        )  # argparse needs flags first
+        # argparse needs flags first
+        sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quoted, sys.argv[1:])
         hydra_on_314.mend()
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
@@ -104,14 +103,7 @@ def _compose_once() -> None:
     """Skip the composition that Hydra uses only to read hydra.mode, unless a config file or an override may set it."""
     from hydra._internal.hydra import Hydra
 
-    options = (
-        "-cd",
-        "--config-dir",
-        "-cn",
-        "--config-name",
-        "-cp",
-        "--config-path",
-    )  # options that add the user's config files
+    options = ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path")
     if not any("hydra.mode" in argument or argument.startswith(options) for argument in sys.argv[1:]):
         Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
 

@@ -12,7 +12,7 @@ from fco_cli.problem.layout import Array
 
 @dataclass(frozen=True)
 class Curve:
-    """Cross-validated loss of every value of a path, starting from the null model."""
+    """Cross-validated loss of every value of a path, simplest model first."""
 
     mean: Array  # [J], weighted mean of the folds' losses
     error: Array  # [J], standard error of the mean

@@ -59,9 +59,8 @@ def _select_and_write(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
     """Compute the selection under the record's lock and write it."""
     assert run.path is not None
     watch, settings = Stopwatch(), run.path
-    selector = again_after_losses(
-        lambda: Selector(run, settings, stop.check), stop
-    )  # raises before anything is written
+    # invalid settings raise UserError here, before anything is written
+    selector = again_after_losses(lambda: Selector(run, settings, stop.check), stop)
 
     def cache(name: str, compute: Callable[[], Part]) -> Part:
         stop.check()

@@ -26,7 +26,7 @@ from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for, holder_of
 from fco_cli.sweeps.runner import jobs_at_once
 
-MEMORY = 512 * 2**20  # bytes, bound on the state of a stack
+MAX_STATE_BYTES = 512 * 2**20  # of a stack
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def solve(
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
     setup = Setup(run.task, problem, hparams, run.seed, run.algo, clients=holder_of(problem, hparams, run.seed))
-    times = relative(run.hparams.client_lr)
-    rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
+    factor = relative(run.hparams.client_lr)
+    rate = float(run.hparams.client_lr) if factor is None else factor * automatic_rate_for(run, problem)
     jobs: list[Job] = []
-    size = jobs_at_once(run, problem, MEMORY)
+    size = jobs_at_once(run, problem, MAX_STATE_BYTES)
     for low in range(0, len(regularizers), size):
         part = regularizers[low : low + size]
         varying = Varying(
@@ -99,8 +99,8 @@ def solve(
 def _warm_start(jobs: list[Job], problem: Problem) -> Array:
     """Return the model of the last job; without jobs, the null model or the task's start."""
     if not jobs:
-        penalty = not problem.regularizer.constraint and hasattr(problem.regularizer, "strength")
-        return null_model(problem) if penalty else problem.model.initial()
+        is_penalty = not problem.regularizer.constraint and hasattr(problem.regularizer, "strength")
+        return null_model(problem) if is_penalty else problem.model.initial()
     assert jobs[-1].model is not None
     return jobs[-1].model
 

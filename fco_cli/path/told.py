@@ -55,6 +55,7 @@ def metrics_from_sites(loss: Loss, parts: list[Told], j: int) -> MetricRow:
 
 
 def _classification_metrics(scores: Array, positive: Array) -> MetricRow:
+    """Return event rates, AUC and calibration of scores and binary labels."""
     line: MetricRow = {"observed": float(positive.mean()), "predicted": float(expit(scores).mean())}
     if 0 < positive.sum() < len(positive):
         area, error = area_and_error(scores, positive)

@@ -1,4 +1,4 @@
-"""Where paths begin, for every regularizer of the registry: by its dual norm, or it is refused in a line."""
+"""Tests of the largest value of a path for every regularizer: its dual norm, or a one-line error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def by_group(g):
 
 
 def by_slope(g):
-    """Of the weights 1 + ramp to 1, for ramp 0.5: max over k of the sums of the k largest over those of the weights."""
+    """Return the dual norm of slope with weights from 1.5 to 1: the largest ratio of cumulative sums."""
     return (np.cumsum(-np.sort(-abs(g))) / np.cumsum(np.linspace(1.5, 1, len(g)))).max()
 
 
@@ -25,7 +25,7 @@ def spectral(g):
     return np.linalg.norm(g.reshape(SHAPE), 2)
 
 
-DUAL_NORMS = {  # of penalties, of the gradient at the null model
+DUAL_NORMS = {  # penalties; applied to the gradient at the null model
     "l1": lambda g: abs(g).max(),
     "elastic_net": lambda g: abs(g).max(),
     "l2_norm": np.linalg.norm,
@@ -33,13 +33,13 @@ DUAL_NORMS = {  # of penalties, of the gradient at the null model
     "slope": by_slope,
     "nuclear": spectral,
 }
-NORMS = {  # of balls, of the free solution
+NORMS = {  # balls; applied to the unconstrained solution
     "l1_ball": lambda w: abs(w).sum(),
     "l2_ball": np.linalg.norm,
     "linf_ball": lambda w: abs(w).max(),
     "nuclear_ball": lambda w: np.linalg.norm(w.reshape(SHAPE), "nuc"),
 }
-BY_HAND = {"l2_squared", "total_variation", "fused_lasso"}  # never null, or without a formula
+BY_HAND = {"l2_squared", "total_variation", "fused_lasso"}  # solution never null, or no closed form
 REFUSED = {"none", "box", "non_negative", "simplex", "monotone", "l0", "l0_ball", "blockwise"}
 
 
@@ -80,7 +80,7 @@ def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, n
     free = minimize_risk(problem, np.ones(13, dtype=bool))
     np.testing.assert_allclose(find_largest(problem), NORMS[name](free[:-1]), rtol=1e-6)
     values = path_values(problem, 5, 0.1)
-    assert (np.diff(values) > 0).all()  # from the null model's end
+    assert (np.diff(values) > 0).all()  # simplest model first
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED - {"blockwise"}))
@@ -90,7 +90,7 @@ def test_what_has_no_strength_or_radius_or_is_not_convex_is_refused(regularizer,
 
 
 def test_one_without_a_formula(make_problem, regularizer):
-    """Of the fused lasso: its prox says it. Without variation it would be l1; with it, less is enough."""
+    """The fused lasso needs a smaller strength than l1, found from its prox."""
     problem = make_problem(regularizer("fused_lasso", variation_strength=0.2), features=12)
     gradient = problem.risk(null_model(problem)[None]).gradient[0, :-1]
     assert 0 < find_largest(problem) < abs(gradient).max()

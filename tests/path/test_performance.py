@@ -1,4 +1,4 @@
-"""Against scikit-learn and by simulation."""
+"""Tests of out-of-sample metrics, against scikit-learn and by simulation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_logistic_line(scored):
 
 
 def test_the_intercept_is_that_at_slope_1(scored):
-    """Where the mean prediction is right after it is added."""
+    """The mean prediction is right once the intercept is added."""
     scores, y = scored
     shift = calibration(scores, y > 0.5)["calibration_intercept"]
     np.testing.assert_allclose(expit(scores + shift).mean(), y.mean(), atol=1e-6)

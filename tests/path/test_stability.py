@@ -1,4 +1,4 @@
-"""Stability selection."""
+"""Tests of stability selection."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_halves_come_in_complementary_pairs(by):
 
 
 def test_frequencies_and_the_bound_by_hand():
-    """Two pairs, three values, four features: a feature counts from where it first has a weight."""
+    """Two pairs, three values, four features: a feature counts from the first value with a non-zero weight."""
     found = np.zeros((4, 3, 4), dtype=bool)
-    found[:, 1, 0] = True  # of all halves, but only at the middle value
+    found[:, 1, 0] = True  # on all halves, but only at the middle value
     found[:2, 2, 1] = True
     stability = Stability.of(found, threshold=0.75, errors=1.0)
     np.testing.assert_allclose(stability.frequency, [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0.5, 0, 0]])
