@@ -242,9 +242,8 @@ def _run_jobs(
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.screen import SweepProgress
 
-    configs = list(
-        {id(job.shared): job.shared for job in jobs}.values()
-    )  # jobs of one configuration differ in numbers only
+    # jobs that share a configuration differ in numbers only
+    configs = list({id(job.shared): job.shared for job in jobs}.values())
     for config in configs:
         _refuse_dry_run(config)
         require(config.theory is None, "experiment", "theory", "another one; use the command fco-theory")

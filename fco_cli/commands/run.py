@@ -84,9 +84,8 @@ def run(config: DictConfig) -> float:
 
 def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
     """Run a sweep, print its best configurations and return the value or the exception of every job."""
-    configs = list(
-        {id(job.shared): job.shared for job in jobs}.values()
-    )  # jobs of one configuration differ in numbers only
+    # jobs that share a configuration differ in numbers only
+    configs = list({id(job.shared): job.shared for job in jobs}.values())
     if any(config.theory is not None or config.path is not None for config in configs):
         return [run(job.config()) for job in jobs]  # cannot be stacked
     if len({config.dry_run for config in configs}) > 1:
