@@ -1,8 +1,7 @@
-"""From Python: run, sweep, load and plot (docs/python.md).
+"""Python interface: `run`, `sweep`, `load` and `plot` (docs/python.md).
 
-The words are those of the command line, and so is all else: the same configuration makes the same record in the same
-folder, is found there when it is done and continued from its checkpoint when it is not. What is wrong is a
-ValueError of one line.
+Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
+Invalid input raises a ValueError with the message that the command would print.
 """
 
 from __future__ import annotations
@@ -27,11 +26,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAMED = 10  # records that cannot be read
+MAX_WARNINGS = 10  # number of unreadable records that are logged
 
 
-def run(*words: str) -> RecordedRun:
-    """One run, as `fco-run` makes it: `run("task=lasso", "algo=zhj").final["objective"]`."""
+def run(*overrides: str) -> RecordedRun:
+    """Run one configuration, as `fco-run` does.
+
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-run`, such as "task=lasso".
+
+    Returns
+    -------
+    record : RecordedRun
+        The record, read from its folder: `config`, `result`, `final`, `curves`, `model`, `folder`.
+
+    Examples
+    --------
+    >>> run("task=lasso", "algo=zhj").final["objective"]  # doctest: +SKIP
+    """
     from rich.console import Console
 
     from fco_cli.config import Run
@@ -42,10 +56,10 @@ def run(*words: str) -> RecordedRun:
     from fco_cli.sweeps.runner import execute
     from fco_cli.sweeps.screen import RunProgress
 
-    with _called(), blaming_words([], "words"):
-        config = compose(_checked(words))
-    with _called():
-        _refuse_several(config)
+    with _call_context(), blaming_words([], "overrides"):
+        config = compose(_checked(overrides))
+    with _call_context():
+        _require_single_run(config)
         one = Run.of(config)
         with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
             (outcome,) = execute([one], progress, stop)
@@ -56,42 +70,75 @@ def run(*words: str) -> RecordedRun:
         return read_record(one.folder)
 
 
-def sweep(*words: str) -> Results:
-    """Many runs, as `fco-run -m` makes them: `sweep("task=lasso", "algo=zhj,fedmid", "hparams/grid=paper").table()`.
+def sweep(*overrides: str) -> Results:
+    """Run a sweep, as `fco-run -m` does.
 
-    With "experiment=path" it has `paths`. A sweep of which some runs failed raises SweepFailed; `load` has the others.
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-run -m`, such as "algo=zhj,fedmid".
+
+    Returns
+    -------
+    results : Results
+        All runs of the sweep, with `table()` and `rounds()`; `paths` holds those of "experiment=path".
+
+    Raises
+    ------
+    SweepFailed
+        If some runs failed; `load` returns the others.
+
+    Examples
+    --------
+    >>> sweep("task=lasso", "algo=zhj,fedmid", "hparams/grid=paper").table()  # doctest: +SKIP
     """
     from fco_cli.config.compose import blaming_words, shipped
     from fco_cli.reporting.studies import collect
 
-    begun: list[bool] = []
+    started: list[bool] = []
     folders: list[Path] = []
 
     def job(config: DictConfig) -> None:
-        raise UserError("hydra/launcher: must be fused, the default, in Python; fco-run -m takes others")
+        raise UserError("hydra/launcher: must be fused (the default) in Python; use fco-run -m for other launchers")
 
-    def fused(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
-        begun.append(True)
-        return _swept(jobs, overrides, folders, **options)
+    def run_jobs(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+        started.append(True)
+        return _run_jobs(jobs, overrides, folders, **options)
 
-    job.sweep = fused  # type: ignore[attr-defined]  # the fused launcher looks for it
-    with _called(), blaming_words(begun, "words"), shipped() as hydra:
-        quietly = ["hydra/job_logging=none"]  # how a program logs is its own affair
-        hydra.multirun("config", job, [*quietly, *_checked(words)], with_log_configuration=False)
+    job.sweep = run_jobs  # type: ignore[attr-defined]  # called by the fused launcher
+    with _call_context(), blaming_words(started, "overrides"), shipped() as hydra:
+        no_logging = ["hydra/job_logging=none"]  # the calling program configures logging
+        hydra.multirun("config", job, [*no_logging, *_checked(overrides)], with_log_configuration=False)
     return collect(folders)
 
 
 def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFrame:
-    """The finished runs below a folder, each a row with its results and its whole configuration (hparams.client_lr),
-    or a row for every evaluated round."""
+    """Load the finished runs below a folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Folder of records, such as "outputs".
+    per : {"run", "round"}, default="run"
+        A row per run, or per evaluated round of every run.
+
+    Returns
+    -------
+    table : DataFrame
+        Metrics, and every configuration key under its dotted name ("hparams.client_lr").
+
+    Examples
+    --------
+    >>> load("outputs").groupby(["algo", "hparams.client_lr"])["objective"].median()  # doctest: +SKIP
+    """
     from fco_cli.reporting.studies import collect
 
     with as_python_errors():
         require(per in ("run", "round"), "per", per, "one of run, round")
         require(Path(folder).is_dir(), "folder", str(folder), "a folder of records")
         results = collect([Path(folder)])
-        for place, reason in results.left_out[:NAMED]:
-            log.warning("left out %s: %s", place, reason)
+        for path, reason in results.left_out[:MAX_WARNINGS]:
+            log.warning("left out %s: %s", path, reason)
         table = results.table() if per == "run" else results.rounds()
         if table.empty:
             raise UserError(f"folder: {folder} has no finished records")
@@ -101,10 +148,28 @@ def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFra
 def plot(
     results: Results | pd.DataFrame, x: str = "round", y: str = "objective", by: str = "algo", ax: Axes | None = None
 ) -> Axes:
-    """Draw a line for every value of `by`: the median of `y` over the runs that differ in their seed only, in a band of
-    their range. Of Results each algorithm has its chosen learning rates and options, as in a report, unless `x` or
-    `by` is one of these; other settings that differ make lines of their own. Any number of a table may be `x` or `y`;
-    of Results it is the table of rounds where `x` is measured by round.
+    """Plot a metric: the median over seeds, with a band of their range.
+
+    Parameters
+    ----------
+    results : Results or DataFrame
+        Return value of `sweep` or `load`. For `Results`, every algorithm is drawn at its selected learning rates and
+        options, as in a report, unless `x` or `by` is one of these.
+    x, y : str, default="round", "objective"
+        Numeric columns. For `Results`, the table of rounds is used if `x` is measured by round.
+    by : str, default="algo"
+        Column with a line per value; runs that differ in other settings get separate lines.
+    ax : Axes, default=None
+        Axes to draw on. By default a new figure is created.
+
+    Returns
+    -------
+    ax : Axes
+        The axes.
+
+    Examples
+    --------
+    >>> plot(sweep("task=lasso", "algo=feddualavg,fedmid", "seeds=3"), y="f1")  # doctest: +SKIP
     """
     from matplotlib import pyplot
 
@@ -124,8 +189,8 @@ def plot(
 
 
 @contextmanager
-def _called() -> Iterator[None]:
-    """What every call does first and last."""
+def _call_context() -> Iterator[None]:
+    """Register the schemas, convert UserError to ValueError and close connections to sites."""
     from fco_cli import theory
 
     theory.register()
@@ -134,37 +199,41 @@ def _called() -> Iterator[None]:
             yield
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
-            settings.hang_up()  # a connection to sites has threads, which would keep the program alive
+            settings.hang_up()  # its threads would keep the process alive
 
 
-def _checked(words: tuple[str, ...]) -> list[str]:
+def _checked(overrides: tuple[str, ...]) -> list[str]:
+    """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
     from fco_cli.config.words import check_words, quoted
 
-    for word in words:
-        require(isinstance(word, str), "words", word, "text, such as 'task=lasso'")
-    made = [quoted(word) for word in words]
-    check_words(made)
-    return made
+    for override in overrides:
+        require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
+    texts = [quoted(override) for override in overrides]
+    check_words(texts)
+    return texts
 
 
-def _refuse_several(config: DictConfig) -> None:
-    """What is a sweep, said as the command does."""
+def _require_single_run(config: DictConfig) -> None:
+    """Raise UserError if the configuration describes several runs or a dry run."""
     if config.experiment is not None or config.path is not None or config.theory is not None:
         name = "path" if config.path is not None else "theory" if config.theory is not None else config.experiment.name
-        raise UserError(f'experiment: {name} is a sweep: sweep("experiment={name}")')
+        raise UserError(f'experiment: {name} is a sweep; call sweep("experiment={name}")')
     if config.seeds is not None:
-        raise UserError(f"seeds: got {config.seeds}, which is several runs: sweep(...), or seed=... for one")
+        raise UserError(
+            f"seeds: got {config.seeds}, which is several runs; call sweep(...), or set seed=... for one run"
+        )
     _refuse_dry_run(config)
 
 
 def _refuse_dry_run(config: DictConfig) -> None:
-    require(not config.dry_run, "dry_run", True, "false in Python; fco-run -m says how much work a sweep is")
+    """Raise UserError for dry_run=true."""
+    require(not config.dry_run, "dry_run", True, "false in Python; use fco-run -m to estimate the work of a sweep")
 
 
-def _swept(
+def _run_jobs(
     jobs: list[JobConfig], overrides: list[list[str]], folders: list[Path], **options: Any
 ) -> list[float | Exception]:
-    """Run all jobs; `folders` become those of their records."""
+    """Run all jobs, append the folders of their records to `folders` and return a value for each."""
     from rich.console import Console
 
     from fco_cli.config import Run
@@ -173,10 +242,11 @@ def _swept(
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.screen import SweepProgress
 
-    configs = list({id(job.shared): job.shared for job in jobs}.values())  # jobs differ from these in numbers only
+    # jobs that share a configuration differ in numbers only
+    configs = list({id(job.shared): job.shared for job in jobs}.values())
     for config in configs:
         _refuse_dry_run(config)
-        require(config.theory is None, "experiment", "theory", "another one: the command fco-theory runs it")
+        require(config.theory is None, "experiment", "theory", "another one; use the command fco-theory")
     if any(config.path is not None for config in configs):
         values = []
         for one in (Run.of(job.config()) for job in jobs):

@@ -1,4 +1,4 @@
-"""From Python as from the command line: the same words, the same records, and one line for what is wrong."""
+"""Tests of the Python interface: the arguments, records and error messages of the command line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_sweep_is_the_command_s(here):
     ends = rounds[rounds["round"] == 3].set_index("run_id")["objective"]
     assert ends.to_dict() == loaded.set_index("run_id")["objective"].to_dict()
 
-    axis = api.plot(results)  # at the rates that a report chooses
+    axis = api.plot(results)  # at the learning rates that a report selects
     assert [line.get_label() for line in axis.get_lines()] == ["FedDualAvg", "FedMiD"]
     for line, band, algo in zip(axis.get_lines(), axis.collections, ("feddualavg", "fedmid"), strict=True):
         mine = rounds[rounds["algo"] == algo]
@@ -123,7 +123,7 @@ def test_a_path_is_a_sweep(place):
 
 WRONG = {
     "task: got 'lassoo'.*did you mean lasso": ("task=lassoo",),
-    "words: got 3, must be text": (3,),
+    "overrides: got 3, must be strings": (3,),
     "hparams.rounds: got 0": ("hparams.rounds=0",),
     "task: cannot be read as key=value": ("task",),
     "dry_run: got True": ("dry_run=true",),

@@ -1,9 +1,9 @@
-"""The commands, a file each: parse, call, print. No other room imports them."""
+"""Command-line programs, one module each; no other package imports them."""
 
 import signal
 import threading
 
-# While a command loads, Ctrl-C ends it without a traceback; shell.py takes over.
+# Ctrl-C while a command is loading ends it without a traceback; shell.py replaces this handler.
 if (
     threading.current_thread() is threading.main_thread()
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler

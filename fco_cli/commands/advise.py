@@ -1,4 +1,4 @@
-"""fco-advise: the client_lr that the theorems recommend on a task's data; nothing is run or recorded."""
+"""fco-advise: print the client_lr that the theorems recommend for a task's data, without running anything."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ HELP = f"""\
 {__doc__}
   fco-advise task=lasso
   fco-advise task=custom task.path=clinics.csv task.loss=logistic hparams.rounds=200
-      takes what fco-run takes (fco-run --help)
+      accepts the arguments of fco-run (fco-run --help)
 """
 
 
 def main() -> None:
+    """Run the command line."""
     with one_line_endings("fco-advise"):
         if not answered(lambda: HELP):
             run_hydra("fco-advise", advise)
 
 
 def advise(config: DictConfig) -> None:
+    """Estimate the constants of the problem and print the recommended learning rates."""
     from fco_cli.advice import estimate_constants, paper_grid
     from fco_cli.commands.tables import advice_tables
     from fco_cli.config import Run
     from fco_cli.errors import require
     from fco_cli.sweeps.problems import checked_problem_of, client_lr_of
 
-    where = config.federation.name
-    require(where == "none", "federation", where, "none: fco-advise needs the clients' rows in this process")
-    one = Run.of(config)
-    log.info(one.describe())
-    constants = estimate_constants(one, checked_problem_of(one))
+    federation = config.federation.name
+    require(federation == "none", "federation", federation, "none: fco-advise needs the clients' rows in this process")
+    run = Run.of(config)
+    log.info(run.describe())
+    constants = estimate_constants(run, checked_problem_of(run))
     output = table_console()
-    for table in advice_tables(constants, paper_grid(), client_lr_of(one)):
+    for table in advice_tables(constants, paper_grid(), client_lr_of(run)):
         output.print(table, "")
 
 

@@ -1,4 +1,4 @@
-"""fco-predict: what a record's model says of the rows of a new table."""
+"""fco-predict: apply the model of a record to the rows of a new table."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line and do it; what the user got wrong is said in one line, exit code 2."""
+    """Run the command line; invalid input exits with code 2 and one line."""
     with one_line_endings("fco-predict"):
         if not answered():
             predict(_parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = Parser(prog="fco-predict", description=__doc__.split(": ", 1)[1].capitalize())
     parser.add_argument("--version", action="store_true", help="print the version")
-    parser.add_argument("record", type=Path, help="the folder that fco-run printed")
+    parser.add_argument("record", type=Path, help="folder of the record, as printed by fco-run")
     parser.add_argument(
         "table",
         type=Path,
-        help="CSV or Parquet, with the columns that the model has learnt from; .npz or .svm, if it was that",
+        help="CSV or Parquet file with the columns of the training data; .npz or .svm if these were",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the predictions (default: here)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write the predictions to (default: stdout)"
+    )
     return parser
 
 
@@ -46,7 +49,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def predictions(record: Path, table: Path) -> str:
-    """Return CSV: a row per row of the table; a probability for every class, or the predicted number."""
+    """Return the predictions as CSV, a row per row of the table: class probabilities or a predicted number."""
     import numpy as np
 
     from fco_cli.csv_writer import as_csv

@@ -1,4 +1,4 @@
-"""fco-run: a configuration becomes a problem, the problem a simulation, the simulation a record; with -m, many."""
+"""fco-run: run one configuration and write its record; with -m, run a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import answered, leave, one_line_endings, run_hydra
+from fco_cli.commands.shell import answered, exit_process, one_line_endings, run_hydra
 from fco_cli.commands.streams import say, table_console
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
@@ -23,7 +23,7 @@ log = logging.getLogger("fco")
 
 
 def program() -> None:
-    """Run the command and end the process."""
+    """Run the command line and exit; entry point of the program."""
     with one_line_endings("fco-run"):
         if {"-m", "--multirun"} & set(sys.argv[1:]):
             from fco_cli.sweeps.starting import loading_early
@@ -32,10 +32,11 @@ def program() -> None:
                 main()
         else:
             main()
-    leave("fco-run")
+    exit_process("fco-run")
 
 
 def main() -> None:
+    """Run the command line and close connections to sites."""
     if answered(help_text):
         return
     try:
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float:
-    """The story of one run."""
+    """Run one configuration and print its summary."""
     from rich.console import Console
 
     from fco_cli.commands.tables import final_table
@@ -62,10 +63,10 @@ def run(config: DictConfig) -> float:
         return _theory(config)
     if config.path is not None:
         return _path(config)
-    _refuse_experiment_alone(config)
+    _require_single_run(config)
     one = Run.of(config)
     if config.dry_run:
-        return _tell(Sweep([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
+        return _print_plan(Sweep([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
     log.info(one.describe())
     with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
         (outcome,) = execute([one], progress, stop)
@@ -82,12 +83,13 @@ def run(config: DictConfig) -> float:
 
 
 def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
-    """The story of a sweep; Hydra wants a value for every job, or what it failed with."""
-    configs = list({id(job.shared): job.shared for job in jobs}.values())  # jobs differ from these in numbers only
+    """Run a sweep, print its best configurations and return the value or the exception of every job."""
+    # jobs that share a configuration differ in numbers only
+    configs = list({id(job.shared): job.shared for job in jobs}.values())
     if any(config.theory is not None or config.path is not None for config in configs):
-        return [run(job.config()) for job in jobs]  # nothing that could be stacked
+        return [run(job.config()) for job in jobs]  # cannot be stacked
     if len({config.dry_run for config in configs}) > 1:
-        raise UserError("dry_run: got several values: true or false")
+        raise UserError("dry_run: got several values, must be true or false")
     from rich.console import Console
 
     from fco_cli.commands.tables import best_table
@@ -96,40 +98,40 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
 
     all_runs = Sweep(jobs, overrides, **options)
     if configs[0].dry_run:
-        return [_tell(all_runs)] * len(jobs)
+        return [_print_plan(all_runs)] * len(jobs)
     progress = SweepProgress(Console(stderr=True))
     all_runs.run(progress)
     if table := best_table(all_runs.finished_folders):
         table_console(160).print(table)
         if diverged := all_runs.diverged:
             say(f"{diverged} of {len(all_runs.unique)} runs diverged")
-        if lagging := all_runs.not_converged:
-            say(f"{lagging} of {len(all_runs.unique)} runs have not converged (result.json)")
+        if not_converged := all_runs.not_converged:
+            say(f"{not_converged} of {len(all_runs.unique)} runs have not converged (see result.json)")
         say(f"next: fco-report {all_runs.runs[0].output_dir}")
     return all_runs.values()
 
 
 def expect(job: JobConfig, **options: Any) -> None:
-    """A job of a sweep whose other jobs are still being composed: its data may be drawn meanwhile."""
+    """Start drawing the data of a job while the other jobs of its sweep are composed."""
     from fco_cli.config import Run
     from fco_cli.sweeps import backends
 
     config = job.shared
-    with suppress(Exception):  # what is wrong is said when all jobs are there
+    with suppress(Exception):  # errors are reported when all jobs are composed
         if config.theory is None and config.path is None and not config.dry_run:
             backends.expect(Run.of(job.config()), backends.Options(**options))
 
 
-def _tell(runs: Sweep) -> float:
-    """The dry run: what would be done, and how long it would take."""
+def _print_plan(runs: Sweep) -> float:
+    """Print the runs that are missing and an estimate of their duration; return NaN."""
     from fco_cli.sweeps.plan import describe_plan
 
     print(describe_plan(runs.missing, len(runs.ended.results), runs.options))
     return math.nan
 
 
-def _refuse_experiment_alone(config: DictConfig) -> None:
-    """An experiment without -m would be one run of many, and not one that the paper speaks of."""
+def _require_single_run(config: DictConfig) -> None:
+    """Raise UserError if the configuration needs -m: an experiment, a profile or several seeds."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -137,40 +139,44 @@ def _refuse_experiment_alone(config: DictConfig) -> None:
         return
     if config.experiment is None:
         if (name := config.profile.name) != "paper":
-            how = f"how much of an experiment is run: fco-run -m experiment=... profile={name}"
-            raise UserError(f"profile: got {name}, which says {how}; must be paper for a single run")
+            command = f"fco-run -m experiment=... profile={name}"
+            raise UserError(
+                f"profile: got {name}, which sets the scale of an experiment ({command}); must be paper for one run"
+            )
         if config.seeds is not None:
-            raise UserError(f"seeds: got {config.seeds}, which is several runs: fco-run -m ..., or seed=... for one")
+            raise UserError(
+                f"seeds: got {config.seeds}, which is several runs; use fco-run -m ..., or seed=... for one run"
+            )
         return
     name = config.experiment.name
     grid = HydraConfig.get().sweeper.params or {}
     sizes = " x ".join(f"{len(str(values).split(','))} {key}" for key, values in grid.items())
     raise UserError(
-        f"experiment: {name} is a sweep: fco-run -m experiment={name} runs {sizes} (with dry_run=true: says how long)"
+        f"experiment: {name} is a sweep; fco-run -m experiment={name} runs {sizes} (dry_run=true estimates the time)"
     )
 
 
 def _theory(config: DictConfig) -> float:
-    """experiment=theory is not one run but many small ones, and has a command of its own."""
+    """Run experiment=theory as fco-theory does."""
     from fco_cli.commands.theory import check
 
     if config.dry_run:
-        raise UserError("dry_run: experiment=theory cannot be planned, only run")
+        raise UserError("dry_run: must be false for experiment=theory")
     check(config)
     return math.nan
 
 
 def _path(config: DictConfig) -> float:
-    """experiment=path: many models, and two that are chosen."""
+    """Run experiment=path and print the selected models."""
     from fco_cli.commands.tables import path_lines, path_table
     from fco_cli.config import Run
     from fco_cli.path.record import recorded_selection
     from fco_cli.simulation.stop import Stop
 
     if config.dry_run:
-        raise UserError("dry_run: experiment=path cannot be planned, only run")
+        raise UserError("dry_run: must be false for experiment=path")
     if config.profile.name != "paper":
-        raise UserError(f"profile: got {config.profile.name}, must be paper: a path has no other scale")
+        raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=path")
     one = Run.of(config)
     with Stop() as stop:
         result = recorded_selection(one, stop)
@@ -178,11 +184,11 @@ def _path(config: DictConfig) -> float:
     for line in path_lines(result):
         say(line)
     say(f"record: {one.folder}")
-    steps = [f"fco-report {one.output_dir}"]
+    next_commands = [f"fco-report {one.output_dir}"]
     if (one.folder / "1se" / "linear_model.json").exists():
-        steps.append(f"fco-predict {one.folder / '1se'} NEW.csv")
-    for step in steps:
-        say(f"next: {step}")
+        next_commands.append(f"fco-predict {one.folder / '1se'} NEW.csv")
+    for command in next_commands:
+        say(f"next: {command}")
     return result["chosen"]["min"]["cv_loss"]
 
 

@@ -1,4 +1,4 @@
-"""Standard output and error of a command: closed, full, or read by a program that ends early."""
+"""Standard streams of a command that may be closed, full or connected to a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class OutputError(OSError):
-    """Standard output cannot be written: a full disk, for example."""
+    """Error of writing to standard output, such as a full disk."""
 
 
 class Output(io.TextIOWrapper):
-    """Standard output, whose faults differ in type from those of other files."""
+    """Standard output; write errors raise OutputError, or BrokenPipeError for a closed pipe."""
 
     def write(self, text: str) -> int:
         try:
@@ -39,7 +39,7 @@ def _output_error(problem: OSError) -> OSError:
 
 
 class Messages(io.TextIOWrapper):
-    """Standard error; what it does not take is lost, for there is no other place to say it."""
+    """Standard error; write errors are ignored, because they cannot be reported anywhere."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -52,11 +52,11 @@ class Messages(io.TextIOWrapper):
 
 
 def prepare_streams() -> None:
-    """Open closed streams on the null device, and write characters that an encoding lacks as numbers."""
+    """Open closed streams on the null device and escape characters that the encoding lacks."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
         if stream is None:
-            _occupy(descriptor)
+            _reserve_descriptor(descriptor)
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
         elif name != "stdin" and type(stream) is io.TextIOWrapper:
             options = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
@@ -64,8 +64,8 @@ def prepare_streams() -> None:
             setattr(sys, name, kind(stream.detach(), errors="backslashreplace", **options))
 
 
-def _occupy(descriptor: int) -> None:
-    """Keep a closed standard descriptor from being given to the next file that is opened."""
+def _reserve_descriptor(descriptor: int) -> None:
+    """Open a closed standard descriptor on the null device, so that no other file gets its number."""
     try:
         os.fstat(descriptor)
     except OSError:
@@ -76,25 +76,25 @@ def _occupy(descriptor: int) -> None:
 
 
 def flush_streams() -> None:
-    """Write what is buffered; raise OSError if standard output does not take it."""
+    """Flush both streams; raise OSError if standard output cannot be written."""
     sys.stderr.flush()
     sys.stdout.flush()
 
 
 def discard_output() -> None:
-    """Send what standard output still holds, and will be given, to the null device."""
+    """Redirect standard output, including buffered text, to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
 def say(line: str) -> None:
-    """Print a line, with control characters in names and paths made visible."""
+    """Print a line, with control characters escaped."""
     print(escape_unprintable(line), flush=True)
 
 
 def table_console(width: int | None = None) -> Console:
-    """Return a console for tables: text in brackets is text, and a closed pipe is an error like any other."""
+    """Return a console for tables without markup, which raises BrokenPipeError for a closed pipe."""
     from rich.console import Console
 
     class TableConsole(Console):

@@ -1,4 +1,4 @@
-"""fco-theory: the paper's theorems checked by running, on quadratics whose constants are known exactly."""
+"""fco-theory: check the paper's theorems by simulation, on quadratics whose constants are known exactly."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    """Run the command line."""
     with one_line_endings("fco-theory"):
         if not answered(_help):
             sys.argv.insert(1, "experiment=theory")
@@ -24,7 +25,7 @@ def main() -> None:
 
 
 def check(config: DictConfig) -> None:
-    """Many small runs, and the paper's bounds beside them."""
+    """Run the grid of small problems and print the results with the paper's bounds."""
     from omegaconf import OmegaConf
 
     from fco_cli.commands.tables import theory_table
@@ -33,7 +34,7 @@ def check(config: DictConfig) -> None:
     from fco_cli.theory.statements import Grid
 
     check_profile(config)
-    require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null: experiment=theory brings it")
+    require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null; experiment=theory sets it")
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     table_console(160).print(theory_table(result))
@@ -43,16 +44,17 @@ def check(config: DictConfig) -> None:
 HELP = """\
 {about}
   fco-theory
-      the figure, a table and every cell in outputs/theory
+      writes the figure, a table and every cell to outputs/theory
   fco-theory profile=quick theory.seeds=4 output_dir=elsewhere
 
-Keys, and what they are:
+Keys:
 {keys}
-  output_dir, force (check again what is done), profile (paper, laptop, quick, smoke)
+  output_dir, force (repeat finished checks), profile (paper, laptop, quick, smoke)
 """
 
 
 def _help() -> str:
+    """Return the help text, with the keys and comments of experiment/theory.yaml."""
     text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
     _, own = text.rstrip().split("\ntheory:\n")
     return HELP.format(about=__doc__, keys=re.sub("^  ", "  theory.", own, flags=re.MULTILINE))

@@ -1,4 +1,4 @@
-"""scikit-learn's face: estimators that learn from clients' rows, `fit(X, y, groups=client)` (docs/python.md)."""
+"""scikit-learn estimators for federated data, `fit(X, y, groups=client)` (docs/python.md)."""
 
 from fco_cli.estimators.cross_validated import (
     FederatedElasticNetCV,

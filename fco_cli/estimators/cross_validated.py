@@ -1,9 +1,4 @@
-"""Estimators that choose their strength: the path of models, cross-validated by rows, clients or each client.
-
-`cv` says how many folds, or gives them: pairs (train, test) as scikit-learn's splitters make them.
-`path_` has the strengths, the models' weights, the cross-validation's mean and its standard error; `strength_` is the
-chosen one, `min` or `1se` as `choice` says. The chosen model is refitted on all rows.
-"""
+"""Linear models whose regularization strength is selected by cross-validation along a path."""
 
 from __future__ import annotations
 
@@ -21,29 +16,29 @@ from fco_cli.estimators.base import Classification, FederatedLinear, Regression
 from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
 from fco_cli.path.select import select
-from fco_cli.path.solve import Solved
+from fco_cli.path.solve import Solutions
 from fco_cli.problem.folds import Deal, Given
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet
 
-# What a command calls otherwise, in its messages.
-IN_PYTHON = [("path.folds", "cv"), ("path.strengths", "n_strengths"), ("path.ratio", "ratio"), ("path.by", "by")]
+# Configuration keys in messages and the parameters they stand for.
+PARAMETER_NAMES = [("path.folds", "cv"), ("path.strengths", "n_strengths"), ("path.ratio", "ratio"), ("path.by", "by")]
 
 
-class Path(NamedTuple):
-    """A path and its cross-validation, the largest strength first."""
+class RegularizationPath(NamedTuple):
+    """Cross-validated path of models, largest strength first."""
 
     strengths: Array  # [J]
     coefs: Array  # [J, ...]
-    mean: Array  # [J], the loss on rows that the models have not seen
-    error: Array  # [J], its standard error
+    mean: Array  # [J], cross-validated loss
+    error: Array  # [J], standard error of the mean
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CrossValidated(FederatedLinear):
-    """Fits the path in the place of one strength."""
+    """Mixin that selects the strength; see `FederatedLassoCV` for the parameters."""
 
     n_strengths: int = 100
     ratio: float = 0.01
@@ -51,53 +46,116 @@ class CrossValidated(FederatedLinear):
     by: str = "rows"
     choice: str = "min"
 
-    def _solve(self, task: InMemory) -> Solved:
+    def _solve(self, task: InMemory) -> Solutions:
+        """Solve the path, set `path_` and `strength_` and return the selected model."""
         if self.choice not in ("min", "1se"):
             raise UserError(f"choice: got {self.choice!r}, must be min or 1se")
-        deal, folds = (None, int(self.cv)) if isinstance(self.cv, Integral) else self._given(self.cv, task)
+        deal, folds = (None, int(self.cv)) if isinstance(self.cv, Integral) else self._folds_from_pairs(self.cv, task)
         if self.by == "rows" and folds > len(task.order):
             raise UserError(f"cv: got {folds} folds, must be at most n_samples={len(task.order)}")
         try:
-            strengths, ratio = self._plain.n_strengths, self._plain.ratio
+            strengths, ratio = self._python_params.n_strengths, self._python_params.ratio
             settings = PathSettings(strengths=strengths, ratio=ratio, folds=folds, by=self.by)
-            found = select(self._run(task), settings, lambda: None, deal)
+            selection = select(self._run(task), settings, lambda: None, deal)
         except UserError as problem:
-            raise UserError(reduce(lambda text, names: text.replace(*names), IN_PYTHON, str(problem))) from problem
-        weights = task.units.original(found.path.models)[:, : found.problem.layout.slices["bias"].start]
-        coefs = weights if found.problem.model.widths[-1] == 1 else weights.reshape(
-            len(weights), found.problem.model.widths[-1], -1
+            raise UserError(
+                reduce(lambda text, names: text.replace(*names), PARAMETER_NAMES, str(problem))
+            ) from problem
+        weights = task.units.to_data_units(selection.path.models)[:, : selection.problem.layout.slices["bias"].start]
+        coefs = weights if selection.problem.model.widths[-1] == 1 else weights.reshape(
+            len(weights), selection.problem.model.widths[-1], -1
         )  # fmt: skip
         unit, loss_unit = task.units.label_scale, task.units.label_scale**2
-        self.path_ = Path(unit * found.values, coefs, loss_unit * found.curve.mean, loss_unit * found.curve.error)
-        self.strength_ = float(self.path_.strengths[found.chosen[self.choice]])
-        return self._checked(task, found.refitted.take([found.refitted_place(self.choice)]))
+        self.path_ = RegularizationPath(
+            unit * selection.values, coefs, loss_unit * selection.curve.mean, loss_unit * selection.curve.error
+        )
+        self.strength_ = float(self.path_.strengths[selection.chosen[self.choice]])
+        return self._in_data_units(task, selection.refitted.take([selection.refit_index(self.choice)]))
 
     @staticmethod
-    def _given(pairs: Any, task: InMemory) -> tuple[Deal, int]:
-        """Folds as scikit-learn's splitters make them: pairs of the rows of X that train and that are held out."""
-        fold, times = np.zeros(task.given, dtype=np.int64), np.zeros(task.given, dtype=np.int64)
+    def _folds_from_pairs(pairs: Any, task: InMemory) -> tuple[Deal, int]:
+        """Return the folds and their number from (train, test) pairs as scikit-learn's splitters yield them."""
+        fold, counts = np.zeros(task.n_rows, dtype=np.int64), np.zeros(task.n_rows, dtype=np.int64)
         try:
             held_out = [np.asarray(test) for _, test in pairs]
             for number, test in enumerate(held_out):
                 fold[test] = number
-                times[test] += 1
+                counts[test] += 1
         except (TypeError, ValueError, IndexError):
-            times[:] = 0
-        if (times != 1).any():
-            raise UserError("cv: must be a whole number, or pairs (train, test) that hold every row out once")
+            counts[:] = 0
+        if (counts != 1).any():
+            raise UserError("cv: must be a whole number, or pairs (train, test) with every row in exactly one test set")
         return Given.to(len(held_out), fold[task.order]), len(held_out)
 
 
 class RegressionCV(CrossValidated, Regression):
-    """A regression that chooses its strength."""
+    """Base class of the regressors with a selected strength."""
 
 
 class ClassificationCV(CrossValidated, Classification):
-    """A classification that chooses its strength."""
+    """Base class of the classifiers with a selected strength."""
 
 
 class FederatedLassoCV(RegressionCV):
-    """`FederatedLasso` at its best strength."""
+    """`FederatedLasso` with a cross-validated strength.
+
+    The selected model is refitted on all rows.
+
+    Parameters
+    ----------
+    n_strengths : int, default=100
+        Number of strengths on the path, equally spaced on a logarithmic scale.
+    ratio : float, default=0.01
+        Smallest strength divided by the largest.
+    cv : int or iterable of (train, test) pairs, default=10
+        Number of folds, or folds as scikit-learn's splitters yield them. Every row must be in one test set.
+    by : {"rows", "clients", "each_client"}, default="rows"
+        Unit of cross-validation: rows of every client, whole clients, or one client per fold.
+    choice : {"min", "1se"}, default="min"
+        Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
+        standard error of it.
+    algo : str, default="fista"
+        Name of a federated algorithm. The default needs no learning rate.
+    weighting : {"uniform", "examples"}, default="uniform"
+        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    client_lr : float or str, default="auto"
+        Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
+    tol : float, default=1e-8
+        Tolerance of the convergence test.
+    max_rounds : int, default=20000
+        Maximum number of rounds; a `ConvergenceWarning` is issued if they do not suffice.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the run.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients, in the units of X and y.
+    intercept_ : float
+        Intercept.
+    strength_ : float
+        Selected strength.
+    path_ : RegularizationPath
+        Strengths (decreasing), coefficients, cross-validated losses and their standard errors.
+    n_rounds_ : int
+        Number of rounds until convergence.
+    kkt_ : float
+        Relative KKT residual, 0 at the exact solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fco_cli.estimators import FederatedLassoCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(90, 4))
+    >>> y = 2 * X[:, 0] + 0.1 * rng.normal(size=90)
+    >>> hospital = np.repeat(["north", "south", "east"], 30)
+    >>> model = FederatedLassoCV(n_strengths=10, cv=3, choice="1se").fit(X, y, groups=hospital)
+    >>> model.coef_.round(3)
+    array([1.989, 0.   , 0.   , 0.   ])
+    >>> model.path_.strengths.shape
+    (10,)
+    """
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=1.0)
@@ -105,27 +163,202 @@ class FederatedLassoCV(RegressionCV):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FederatedElasticNetCV(RegressionCV):
-    """`FederatedElasticNet` at its best strength; `l2_strength` stays as given."""
+    """`FederatedElasticNet` with a cross-validated strength and a fixed `l2_strength`.
+
+    The selected model is refitted on all rows.
+
+    Parameters
+    ----------
+    l2_strength : float, default=0.1
+        Factor of the squared l2 penalty, at least 0.
+    n_strengths : int, default=100
+        Number of strengths on the path, equally spaced on a logarithmic scale.
+    ratio : float, default=0.01
+        Smallest strength divided by the largest.
+    cv : int or iterable of (train, test) pairs, default=10
+        Number of folds, or folds as scikit-learn's splitters yield them. Every row must be in one test set.
+    by : {"rows", "clients", "each_client"}, default="rows"
+        Unit of cross-validation: rows of every client, whole clients, or one client per fold.
+    choice : {"min", "1se"}, default="min"
+        Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
+        standard error of it.
+    algo : str, default="fista"
+        Name of a federated algorithm. The default needs no learning rate.
+    weighting : {"uniform", "examples"}, default="uniform"
+        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    client_lr : float or str, default="auto"
+        Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
+    tol : float, default=1e-8
+        Tolerance of the convergence test.
+    max_rounds : int, default=20000
+        Maximum number of rounds; a `ConvergenceWarning` is issued if they do not suffice.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the run.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients, in the units of X and y.
+    intercept_ : float
+        Intercept.
+    strength_ : float
+        Selected strength.
+    path_ : RegularizationPath
+        Strengths (decreasing), coefficients, cross-validated losses and their standard errors.
+    n_rounds_ : int
+        Number of rounds until convergence.
+    kkt_ : float
+        Relative KKT residual, 0 at the exact solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fco_cli.estimators import FederatedElasticNetCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(90, 4))
+    >>> y = 2 * X[:, 0] + 0.1 * rng.normal(size=90)
+    >>> hospital = np.repeat(["north", "south", "east"], 30)
+    >>> model = FederatedElasticNetCV(l2_strength=0.1, n_strengths=10, cv=3).fit(X, y, groups=hospital)
+    >>> model.coef_.shape
+    (4,)
+    """
 
     l2_strength: float = 0.1
 
     def _regularizer(self) -> Regularizer:
-        return ElasticNet(strength=1.0, l2_strength=self._plain.l2_strength)
+        return ElasticNet(strength=1.0, l2_strength=self._python_params.l2_strength)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FederatedLowRankRegressionCV(RegressionCV):
-    """`FederatedLowRankRegression` at its best strength."""
+    """`FederatedLowRankRegression` with a cross-validated strength.
+
+    The selected model is refitted on all rows.
+
+    Parameters
+    ----------
+    shape : tuple of (int, int), default=None
+        Rows and columns of the matrix that a row of X holds, flattened in C order. Their product must be
+        `n_features`. By default the matrix has one row.
+    n_strengths : int, default=100
+        Number of strengths on the path, equally spaced on a logarithmic scale.
+    ratio : float, default=0.01
+        Smallest strength divided by the largest.
+    cv : int or iterable of (train, test) pairs, default=10
+        Number of folds, or folds as scikit-learn's splitters yield them. Every row must be in one test set.
+    by : {"rows", "clients", "each_client"}, default="rows"
+        Unit of cross-validation: rows of every client, whole clients, or one client per fold.
+    choice : {"min", "1se"}, default="min"
+        Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
+        standard error of it.
+    algo : str, default="fista"
+        Name of a federated algorithm. The default needs no learning rate.
+    weighting : {"uniform", "examples"}, default="uniform"
+        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    client_lr : float or str, default="auto"
+        Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
+    tol : float, default=1e-8
+        Tolerance of the convergence test.
+    max_rounds : int, default=20000
+        Maximum number of rounds; a `ConvergenceWarning` is issued if they do not suffice.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the run.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients, in the units of X and y.
+    intercept_ : float
+        Intercept.
+    strength_ : float
+        Selected strength.
+    path_ : RegularizationPath
+        Strengths (decreasing), coefficients, cross-validated losses and their standard errors.
+    n_rounds_ : int
+        Number of rounds until convergence.
+    kkt_ : float
+        Relative KKT residual, 0 at the exact solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fco_cli.estimators import FederatedLowRankRegressionCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(90, 4))
+    >>> y = 2 * X[:, 0] + 0.1 * rng.normal(size=90)
+    >>> hospital = np.repeat(["north", "south", "east"], 30)
+    >>> model = FederatedLowRankRegressionCV(shape=(2, 2), n_strengths=10, cv=3).fit(X, y, groups=hospital)
+    >>> model.coef_.shape
+    (4,)
+    """
 
     shape: tuple[int, int] | None = None
-    _shape = FederatedLowRankRegression._shape
+    _weights_shape = FederatedLowRankRegression._weights_shape
 
     def _regularizer(self) -> Regularizer:
         return Nuclear(strength=1.0)
 
 
 class FederatedLogisticRegressionCV(ClassificationCV):
-    """`FederatedLogisticRegression` at its best strength."""
+    """`FederatedLogisticRegression` with a cross-validated strength.
+
+    The selected model is refitted on all rows.
+
+    Parameters
+    ----------
+    n_strengths : int, default=100
+        Number of strengths on the path, equally spaced on a logarithmic scale.
+    ratio : float, default=0.01
+        Smallest strength divided by the largest.
+    cv : int or iterable of (train, test) pairs, default=10
+        Number of folds, or folds as scikit-learn's splitters yield them. Every row must be in one test set.
+    by : {"rows", "clients", "each_client"}, default="rows"
+        Unit of cross-validation: rows of every client, whole clients, or one client per fold.
+    choice : {"min", "1se"}, default="min"
+        Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
+        standard error of it.
+    algo : str, default="fista"
+        Name of a federated algorithm. The default needs no learning rate.
+    weighting : {"uniform", "examples"}, default="uniform"
+        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    client_lr : float or str, default="auto"
+        Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
+    tol : float, default=1e-8
+        Tolerance of the convergence test.
+    max_rounds : int, default=20000
+        Maximum number of rounds; a `ConvergenceWarning` is issued if they do not suffice.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the run.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients, in the units of X; one row for two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    strength_ : float
+        Selected strength.
+    path_ : RegularizationPath
+        Strengths (decreasing), coefficients, cross-validated losses and their standard errors.
+    n_rounds_ : int
+        Number of rounds until convergence.
+    kkt_ : float
+        Relative KKT residual, 0 at the exact solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fco_cli.estimators import FederatedLogisticRegressionCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(90, 4))
+    >>> y = np.where(X[:, 0] + 0.5 * rng.normal(size=90) > 0, "ill", "well")
+    >>> hospital = np.repeat(["north", "south", "east"], 30)
+    >>> model = FederatedLogisticRegressionCV(n_strengths=10, cv=3).fit(X, y, groups=hospital)
+    >>> model.classes_
+    array(['ill', 'well'], dtype='<U4')
+    """
 
     def _regularizer(self) -> Regularizer:
         return L1(strength=1.0)

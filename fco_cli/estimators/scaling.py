@@ -1,9 +1,9 @@
-"""Standardized units for a fit: the same objective, on features and labels of unit scale.
+"""Standardization of features and labels that leaves the objective unchanged.
 
-With w~_i = s_i w_i the scores of x and of (x - m) / s differ by a constant, which the intercept takes; a separable psi
-keeps its value if its factors are divided by s. Means and scales are weighted sums over the clients' rows, as in F.
-Scales are powers of 2: dividing by them is exact. A psi that is not separable leaves the scales of the features as they
-are; rows with stored entries only are not centered.
+With w~_i = s_i w_i the scores of x and of (x - m) / s differ by a constant, which the intercept absorbs. A separable
+psi keeps its value if its factors are divided by s. Means and scales are weighted as F weights the rows. Scales are
+powers of 2, so that dividing by them is exact. If psi is not separable, features keep their scales. Sparse rows are not
+centered.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from fco_cli.problem.regularizers.penalties import (
     weighted_absolute_sum,
 )
 
-LARGEST_STRENGTH = 1e300  # in standardized units: the null model in any case
+LARGEST_STRENGTH = 1e300  # in standardized units; every solution is the null model
 
 
 @dataclass(kw_only=True)
 class ScaledL1(L1):
-    """The l1 penalty of w~ / scales."""
+    """l1 penalty of w~ / scales."""
 
     scales: Any
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        return super().each(layout, features) / _of_every_weight(self.scales, layout)
+        return super().each(layout, features) / _scale_per_weight(self.scales, layout)
 
 
 @dataclass(kw_only=True)
 class ScaledL2Squared(L2Squared):
-    """The squared l2 penalty of w~ / scales."""
+    """Squared l2 penalty of w~ / scales."""
 
     scales: Any
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        return super().each(layout, features) / _of_every_weight(self.scales, layout) ** 2
+        return super().each(layout, features) / _scale_per_weight(self.scales, layout) ** 2
 
 
 @dataclass(kw_only=True)
 class ScaledElasticNet(ElasticNet):
-    """The elastic net of w~ / scales, for factors of 0 or 1: a factor f and its square are the same."""
+    """Elastic net of w~ / scales; factors must be 0 or 1, so that they equal their squares."""
 
     scales: Any
 
     def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        return super().each(layout, features) / _of_every_weight(self.scales, layout)
+        return super().each(layout, features) / _scale_per_weight(self.scales, layout)
 
     def curvature(self, numbers: Numbers, each: Array) -> Array:
         return numbers["l2_strength"][0] * each**2
@@ -91,8 +91,8 @@ class ScaledElasticNet(ElasticNet):
             out[i] = factor * (psi.strength * np.sign(w[i]) + psi.l2_strength * factor * w[i])
 
 
-def _of_every_weight(scales: Array, layout: Layout) -> Array:
-    """Return the scale of every weight [P]; 1 for biases."""
+def _scale_per_weight(scales: Array, layout: Layout) -> Array:
+    """Return the scale of every weight [P], 1 for biases."""
     numbers, weights = np.ones(layout.size), layout.slices["weights"]
     numbers[weights] = np.resize(scales, weights.stop - weights.start)
     return numbers
@@ -107,7 +107,7 @@ SCALED: dict[type[Regularizer], type[Regularizer]] = {
 
 @dataclass(frozen=True)
 class Units:
-    """Means and scales of features [d] and of labels, in which a fit is made."""
+    """Means and scales of the features [d] and of the labels."""
 
     means: Array
     scales: Array
@@ -115,7 +115,7 @@ class Units:
     label_scale: float = 1.0
 
     def regularizer(self, psi: Regularizer) -> Regularizer:
-        """Return psi as a function of the weights in these units, relative to the labels' scale squared."""
+        """Return psi as a function of the standardized weights, divided by the squared label scale."""
         changes: dict[str, Any] = {}
         if isinstance(psi, L1 | ElasticNet | Nuclear):
             changes["strength"] = min(float(psi.strength) / self.label_scale, LARGEST_STRENGTH)
@@ -124,20 +124,20 @@ class Units:
             return replace(psi, **changes)
         return kind(**{**vars(psi), **changes, "scales": self.scales})
 
-    def original(self, models: Array) -> Array:
-        """Return models [J, P] in the units of the data as given."""
+    def to_data_units(self, models: Array) -> Array:
+        """Return standardized models [J, P] in the units of the data."""
         outputs = models.shape[1] // (len(self.scales) + 1)
         weights = models[:, :-outputs].reshape(len(models), outputs, -1) / self.scales
         biases = models[:, -outputs:] - (weights * self.means).sum(axis=2)
-        found = np.concatenate([weights.reshape(len(models), -1), biases], axis=1) * self.label_scale
-        found[:, -outputs:] += self.label_mean
-        return found
+        scaled = np.concatenate([weights.reshape(len(models), -1), biases], axis=1) * self.label_scale
+        scaled[:, -outputs:] += self.label_mean
+        return scaled
 
 
-def standardized(data: TaskData, psi: Regularizer, weighting: str) -> tuple[TaskData, Units]:
-    """Return the data in units of their own, and these."""
-    rows, training = data.training.weights(weighting) / data.training.sizes, data.training
-    weights = np.repeat(rows, training.sizes)
+def standardize(data: TaskData, psi: Regularizer, weighting: str) -> tuple[TaskData, Units]:
+    """Return the standardized data and their units."""
+    row_weights, training = data.training.weights(weighting) / data.training.sizes, data.training
+    weights = np.repeat(row_weights, training.sizes)
     if training.relative_weights is not None:
         weights = weights * training.relative_weights
     sparse, d = isinstance(training.x, SparseRows), training.x.shape[1]
@@ -147,7 +147,7 @@ def standardized(data: TaskData, psi: Regularizer, weighting: str) -> tuple[Task
     else:
         for column in range(d):
             means[column], spreads[column] = _mean_and_spread(training.x[:, column], weights)
-    units = Units(means, _powers_of_two(spreads) if _can_scale(psi) else np.ones(d))
+    units = Units(means, _powers_of_two(spreads) if _is_scalable(psi) else np.ones(d))
     if sparse:
         x = training.x._replace(values=training.x.values / units.scales[training.x.columns])
     else:
@@ -156,38 +156,38 @@ def standardized(data: TaskData, psi: Regularizer, weighting: str) -> tuple[Task
     y = training.y
     if isinstance(data.loss, Squared):
         mean, spread = _mean_and_spread(y, weights)
-        scale = float(_powers_of_two(np.array([spread]))[0]) if _homogeneous(psi) else 1.0
+        scale = float(_powers_of_two(np.array([spread]))[0]) if _is_homogeneous(psi) else 1.0
         units = replace(units, label_mean=mean, label_scale=scale)
         y = (y - mean) / scale
     return replace(data, training=replace(training, x=x, y=y)), units
 
 
-def _can_scale(psi: Regularizer) -> bool:
-    """Return whether psi keeps its value under a scale for every feature."""
+def _is_scalable(psi: Regularizer) -> bool:
+    """Return True if psi can be rescaled to keep its value when features are scaled."""
     if type(psi) is ElasticNet and any(factor not in (0, 1) for factor in psi.factors.values()):
         return False
     return type(psi) is NoRegularizer or type(psi) in SCALED
 
 
-def _homogeneous(psi: Regularizer) -> bool:
-    """Return whether psi keeps its value, relative to squared labels, under a scale of the labels."""
+def _is_homogeneous(psi: Regularizer) -> bool:
+    """Return True if psi can be rescaled to keep its value, relative to the squared labels, when labels are scaled."""
     return isinstance(psi, NoRegularizer | Weighted | Nuclear)
 
 
 def _mean_and_spread(values: Array, weights: Array) -> tuple[float, float]:
-    """Return weighted mean and standard deviation; a spread of 0 where all are alike up to rounding."""
+    """Return the weighted mean and standard deviation; the latter is 0 if all values are equal up to rounding."""
     size = float(np.abs(values).max())
     if size == 0:
         return 0.0, 0.0
-    shares = values / size  # squares neither overflow nor vanish
+    shares = values / size  # so that squares neither overflow nor underflow
     mean = float(weights @ shares / weights.sum())
     spread = float(np.sqrt(weights @ (shares - mean) ** 2 / weights.sum()))
-    alike = np.ptp(values) == 0 or spread <= 4 * np.finfo(float).eps * abs(mean)
-    return mean * size, 0.0 if alike else spread * size
+    is_constant = np.ptp(values) == 0 or spread <= 4 * np.finfo(float).eps * abs(mean)
+    return mean * size, 0.0 if is_constant else spread * size
 
 
 def _sparse_spreads(x: SparseRows, weights: Array) -> Array:
-    """Return the root of the weighted mean of squares of every column [d], 0 where nothing is stored."""
+    """Return the weighted root mean square of every column [d], 0 for empty columns."""
     size = np.zeros(x.features)
     np.maximum.at(size, x.columns, np.abs(x.values))
     shares = x.values / np.where(size > 0, size, 1.0)[x.columns]
@@ -195,6 +195,6 @@ def _sparse_spreads(x: SparseRows, weights: Array) -> Array:
 
 
 def _powers_of_two(spreads: Array) -> Array:
-    """Return the power of 2 next to each, where neither it nor its inverse overflows; 1 for 0."""
+    """Return the nearest power of 2 to each spread, 1 for 0; neither it nor its inverse overflows."""
     exponents = np.clip(np.round(np.log2(np.where(spreads > 0, spreads, 1.0))), -1000, 1000)
     return np.ldexp(1.0, exponents.astype(int))

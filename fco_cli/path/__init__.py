@@ -1,1 +1,1 @@
-"""Choosing how strong a regularizer is: the path of models, cross-validation, stability (docs/path.md)."""
+"""Selection of the regularization strength: paths of models, cross-validation, stability selection (docs/path.md)."""

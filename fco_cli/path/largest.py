@@ -1,7 +1,8 @@
-"""Where a path begins: the strength at which the null model is left, the radius at which a ball no longer binds.
+"""Values of a path: from the smallest strength whose solution is the null model, or to the smallest inactive radius.
 
-Both are known from sums over the clients, a gradient or a loss at a time, and from psi's own prox: a strength is large
-enough if the prox maps the null model's gradient to 0, a radius if it leaves the free solution where it is.
+Both limits are found from sums over the clients (losses and gradients) and from the proximal operator of psi. A
+strength is large enough if the prox maps the gradient at the null model to 0; a radius is large enough if the prox
+leaves the unconstrained solution unchanged.
 """
 
 from __future__ import annotations
@@ -18,96 +19,107 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 
-DIALS = ("strength", "radius")
-HUGE = 1e12  # a strength under which nothing is left of what it penalizes
+PATH_PARAMETERS = ("strength", "radius")
+HUGE_STRENGTH = 1e12  # the prox maps every penalized weight to 0
 DOUBLINGS, HALVINGS = 60, 60
-ABOVE = 1 + 1e-6  # of the largest, where a path begins: rounding must not let a weight in
-FREE_ITERATIONS = 200  # on the way to a free solution, which separable classes put at infinity
+MARGIN = 1 + 1e-6  # factor on the largest value, so that rounding cannot leave a weight non-zero
+FREE_ITERATIONS = 200  # for the unconstrained solution, which is at infinity if the classes are separable
 
 
-def dial_of(psi: Regularizer) -> str:
-    """The number of psi that a path goes along."""
-    require(psi.convex, "regularizer", psi.name, "a convex one: a path follows one solution")
-    mine = [field.name for field in fields(psi)]
-    for dial in DIALS:
-        if dial in mine:
-            return dial
-    raise UserError(f"regularizer: got {psi.name!r}, must be one with a strength or a radius: a path goes along it")
+def path_parameter(psi: Regularizer) -> str:
+    """Return the name of the field of psi that varies along a path; raise UserError if there is none."""
+    require(psi.convex, "regularizer", psi.name, "convex: a path needs unique solutions")
+    names = [field.name for field in fields(psi)]
+    for parameter in PATH_PARAMETERS:
+        if parameter in names:
+            return parameter
+    raise UserError(f"regularizer: got {psi.name!r}, must be one with a strength or a radius, which a path varies")
 
 
-def turned(psi: Regularizer, value: float) -> Regularizer:
-    """The same with another strength or radius."""
-    changed: dict[str, Any] = {dial_of(psi): float(value)}
-    return replace(psi, **changed)
+def with_value(psi: Regularizer, value: float) -> Regularizer:
+    """Return psi with another strength or radius."""
+    changes: dict[str, Any] = {path_parameter(psi): float(value)}
+    return replace(psi, **changes)
 
 
 def path_values(problem: Problem, count: int, ratio: float, largest: float | None = None) -> Array:
-    """Strengths from the largest down, radii from the smallest up: the null model's end comes first."""
+    """Return decreasing strengths or increasing radii [count]: the simplest model comes first."""
     if largest is None:
-        largest = ABOVE * find_largest(problem)
-    elif dial_of(problem.regularizer) == "strength":
-        _check_left(problem, largest, ratio)
+        largest = MARGIN * find_largest(problem)
+    elif path_parameter(problem.regularizer) == "strength":
+        _check_leaves_null_model(problem, largest, ratio)
     values = largest * np.geomspace(1, ratio, count)
-    return values if dial_of(problem.regularizer) == "strength" else values[::-1].copy()
+    return values if path_parameter(problem.regularizer) == "strength" else values[::-1].copy()
 
 
 def find_largest(problem: Problem) -> float:
-    """The smallest strength at which the null model is the solution, or the smallest radius that holds the free one."""
+    """Return the smallest strength with a null solution, or the smallest radius that contains the unconstrained one."""
     psi = problem.regularizer
-    if dial_of(psi) == "radius":
-        free = fitted(problem, np.ones(problem.layout.size, dtype=bool), FREE_ITERATIONS)
-        largest = _smallest(lambda radius: bool((_prox(problem, turned(psi, radius), free) == free).all()))
-        allowed = "a task with something to learn: its best model without a regularizer is 0"
+    if path_parameter(psi) == "radius":
+        free = minimize_risk(problem, np.ones(problem.layout.size, dtype=bool), FREE_ITERATIONS)
+        largest = _smallest_sufficient(
+            lambda radius: bool((_prox(problem, with_value(psi, radius), free) == free).all())
+        )
+        allowed = "one whose solution without a regularizer is not 0"
         require(largest is None or largest > 0, "task", problem.loss.name, allowed)
     else:
-        kept, gradient = unpenalized(problem), _penalized_gradient(problem)
+        unpenalized, gradient = unpenalized_mask(problem), _penalized_gradient(problem)
         if np.linalg.norm(gradient) <= 1e-12 * max(problem.gradient_at_start, 1e-300):
-            raise UserError("path: no strength leaves the null model: no feature has anything to do with the labels")
-        largest = _smallest(lambda strength: not _prox(problem, turned(psi, strength), gradient)[~kept].any())
+            raise UserError(
+                "path: the null model is optimal at every strength; no feature is correlated with the labels"
+            )
+        largest = _smallest_sufficient(
+            lambda strength: not _prox(problem, with_value(psi, strength), gradient)[~unpenalized].any()
+        )
     if largest is None:
-        raise UserError(f"path.largest: got null, must be a number for {psi.name}: no strength makes its model null")
+        raise UserError(
+            f"path.largest: got null, must be a number for {psi.name}, whose solution is never the null model"
+        )
     return largest
 
 
 def _penalized_gradient(problem: Problem) -> Array:
-    """Of F at the null model [P], 0 for what is not penalized."""
+    """Return the gradient of F at the null model [P], with 0 for unpenalized weights."""
     gradient = problem.risk(null_model(problem)[None]).gradient[0]
-    gradient[unpenalized(problem)] = 0
+    gradient[unpenalized_mask(problem)] = 0
     return gradient
 
 
-def _check_left(problem: Problem, largest: float, ratio: float) -> None:
-    """Refuse a path on which every model is the null model."""
-    psi, gradient = turned(problem.regularizer, largest * ratio), _penalized_gradient(problem)
-    left = _prox(problem, psi, gradient)[~unpenalized(problem)].any()
-    lower = f"smaller: down to {largest * ratio:g} (path.ratio={ratio:g}) no strength leaves the null model"
-    require(bool(left), "path.largest", largest, lower)
+def _check_leaves_null_model(problem: Problem, largest: float, ratio: float) -> None:
+    """Raise UserError if every model of the path is the null model."""
+    psi, gradient = with_value(problem.regularizer, largest * ratio), _penalized_gradient(problem)
+    has_nonzeros = _prox(problem, psi, gradient)[~unpenalized_mask(problem)].any()
+    allowed = f"smaller: every model down to {largest * ratio:g} (path.ratio={ratio:g}) is the null model"
+    require(bool(has_nonzeros), "path.largest", largest, allowed)
 
 
-def unpenalized(problem: Problem) -> Array:
-    """What even a huge strength leaves alone, the bias first of all: a mask [P]."""
+def unpenalized_mask(problem: Problem) -> Array:
+    """Return a mask [P] of the weights that no strength changes, such as the bias."""
     probe = 1 + np.arange(problem.layout.size) / problem.layout.size
-    return _prox(problem, turned(problem.regularizer, HUGE), probe) == probe
+    return _prox(problem, with_value(problem.regularizer, HUGE_STRENGTH), probe) == probe
 
 
 def null_model(problem: Problem) -> Array:
-    """The best model of what is not penalized; all other weights are 0."""
-    return fitted(problem, unpenalized(problem))
+    """Return the model [P] that minimizes F over the unpenalized weights; all other weights are 0."""
+    return minimize_risk(problem, unpenalized_mask(problem))
 
 
-def fitted(problem: Problem, free: Array, iterations: int = 1000) -> Array:
-    """The minimum of F over some of the weights, the others 0: clients send a loss and a gradient at a time."""
+def minimize_risk(problem: Problem, free: Array, iterations: int = 1000) -> Array:
+    """Return the minimizer [P] of F over the weights of the mask `free` [P], with all other weights 0.
 
-    def at(part: Array) -> tuple[float, Array]:
+    L-BFGS needs only the loss and the gradient of every client.
+    """
+
+    def evaluate(free_weights: Array) -> tuple[float, Array]:
         w = np.zeros((1, len(free)))
-        w[0, free] = part
-        found = problem.risk(w)
-        return float(found.value[0]), found.gradient[0, free].astype(float)
+        w[0, free] = free_weights
+        risk = problem.risk(w)
+        return float(risk.value[0]), risk.gradient[0, free].astype(float)
 
     w = np.zeros(len(free))
     with np.errstate(all="ignore"):
         options = {"maxiter": iterations, "ftol": 1e-15, "gtol": 1e-12 * max(problem.gradient_at_start, 1e-300)}
-        w[free] = minimize(at, w[free], jac=True, method="L-BFGS-B", options=options).x
+        w[free] = minimize(evaluate, w[free], jac=True, method="L-BFGS-B", options=options).x
     return w
 
 
@@ -115,13 +127,13 @@ def _prox(problem: Problem, psi: Regularizer, z: Array) -> Array:
     return problem.prox(z[None].astype(float), np.ones(1), psi.numbers)[0]
 
 
-def _smallest(enough: Callable[[float], bool]) -> float | None:
-    """The smallest number that is enough, to the last digits; none if none is."""
-    high = next((2.0**power for power in range(-DOUBLINGS, DOUBLINGS) if enough(2.0**power)), None)
+def _smallest_sufficient(is_enough: Callable[[float], bool]) -> float | None:
+    """Return the smallest number for which `is_enough` holds, by bisection; None if there is none."""
+    high = next((2.0**power for power in range(-DOUBLINGS, DOUBLINGS) if is_enough(2.0**power)), None)
     if high is None:
         return None
     low = high / 2
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high

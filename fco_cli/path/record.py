@@ -1,13 +1,13 @@
-"""What a path leaves behind, in a folder that describes itself.
+"""Records of paths.
 
 config.yaml        the resolved configuration
-path.csv           a line per strength (or radius): cross-validation, training loss, non-zero weights, rounds, KKT
-path.npz           values [J], models [J, P], the folds' losses [F, J]; selection frequencies [J, p] where asked for
-clients.csv        out of fold: how the chosen models do on all rows and at every client
-calibration.csv    of a logistic loss: predictions in tenths, and what came true
-min, 1se           the chosen models, refitted on all training rows, as in the record of a run
-result.json        written last, with a list of all files above: all is done if they are there
-part_*.npz         while it is not: what is done so far
+path.csv           a row per strength (or radius): cross-validation, training loss, non-zero weights, rounds, KKT
+path.npz           values [J], models [J, P], the folds' losses [F, J]; selection frequencies [J, p], if requested
+clients.csv        out-of-fold metrics of the selected models, over all rows and by client
+calibration.csv    logistic loss only: mean prediction and observed frequency by decile of the predictions
+min, 1se           folders of the selected models, refitted on all training rows, as in the record of a run
+result.json        written last; lists all files above, and the record is complete if they exist
+part_*.npz         intermediate results of an unfinished path
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fco_cli.config import Run
 from fco_cli.csv_writer import as_csv
 from fco_cli.files import write_atomically
 from fco_cli.kernels.compile_time import Stopwatch
-from fco_cli.path.select import Part, Selecting, Selection, few_threads
-from fco_cli.path.solve import Solved
+from fco_cli.path.select import Part, Selection, Selector, limited_threads
+from fco_cli.path.solve import Solutions
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
@@ -41,43 +41,45 @@ from fco_cli.typed_files import BadRecord, Missing, read_npz
 
 log = logging.getLogger(__name__)
 
-ZERO = 1e-10  # a singular value below is none, relative to the largest weight
+ZERO = 1e-10  # singular values below count as 0, relative to the largest weight
 
 
 def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
-    """The result of a path, new or as found; what was interrupted goes on, with the same bits."""
+    """Return the result of a path, from its record if it is complete; an interrupted path resumes."""
     record = Record(run.folder)
     if not run.force and (result := record.result(PathResult)):
         log.info("already done (force=true runs it again)")
         return result
     log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
-    with few_threads(run.threads):
-        return _selected(run, record, stop)
+    with limited_threads(run.threads):
+        return _select_and_write(run, record, stop)
 
 
-def _selected(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
+def _select_and_write(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
+    """Compute the selection under the record's lock and write it."""
     assert run.path is not None
     watch, settings = Stopwatch(), run.path
-    selecting = again_after_losses(lambda: Selecting(run, settings, stop.check), stop)  # refuses before it writes
+    # invalid settings raise UserError here, before anything is written
+    selector = again_after_losses(lambda: Selector(run, settings, stop.check), stop)
 
-    def keep(name: str, make: Callable[[], Part]) -> Part:
+    def cache(name: str, compute: Callable[[], Part]) -> Part:
         stop.check()
-        return _part(run.folder / f"part_{name}.npz", code_of(run), make)
+        return _stored_part(run.folder / f"part_{name}.npz", code_of(run), compute)
 
-    with record.lock(wait=True):  # a second command waits, then finds the result
+    with record.lock(wait=True):  # a second command waits and then reads the result
         if run.force:
             (run.folder / "result.json").unlink(missing_ok=True)
-            _drop_parts(run.folder)
+            _remove_parts(run.folder)
         elif result := record.result(PathResult):
             return result
-        made = again_after_losses(lambda: selecting.selection(keep), stop)
+        selection = again_after_losses(lambda: selector.select(cache), stop)
         record.save_config(run.yaml)
         seconds = watch.lap()
-        return again_after_losses(lambda: _write(run, made, seconds), stop)
+        return again_after_losses(lambda: _write(run, selection, seconds), stop)
 
 
-def _part(path: Path, written_by: str, make: Callable[[], Part]) -> Part:
-    """Return the arrays of a file; make and store them if there is none, or if it is damaged or of other code."""
+def _stored_part(path: Path, written_by: str, compute: Callable[[], Part]) -> Part:
+    """Return the arrays of a file; compute and store them if it is missing, damaged or written by other code."""
     try:
         arrays = read_npz(path, LARGEST_CHECKPOINT)
         check_writer(arrays, written_by)
@@ -85,56 +87,60 @@ def _part(path: Path, written_by: str, make: Callable[[], Part]) -> Part:
     except Missing:
         pass
     except BadRecord as problem:
-        log.warning("%s is not used (%s): computed again", path, problem)
-    made = make()
-    write_atomically(path, _as_npz(made | writer_stamp(written_by)))
-    return made
+        log.warning("%s is not used (%s) and is computed again", path, problem)
+    part = compute()
+    write_atomically(path, _as_npz(part | writer_stamp(written_by)))
+    return part
 
 
-def _drop_parts(folder: Path) -> None:
+def _remove_parts(folder: Path) -> None:
     for path in folder.glob("part_*.npz"):
         path.unlink(missing_ok=True)
 
 
-def _write(run: Run, made: Selection, seconds: float) -> dict[str, Any]:
-    """Everything, `result.json` last; only then the parts are dropped."""
-    folder, layout = run.folder, made.problem.layout
-    for name in made.chosen:
-        model = made.model(name)
+def _write(run: Run, selection: Selection, seconds: float) -> dict[str, Any]:
+    """Write all files, `result.json` last, remove the parts and return the result."""
+    folder, layout = run.folder, selection.problem.layout
+    for name in selection.chosen:
+        model = selection.model(name)
         Record(folder / name).create()
-        run.task.export(made.problem, model, folder / name)
+        run.task.export(selection.problem, model, folder / name)
         blocks = {block.name: layout.view(model[None], block.name)[0] for block in layout.blocks}
         write_atomically(folder / name / "model.npz", _as_npz(blocks))
-    table = path_table(made)
+    table = path_table(selection)
     columns = {name: np.asarray(values).tolist() for name, values in table.items()}
     lines = [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
-    for name, rows in {"path": lines, "clients": made.clients, "calibration": made.bins}.items():
+    for name, rows in {"path": lines, "clients": selection.clients, "calibration": selection.bins}.items():
         if rows:
             write_atomically(folder / f"{name}.csv", _as_csv(rows))
-    arrays = {"values": made.values, "models": made.path.models, "losses": np.array([f.losses for f in made.folds])}
-    if made.stability is not None:
-        arrays["frequency"] = made.stability.frequency
+    arrays = {
+        "values": selection.values,
+        "models": selection.path.models,
+        "losses": np.array([f.losses for f in selection.folds]),
+    }
+    if selection.stability is not None:
+        arrays["frequency"] = selection.stability.frequency
     write_atomically(folder / "path.npz", _as_npz(arrays))
-    result = _result(run, made, table, seconds) | {"files": listed_files(folder, ("part_",))}
-    text = json.dumps(_plain(result), indent=1, allow_nan=False) + "\n"
+    result = _result(run, selection, table, seconds) | {"files": listed_files(folder, ("part_",))}
+    text = json.dumps(_without_nonfinite(result), indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "result.json", text.encode())
-    _drop_parts(folder)
+    _remove_parts(folder)
     return json.loads(text)
 
 
-def path_table(made: Selection) -> dict[str, Array]:
-    """A line for every value."""
+def path_table(selection: Selection) -> dict[str, Array]:
+    """Return the columns of path.csv."""
     return {
-        made.dial: made.values,
-        "cv_loss": made.curve.mean,
-        "cv_error": made.curve.error,
-        **_solution_columns(made.problem, made.path),
+        selection.parameter: selection.values,
+        "cv_loss": selection.curve.mean,
+        "cv_error": selection.curve.error,
+        **_solution_columns(selection.problem, selection.path),
     }
 
 
-def _solution_columns(problem: Problem, solved: Solved) -> dict[str, Array]:
+def _solution_columns(problem: Problem, solutions: Solutions) -> dict[str, Array]:
     """Return the columns that depend on the models alone."""
-    models, layout = solved.models, problem.layout
+    models, layout = solutions.models, problem.layout
     columns = {
         "train_loss": problem.risk(models, gradient=False).value,
         "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
@@ -148,17 +154,17 @@ def _solution_columns(problem: Problem, solved: Solved) -> dict[str, Array]:
     return columns
 
 
-def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
+def _result(run: Run, selection: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
     assert run.path is not None
-    solved = [made.path, *(fold.solved for fold in made.folds)]
-    chosen, refitted = {}, _solution_columns(made.problem, made.refitted)
-    for name, place in made.chosen.items():
-        again = made.refitted_place(name)
+    solved = [selection.path, *(fold.solutions for fold in selection.folds)]
+    chosen, refitted = {}, _solution_columns(selection.problem, selection.refitted)
+    for name, index in selection.chosen.items():
+        refit = selection.refit_index(name)
         chosen[name] = {
-            "place": place,
-            **{column: values[place].item() for column, values in table.items()},
-            **{column: values[again].item() for column, values in refitted.items()},
-            "test": made.tests.get(name),
+            "place": index,
+            **{column: values[index].item() for column, values in table.items()},
+            **{column: values[refit].item() for column, values in refitted.items()},
+            "test": selection.tests.get(name),
         }
     return {
         "status": "finished",
@@ -168,20 +174,20 @@ def _result(run: Run, made: Selection, table: dict[str, Array], seconds: float) 
         "task": run.task.name,
         "algo": run.algo.name,
         "regularizer": run.regularizer.name,
-        "loss": made.data.loss.name,
-        "dial": made.dial,
+        "loss": selection.data.loss.name,
+        "dial": selection.parameter,
         "seed": run.seed,
-        "rows": int(made.data.training.sizes.sum()),
-        "clients": made.data.training.clients,
-        "folds": len(made.folds),
+        "rows": int(selection.data.training.sizes.sum()),
+        "clients": selection.data.training.clients,
+        "folds": len(selection.folds),
         "by": run.path.by,
-        "features": made.data.features,
+        "features": selection.data.features,
         "chosen": chosen,
-        "at_the_end": made.chosen["min"] == len(made.values) - 1,
-        "rounds": sum(int(one.rounds.max()) for one in solved),  # a stack's rounds are those of its slowest job
+        "at_the_end": selection.chosen["min"] == len(selection.values) - 1,
+        "rounds": sum(int(one.rounds.max()) for one in solved),  # rounds of a stack: those of its slowest job
         "not_converged": sum(int((~one.converged).sum()) for one in solved),
-        "refits_not_converged": int((~made.refitted.converged).sum()),
-        "stability": None if made.stability is None else made.stability.as_json(),
+        "refits_not_converged": int((~selection.refitted.converged).sum()),
+        "stability": None if selection.stability is None else selection.stability.as_json(),
         "seconds": round(seconds, 3),
         **software(),
     }
@@ -194,15 +200,15 @@ def _as_npz(arrays: dict[str, Array]) -> bytes:
 
 
 def _as_csv(lines: list[dict[str, Any]]) -> bytes:
-    """Lines may lack some columns."""
+    """Return CSV; columns that a line lacks are empty."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     return as_csv(names, ([line.get(name, "") for name in names] for line in lines)).encode()
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null."""
+def _without_nonfinite(value: Any) -> Any:
+    """Return the value with null in place of infinity and NaN, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _without_nonfinite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_without_nonfinite(one) for one in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

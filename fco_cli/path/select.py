@@ -1,7 +1,7 @@
-"""The path of models, its cross-validation, the choice, and how the chosen models do: from a run to a selection.
+"""Model selection along a path: solutions, cross-validation, the selected models and their metrics.
 
-Every solution is made of sums over the clients; rows that the task keeps for a test are looked at once, when the models
-are chosen. Nothing is written here: `keep` may remember parts of the work, for a path that is interrupted.
+Every solution needs sums over the clients only. Test rows are used once, after the models are selected. Nothing is
+written here; a `Cache` may store intermediate results, so that an interrupted path can resume.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fco_cli.federation.coordinator.elsewhere import SiteRows
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
 from fco_cli.path.curve import Curve
-from fco_cli.path.largest import dial_of, path_values
-from fco_cli.path.performance import Line, calibration_bins, line_of, performance
-from fco_cli.path.solve import Solved, problem_on, solve_path
-from fco_cli.path.stability import Stability, halves_of, selected
-from fco_cli.path.told import line_told, performance_told
+from fco_cli.path.largest import path_parameter, path_values
+from fco_cli.path.performance import MetricRow, calibration_bins, client_metrics, metrics_of
+from fco_cli.path.solve import Solutions, problem_on, solve_path
+from fco_cli.path.stability import Stability, complementary_halves, selected_features
+from fco_cli.path.told import client_metrics_from_sites, metrics_from_sites
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import Deal, HeldOut
 from fco_cli.problem.layout import Array
@@ -34,62 +34,64 @@ from fco_cli.problem.risk import scores_of
 
 log = logging.getLogger(__name__)
 
-Part = dict[str, Array]
-Keep = Callable[[str, Callable[[], Part]], Part]
+Part = dict[str, Array]  # intermediate result: the models of all rows, of a fold or of a half
+Cache = Callable[[str, Callable[[], Part]], Part]  # (name, compute) -> stored or computed part
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold's models, on the rows that they have not seen."""
+    """Models of one fold and their losses on its held-out rows."""
 
-    solved: Solved
+    solutions: Solutions
     losses: Array  # [J]
-    weight: float  # what it counts
+    weight: float  # in the mean over the folds
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a path has found; models have weights for features as the task prepares them."""
+    """Result of a path; the models refer to features as prepared by the task."""
 
     data: TaskData
     problem: Problem
-    dial: str  # strength or radius
-    values: Array  # [J], the null model's end first
-    path: Solved  # on all training rows
+    parameter: str  # strength or radius
+    values: Array  # [J], simplest model first
+    path: Solutions  # on all training rows
     folds: list[Fold]
     curve: Curve
-    refitted: Solved  # of the chosen places, in order, to hparams.tolerance
-    clients: list[Line]  # out of fold, by choice and client
-    bins: list[Line]  # of predictions
-    tests: dict[str, Line]  # by choice, on rows that had no part in it
+    refitted: Solutions  # of the selected values, in order, to hparams.tolerance
+    clients: list[MetricRow]  # out-of-fold metrics by rule and client
+    bins: list[MetricRow]  # out-of-fold calibration by rule and decile of the predictions
+    tests: dict[str, MetricRow]  # metrics on the test rows by rule
     stability: Stability | None
 
     @property
     def chosen(self) -> dict[str, int]:
+        """Index of the selected value by rule, `min` and `1se`."""
         return self.curve.chosen
 
-    def refitted_place(self, name: str) -> int:
+    def refit_index(self, name: str) -> int:
+        """Return the index of a rule's model in `refitted`."""
         return sorted(set(self.chosen.values())).index(self.chosen[name])
 
     def model(self, name: str) -> Array:
-        """`min` or `1se`, refitted on all training rows: [P]."""
-        return self.refitted.models[self.refitted_place(name)]
+        """Return the model of `min` or `1se`, refitted on all training rows: [P]."""
+        return self.refitted.models[self.refit_index(name)]
 
 
-def make_now(_name: str, make: Callable[[], Part]) -> Part:
-    """The `keep` that keeps nothing."""
-    return make()
+def no_cache(_name: str, compute: Callable[[], Part]) -> Part:
+    """Compute a part without storing it."""
+    return compute()
 
 
 def select(run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None) -> Selection:
-    """Choose a strength, or a radius, for the run's regularizer."""
-    with few_threads(run.threads):
-        return Selecting(run, settings, on_round, deal).selection()
+    """Select a strength, or a radius, for the run's regularizer."""
+    with limited_threads(run.threads):
+        return Selector(run, settings, on_round, deal).select()
 
 
 @contextmanager
-def few_threads(count: int | None) -> Iterator[None]:
-    """One, unless told otherwise: rounds are milliseconds, threads would mostly wait for each other."""
+def limited_threads(count: int | None) -> Iterator[None]:
+    """Limit the number of threads to `count`, 1 by default: rounds take milliseconds, too short to parallelize."""
     import numba
 
     before = numba.get_num_threads()
@@ -101,14 +103,14 @@ def few_threads(count: int | None) -> Iterator[None]:
         set_threads(before)
 
 
-class Selecting:
-    """A selection on its way; what cannot be is refused when it is made, before any work."""
+class Selector:
+    """Model selection for one run; the constructor raises UserError for invalid settings, before any work."""
 
     def __init__(
         self, run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None
     ) -> None:
         self.run, self.settings, self.on_round = run, settings, on_round
-        self.dial = dial_of(run.regularizer)  # refuses what has none
+        self.parameter = path_parameter(run.regularizer)  # raises UserError if there is none
         self.task = run.task.cross_validated()
         self.data = self.task.data(run.seed, run.hparams.dtype)
         self.problem = problem_on(run, self.data)
@@ -119,94 +121,100 @@ class Selecting:
         self.values = path_values(self.problem, settings.strengths, settings.ratio, settings.largest)
 
     def _deal(self) -> Deal:
-        """How the training rows are dealt to the folds."""
+        """Return the assignment of the training rows to folds."""
         settings, data = self.settings, self.data
         return Deal.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
 
-    def selection(self, keep: Keep = make_now) -> Selection:
-        self.keep = keep
-        log.info("%s from %.3g to %.3g", self.dial, self.values[0], self.values[-1])
-        path = Solved(**self.keep("all", lambda: self._solve(self.data).as_arrays()))
+    def select(self, cache: Cache = no_cache) -> Selection:
+        """Solve the path and its folds, refit the selected models and evaluate them."""
+        self.cache = cache
+        log.info("%s from %.3g to %.3g", self.parameter, self.values[0], self.values[-1])
+        path = Solutions(**self.cache("all", lambda: self._solve(self.data).as_arrays()))
         folds = list(self._folds())
         curve = Curve.of(np.array([fold.losses for fold in folds]), np.array([fold.weight for fold in folds]))
-        places = sorted(set(curve.chosen.values()))
-        refitted = Solved(**self.keep("chosen", lambda: self._refit(path, places).as_arrays()))
-        clients, bins = self._unseen(folds, curve.chosen)
-        tests = {name: self._test(refitted.models[places.index(at)]) for name, at in curve.chosen.items()}
+        indices = sorted(set(curve.chosen.values()))
+        refitted = Solutions(**self.cache("chosen", lambda: self._refit(path, indices).as_arrays()))
+        clients, bins = self._out_of_fold_metrics(folds, curve.chosen)
+        tests = {name: self._test_metrics(refitted.models[indices.index(j)]) for name, j in curve.chosen.items()}
         return Selection(
-            self.data, self.problem, self.dial, self.values, path, folds, curve, refitted, clients, bins,
+            self.data, self.problem, self.parameter, self.values, path, folds, curve, refitted, clients, bins,
             {name: line for name, line in tests.items() if line is not None},
             self._stability() if self.settings.subsamples else None,
         )  # fmt: skip
 
-    def _solve(self, data: TaskData) -> Solved:
+    def _solve(self, data: TaskData) -> Solutions:
         return solve_path(self.run, data, self.values, self.settings.tolerance, self.on_round)
 
-    def _refit(self, path: Solved, places: list[int]) -> Solved:
+    def _refit(self, path: Solutions, indices: list[int]) -> Solutions:
         tolerance = self.run.hparams.tolerance
-        return solve_path(self.run, self.data, self.values[places], tolerance, self.on_round, path.models[places])
+        return solve_path(self.run, self.data, self.values[indices], tolerance, self.on_round, path.models[indices])
 
-    def _divided(self, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
-        """What the task learns from rows is learnt anew, from the rows that are left."""
+    def _splits(self, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+        """Yield the data without each set of held-out rows, with the preparation fitted on the remaining rows."""
         return self.task.divided(self.data, self.run.seed, self.run.hparams.dtype, held_out)
 
     def _folds(self) -> Iterator[Fold]:
-        for k, data in enumerate(self._divided(self.deal)):
+        """Yield the folds of the cross-validation."""
+        for k, data in enumerate(self._splits(self.deal)):
             log.info("fold %d of %d", k + 1, self.deal.folds)
             assert data.held_out is not None
 
-            def make(data: TaskData = data) -> Part:
-                solved, validation = self._solve(data), problem_on(self.run, data).validation
+            def compute(data: TaskData = data) -> Part:
+                solutions, validation = self._solve(data), problem_on(self.run, data).validation
                 assert validation is not None
-                return solved.as_arrays() | {"losses": validation(solved.models, gradient=False).value}
+                return solutions.as_arrays() | {"losses": validation(solutions.models, gradient=False).value}
 
-            part = dict(self.keep(f"fold_{k}", make))
+            part = dict(self.cache(f"fold_{k}", compute))
             losses = part.pop("losses")
-            yield Fold(Solved(**part), losses, self._weight(data.held_out))
+            yield Fold(Solutions(**part), losses, self._weight(data.held_out))
 
     def _weight(self, held_out: ClientData) -> float:
-        """What a fold counts: as many rows, or clients, as it holds out, by what counts alike in the objective."""
+        """Return the weight of a fold: its number of held-out rows or clients, depending on hparams.weighting."""
         return float(held_out.sizes.sum() if self.run.hparams.weighting == "examples" else held_out.clients)
 
-    def _unseen(self, folds: list[Fold], chosen: dict[str, int]) -> tuple[list[Line], list[Line]]:
-        """Every row scored by the models of the fold that held it out: lines by client, and tenths of predictions."""
+    def _out_of_fold_metrics(
+        self, folds: list[Fold], chosen: dict[str, int]
+    ) -> tuple[list[MetricRow], list[MetricRow]]:
+        """Return metrics by client and calibration by decile; each row is scored by the fold that held it out."""
         training, loss = self.data.training, self.data.loss
-        divided, places = zip(self._divided(self.deal), folds, self.deal, strict=True), list(chosen.values())
+        splits, indices = zip(self._splits(self.deal), folds, self.deal, strict=True), list(chosen.values())
         if isinstance(training, SiteRows):
-            told = [data.held_out.told(fold.solved.models[places]) for data, fold, _ in divided]  # type: ignore[union-attr]
-            return performance_told(loss, told, list(chosen))
+            parts = [data.held_out.told(fold.solutions.models[indices]) for data, fold, _ in splits]  # type: ignore[union-attr]
+            return client_metrics_from_sites(loss, parts, list(chosen))
         scores = np.empty((len(chosen), self.problem.model.widths[-1], len(training.y)))
-        for data, fold, held_out in divided:
+        for data, fold, held_out in splits:
             assert data.held_out is not None
-            scores[:, :, held_out.rows(training)] = scores_of(data.model, data.held_out, fold.solved.models[places])
+            scores[:, :, held_out.rows(training)] = scores_of(data.model, data.held_out, fold.solutions.models[indices])
         names = self.data.clients or [f"client {m}" for m in range(training.clients)]
-        clients: list[Line] = []
-        bins: list[Line] = []
+        clients: list[MetricRow] = []
+        bins: list[MetricRow] = []
         for name, score in zip(chosen, scores, strict=True):
-            lines = performance(loss, score, training.y, training.owners, names)
+            lines = client_metrics(loss, score, training.y, training.owners, names)
             clients += [{"choice": name, **line} for line in lines]
             if loss.classification and len(score) == 1:
                 bins += [{"choice": name, **line} for line in calibration_bins(score[0], training.y > 0.5)]
         return clients, bins
 
-    def _test(self, model: Array) -> Line | None:
-        """On the rows kept for the end, or else those that the task holds out: nothing was chosen by them."""
-        apart = self.data.test if self.data.test is not None else self.data.held_out
-        if apart is None:
+    def _test_metrics(self, model: Array) -> MetricRow | None:
+        """Return the metrics on the test rows or, without these, on the rows that the task holds out."""
+        test = self.data.test if self.data.test is not None else self.data.held_out
+        if test is None:
             return None
-        if isinstance(apart, SiteRows):
-            return line_told(self.data.loss, apart.told(model[None]), 0)
-        return line_of(self.data.loss, scores_of(self.problem.model, apart, model[None])[0], apart.y)
+        if isinstance(test, SiteRows):
+            return metrics_from_sites(self.data.loss, test.told(model[None]), 0)
+        return metrics_of(self.data.loss, scores_of(self.problem.model, test, model[None])[0], test.y)
 
     def _stability(self) -> Stability:
-        """Features that are chosen on most halves of the clients' rows."""
-        settings, loss, found = self.settings, self.data.loss, []
-        halves = halves_of(self.data.training, settings.subsamples, settings.by, loss.classification, self.run.seed)
-        for k, data in enumerate(self._divided(halves)):
+        """Return the selection frequencies of the features over random halves of the data."""
+        settings, loss, selected = self.settings, self.data.loss, []
+        halves = complementary_halves(
+            self.data.training, settings.subsamples, settings.by, loss.classification, self.run.seed
+        )
+        for k, data in enumerate(self._splits(halves)):
             log.info("half %d of %d", k + 1, 2 * settings.subsamples)
 
-            def make(data: TaskData = data) -> Part:
-                return {"selected": selected(data, self._solve(data).models, self.data.features)}
+            def compute(data: TaskData = data) -> Part:
+                return {"selected": selected_features(data, self._solve(data).models, self.data.features)}
 
-            found.append(self.keep(f"half_{k}", make)["selected"])
-        return Stability.of(np.array(found), settings.threshold, settings.errors)
+            selected.append(self.cache(f"half_{k}", compute)["selected"])
+        return Stability.of(np.array(selected), settings.threshold, settings.errors)

@@ -1,7 +1,7 @@
-"""The models along a path: one stack of strengths, from the null model, each until it has converged.
+"""Solutions along a path: one stack of all strengths, started at the null model and run until each has converged.
 
-Blocks of fewer strengths, each from where the last one ended, need a third fewer gradients at best, but more rounds
-(docs/path.md): a stack is only divided where it would not fit the memory.
+Smaller stacks with warm starts would save at most a third of the gradients but need more rounds (docs/path.md). A stack
+is therefore divided only if it does not fit in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.errors import UserError
-from fco_cli.path.largest import null_model, turned
+from fco_cli.path.largest import null_model, with_value
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
@@ -26,36 +26,40 @@ from fco_cli.simulation.hparams import AUTO
 from fco_cli.sweeps.problems import automatic_rate_for, holder_of
 from fco_cli.sweeps.runner import jobs_at_once
 
-MEMORY = 512 * 2**20  # bytes of a stack's state
+MAX_STATE_BYTES = 512 * 2**20  # of a stack
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Of every value of a path."""
+class Solutions:
+    """Models of some values of a path, with their convergence."""
 
     models: Array  # [J, P]
     rounds: Array  # [J]
-    residuals: Array  # [J], KKT, relative
+    residuals: Array  # [J], relative KKT residuals
     converged: Array  # [J]
 
     def as_arrays(self) -> dict[str, Array]:
+        """Return the fields by name."""
         return {name: getattr(self, name) for name in ("models", "rounds", "residuals", "converged")}
 
-    def take(self, places: list[int]) -> Solved:
-        """Return the solutions at some places."""
-        return Solved(**{name: values[places] for name, values in self.as_arrays().items()})
+    def take(self, indices: list[int]) -> Solutions:
+        """Return the solutions at the given indices."""
+        return Solutions(**{name: values[indices] for name, values in self.as_arrays().items()})
 
 
 def problem_on(run: Run, data: TaskData) -> Problem:
-    """What the run minimizes, on the training rows of some data."""
+    """Return the problem of the run on the training rows of `data`."""
     return data.joined(run.regularizer, run.mirror, run.hparams.weighting)
 
 
 def solve_path(
     run: Run, data: TaskData, values: Array, tolerance: float, on_round: Callable[[], None], start: Array | None = None
-) -> Solved:
-    """Solve for every value, from `start` [J, P] or from the null model (a stack's successor: from its last one)."""
-    return solve(run, data, [turned(run.regularizer, value) for value in values], tolerance, on_round, start)
+) -> Solutions:
+    """Solve for every value, from `start` [J, P] or from the null model.
+
+    Without `start`, every stack after the first starts at the last model of the stack before it.
+    """
+    return solve(run, data, [with_value(run.regularizer, value) for value in values], tolerance, on_round, start)
 
 
 def solve(
@@ -65,16 +69,16 @@ def solve(
     tolerance: float,
     on_round: Callable[[], None] = lambda: None,
     start: Array | None = None,
-) -> Solved:
-    """The same for regularizers of one kind, whatever their numbers."""
+) -> Solutions:
+    """Solve for every regularizer of a list; all are of one kind and differ in numbers only (see `solve_path`)."""
     problem = replace(problem_on(run, data), held_out=None, test=None)
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
     setup = Setup(run.task, problem, hparams, run.seed, run.algo, clients=holder_of(problem, hparams, run.seed))
-    times = relative(run.hparams.client_lr)
-    rate = float(run.hparams.client_lr) if times is None else times * automatic_rate_for(run, problem)
+    factor = relative(run.hparams.client_lr)
+    rate = float(run.hparams.client_lr) if factor is None else factor * automatic_rate_for(run, problem)
     jobs: list[Job] = []
-    size = jobs_at_once(run, problem, MEMORY)
+    size = jobs_at_once(run, problem, MAX_STATE_BYTES)
     for low in range(0, len(regularizers), size):
         part = regularizers[low : low + size]
         varying = Varying(
@@ -84,29 +88,35 @@ def solve(
             stack_numbers([run.algo] * len(part)),
         )
         block = [Job() for _ in part]
-        before = np.tile(_last(jobs, problem), (len(part), 1)) if start is None else start[low : low + size]
-        simulation = Simulation(setup, block, varying, start=before)
+        initial = np.tile(_warm_start(jobs, problem), (len(part), 1)) if start is None else start[low : low + size]
+        simulation = Simulation(setup, block, varying, start=initial)
         while simulation.advance(PATIENCE):
             on_round()
         jobs += block
-    return _solved(run, jobs, regularizers, problem, tolerance)
+    return _as_solutions(run, jobs, regularizers, problem, tolerance)
 
 
-def _last(jobs: list[Job], problem: Problem) -> Array:
+def _warm_start(jobs: list[Job], problem: Problem) -> Array:
+    """Return the model of the last job; without jobs, the null model or the task's start."""
     if not jobs:
-        penalty = not problem.regularizer.constraint and hasattr(problem.regularizer, "strength")
-        return null_model(problem) if penalty else problem.model.initial()
+        is_penalty = not problem.regularizer.constraint and hasattr(problem.regularizer, "strength")
+        return null_model(problem) if is_penalty else problem.model.initial()
     assert jobs[-1].model is not None
     return jobs[-1].model
 
 
-def _solved(run: Run, jobs: list[Job], regularizers: list[Regularizer], problem: Problem, tolerance: float) -> Solved:
+def _as_solutions(
+    run: Run, jobs: list[Job], regularizers: list[Regularizer], problem: Problem, tolerance: float
+) -> Solutions:
+    """Return the jobs' models; raise UserError if one has diverged."""
     for job, psi in zip(jobs, regularizers, strict=True):
         if job.diverged is not None:
-            what = " ".join(
+            numbers = " ".join(
                 f"{key} {value:.3g}" for key, value in asdict(psi).items() if isinstance(value, int | float)
             )
-            raise UserError(f"{run.algo.name} diverged at {psi.name} {what}: take a smaller client_lr, or auto")
+            raise UserError(
+                f"{run.algo.name} diverged at {psi.name} {numbers}; use a smaller hparams.client_lr, or auto"
+            )
     models, residuals = [job.model for job in jobs], [job.history["kkt_residual"][-1] for job in jobs]
     converged = [
         has_converged(problem, psi.numbers, tolerance, model, residual, job.certified)  # type: ignore[arg-type]
@@ -114,4 +124,4 @@ def _solved(run: Run, jobs: list[Job], regularizers: list[Regularizer], problem:
     ]
     relative_residuals = np.array(residuals) / problem.kkt_scale(stack_numbers(regularizers))
     rounds = np.array([job.round for job in jobs])
-    return Solved(np.array(models, dtype=float), rounds, relative_residuals, np.array(converged))
+    return Solutions(np.array(models, dtype=float), rounds, relative_residuals, np.array(converged))

@@ -1,4 +1,4 @@
-"""From a table to a model to predictions for another table."""
+"""Tests of fco-predict: models of tables applied to other tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = "client,age,color,y\na,1,red,no\na,2,blue,yes\nb,3,red,no\nb,?,blue,yes\
 
 @pytest.fixture
 def record(tmp_path):
-    """A model whose numbers are known, and the data that it was prepared with."""
+    """Return a model with known weights and the data that it was prepared with."""
     (tmp_path / "t.csv").write_text(TABLE)
     data = read(tmp_path / "t.csv")
     preparation = prepared(data, Recipe(min_count=1))

@@ -1,4 +1,4 @@
-"""How commands end: closed and full streams, wrong environments, internal errors."""
+"""Tests of exit codes and messages: closed and full streams, invalid environments, internal errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WITHIN = "from fco_cli.commands.shell import one_line_endings\nwith one_line_end
 
 
 def run_script(body: str, *redirections: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code within the common guard, with a shell's redirections."""
+    """Run Python code inside one_line_endings, with a shell's redirections."""
     words = ["sh", "-c", f'"$0" -c "$1" {" ".join(redirections)}', sys.executable, WITHIN + body]
     return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment)
 
 
 def ends_early(words: list[str], buffered: bool) -> tuple[int, bytes]:
-    """Run a program whose reader has left before it writes; return its exit code and errors."""
+    """Run a program whose reader exits before it writes; return its exit code and stderr."""
     read, write = os.pipe()
     os.close(read)
     environment = os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"}
@@ -60,7 +60,7 @@ def test_a_full_standard_output_is_one_line(unbuffered):
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_closed_stream_is_no_fault(tmp_path, redirection):
-    """And no file that is opened later takes its place."""
+    """No file that is opened later gets the descriptor of the closed stream."""
     body = f"import sys; file = open({str(tmp_path / 'f')!r}, 'w'); print('text'); print('text', file=sys.stderr)"
     done = run_script(body + "; file.flush()", redirection)
     assert done.returncode == 0

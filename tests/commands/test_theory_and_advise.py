@@ -1,4 +1,4 @@
-"""fco-theory and fco-advise, and that fco-run -m experiment=theory is the former."""
+"""Tests of fco-theory, fco-advise and fco-run -m experiment=theory."""
 
 import sys
 
@@ -13,7 +13,7 @@ TINY = ["task.dimension=20", "task.ones=5", "task.clients=6", "task.samples=15",
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
-    """Call a command in an empty folder: its exit code, output and errors."""
+    """Call a command in an empty folder; return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
@@ -54,7 +54,7 @@ def test_advice_takes_what_a_run_takes_and_leaves_nothing(call, tmp_path):
 
 @pytest.fixture
 def tables(tmp_path):
-    """A folder of sparse rows, and two tables that differ in their weights."""
+    """Write a folder of sparse rows and two tables that differ in their weights."""
     (tmp_path / "sparse").mkdir()
     for client in "abc":
         rows = [f"{i % 2} {1 + i % 3}:{1 + i % 5} 4:{i % 4 - 1.5}" for i in range(9)]

@@ -12,8 +12,8 @@ import pytest
         (["task=lasso", "profile=laptop"], "profile: got laptop, which says how much of an experiment is run"),
         (["-m", "task=lasso", "profile=quick"], "which needs experiment.near_best, and this sweep has none"),
         (["-m", "experiment=path", "profile=quick", "task.path=t.csv"], "and here there are none; must be another"),
-        (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper: a path has no other scale"),
-        (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper: a path has no other scale"),
+        (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper for experiment=path"),
+        (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper for experiment=path"),
     ],
 )
 def test_a_profile_of_nothing(here, tmp_path, words, says):

@@ -184,7 +184,7 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
         ("no/such: no such key;", "no/such=1"),
         ("path: got 5, must be null: experiment=path brings it", "path=5"),
-        ("theory: got '', must be null: experiment=theory brings it", "theory="),
+        ("theory: got '', must be null; experiment=theory sets it", "theory="),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
         ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),
@@ -250,8 +250,8 @@ def test_bad_input(tmp_path, monkeypatch, capfd, key, words):
         ("task=custom", "task.path: has no value and needs one: task.path=..."),
         (
             "experiment=lasso_i",
-            "lasso_i is a sweep: fco-run -m experiment=lasso_i runs "
-            "7 hparams.client_lr x 7 hparams.server_lr x 5 algo (with dry_run=true: says how long)",
+            "lasso_i is a sweep; fco-run -m experiment=lasso_i runs "
+            "7 hparams.client_lr x 7 hparams.server_lr x 5 algo (dry_run=true estimates the time)",
         ),
     ],
 )

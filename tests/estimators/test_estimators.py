@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, its solutions, its pipelines; and what goes wrong."""
+"""Tests of the estimators: scikit-learn's checks, solutions and pipelines, and errors."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from fco_cli.estimators import (
     FederatedRegressor,
 )
 
-SHORT = {"n_strengths": 5, "cv": 2}  # a path of which only the calls are tested
+SHORT = {"n_strengths": 5, "cv": 2}  # a short path for tests of the interface
 ALL = [
     getattr(estimators, name)(**(SHORT if name.endswith("CV") else {}), tol=1e-6, max_rounds=2000)
     for name in estimators.__all__
-    if name not in ("FederatedLowRankRegressionCV", "FederatedElasticNetCV")  # of which the others prove the same
+    if name not in ("FederatedLowRankRegressionCV", "FederatedElasticNetCV")  # covered by the others
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.machine_code
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # classes apart, features far from 0
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # separable classes, features far from 0
 @parametrize_with_checks(ALL)
 def test_scikit_learn_has_no_objection(estimator, check):
     check(estimator)
@@ -43,7 +43,7 @@ def test_scikit_learn_has_no_objection(estimator, check):
 
 @pytest.fixture(scope="module")
 def hospitals():
-    """Unequal groups in no order."""
+    """Return rows of unequal groups in random order."""
     random = np.random.default_rng(0)
     groups = random.choice(["b", "a", "c"], 120, p=[0.5, 0.3, 0.2])
     x = random.standard_normal((120, 6)) + (groups == "a")[:, None]
@@ -51,7 +51,7 @@ def hospitals():
 
 
 def sizes(groups: np.ndarray) -> np.ndarray:
-    """Of a row: how many rows its group has."""
+    """Return the size of the group of every row."""
     _, member, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return counts[member]
 
@@ -91,7 +91,7 @@ def test_a_logistic_regression_is_the_pooled_one(hospitals):
 
 
 def test_rows_may_have_weights(hospitals):
-    """A row of weight 2 is two rows, one of weight 0 none."""
+    """A row of weight 2 counts as two rows, one of weight 0 as none."""
     x, y, groups = hospitals
     weights = np.tile([2.0, 0.0, 1.0], 40)
     again = np.repeat(np.arange(120), weights.astype(int))
@@ -128,7 +128,7 @@ def test_a_regularizer_by_its_name(hospitals):
 
 
 def test_folds_may_be_given(hospitals):
-    """Those of whole groups, made by scikit-learn, are those that each client is left out of; in any order of rows."""
+    """scikit-learn's folds of whole groups equal by="each_client", in any order of rows."""
     x, y, groups = hospitals
     ours = FederatedLassoCV(n_strengths=6, by="each_client").fit(x, y, groups=groups)
     theirs = FederatedLassoCV(n_strengths=6, cv=list(LeaveOneGroupOut().split(x, y, groups))).fit(x, y, groups=groups)
@@ -232,7 +232,7 @@ UNITS = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("units", list(UNITS))
 def test_units_of_features_do_not_matter(hospitals, units):
-    """Without a penalty: predictions in any units are those in plain ones, and coefficients are in the units given."""
+    """Without a penalty, predictions do not depend on the units, and coefficients are in the units given."""
     x, y, groups = hospitals
     scaled = UNITS[units](x)
     mine = FederatedRegressor(weighting="examples").fit(scaled, y + 5, groups=groups)
@@ -249,7 +249,7 @@ def test_units_of_features_do_not_matter(hospitals, units):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_penalty_is_on_coefficients_in_the_units_given(hospitals, sparse):
-    """Standardizing is the solver's business: the objective is the one that scikit-learn has on the same X."""
+    """Standardization is internal: the objective is that of scikit-learn on the same X."""
     x, y, groups = hospitals
     x = x * [1e-2, 1, 1e2, 1, 1, 1] + (0 if sparse else np.array([0, 0, 1e3, 0, 0, 0]))
     given = csr_matrix(x) if sparse else x
@@ -271,7 +271,7 @@ def test_a_penalty_is_on_coefficients_in_the_units_given(hospitals, sparse):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("unit", [1e-300, 1e-9, 1e9, 1e300])
 def test_units_of_labels_do_not_matter(hospitals, unit):
-    """A strength has the labels' unit, as the loss has its square."""
+    """A strength has the unit of the labels, the loss its square."""
     x, y, groups = hospitals
     for strength in (0.0, 0.2):
         plain = FederatedLasso(strength).fit(x, y + 5, groups=groups)
@@ -293,7 +293,7 @@ def test_a_constant_feature_has_no_weight(hospitals):
 
 @pytest.mark.parametrize("psi", ["l1_ball", "l2_ball"])
 def test_uneven_features_under_a_ball_are_not_said_to_have_converged(hospitals, psi):
-    """Its radius is in the units of all features together: these stay as they are."""
+    """A radius depends on the units of all features, which are therefore not scaled."""
     x, y, groups = hospitals
     x = np.column_stack([x, 1.6e9 + 1e6 * np.random.default_rng(1).standard_normal(len(y))])
     with pytest.warns(ConvergenceWarning, match="not converged after 50 rounds"):

@@ -12,13 +12,16 @@ FEW = ["path.strengths=4", "path.folds=3", "path.ratio=0.1", "path.tolerance=1e-
 
 @pytest.fixture(scope="module")
 def run_of(path_run) -> Callable[..., Run]:
-    """The run of experiment=path with these overrides, small unless they say otherwise."""
+    """Return a function that makes a small run of experiment=path with given overrides."""
     return lambda *overrides: path_run(*FEW, *overrides)
 
 
 @pytest.fixture
 def table(tmp_path) -> Callable[..., str]:
-    """A CSV file of three clinics, two of whose four features matter; `changed` may alter its columns first."""
+    """Return a function that writes a CSV file of three clinics with two informative features of four.
+
+    `changed` may alter its columns first.
+    """
 
     def write(name: str = "clinics.csv", rows: int = 60, changed: Callable[[dict], None] | None = None) -> str:
         random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Where paths begin, for every regularizer of the registry: by its dual norm, or it is refused in a line."""
+"""Tests of the largest value of a path for every regularizer: its dual norm, or a one-line error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.path.largest import dial_of, find_largest, fitted, null_model, path_values, turned
+from fco_cli.path.largest import find_largest, minimize_risk, null_model, path_parameter, path_values, with_value
 from fco_cli.problem.regularizers import all_regularizers
 
 SHAPE = (3, 4)
@@ -17,7 +17,7 @@ def by_group(g):
 
 
 def by_slope(g):
-    """Of the weights 1 + ramp to 1, for ramp 0.5: max over k of the sums of the k largest over those of the weights."""
+    """Return the dual norm of slope with weights from 1.5 to 1: the largest ratio of cumulative sums."""
     return (np.cumsum(-np.sort(-abs(g))) / np.cumsum(np.linspace(1.5, 1, len(g)))).max()
 
 
@@ -25,7 +25,7 @@ def spectral(g):
     return np.linalg.norm(g.reshape(SHAPE), 2)
 
 
-DUAL_NORMS = {  # of penalties, of the gradient at the null model
+DUAL_NORMS = {  # penalties; applied to the gradient at the null model
     "l1": lambda g: abs(g).max(),
     "elastic_net": lambda g: abs(g).max(),
     "l2_norm": np.linalg.norm,
@@ -33,13 +33,13 @@ DUAL_NORMS = {  # of penalties, of the gradient at the null model
     "slope": by_slope,
     "nuclear": spectral,
 }
-NORMS = {  # of balls, of the free solution
+NORMS = {  # balls; applied to the unconstrained solution
     "l1_ball": lambda w: abs(w).sum(),
     "l2_ball": np.linalg.norm,
     "linf_ball": lambda w: abs(w).max(),
     "nuclear_ball": lambda w: np.linalg.norm(w.reshape(SHAPE), "nuc"),
 }
-BY_HAND = {"l2_squared", "total_variation", "fused_lasso"}  # never null, or without a formula
+BY_HAND = {"l2_squared", "total_variation", "fused_lasso"}  # solution never null, or no closed form
 REFUSED = {"none", "box", "non_negative", "simplex", "monotone", "l0", "l0_ball", "blockwise"}
 
 
@@ -66,7 +66,7 @@ def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_al
     problem = make_problem(regularizer(name, group_size=4), sizes=(20, 9, 14), features=12, weights_shape=shape)
     largest = find_largest(problem)
     for times, is_null in ((1.001, True), (0.98, False)):
-        psi = turned(problem.regularizer, times * largest)
+        psi = with_value(problem.regularizer, times * largest)
         residual = problem.kkt_residual(
             null_model(problem)[None], problem.risk(null_model(problem)[None]).gradient, psi.numbers
         )
@@ -77,22 +77,20 @@ def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_al
 def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, name):
     shape = SHAPE if name == "nuclear_ball" else None
     problem = make_problem(regularizer(name), sizes=(20, 9, 14), features=12, weights_shape=shape)
-    free = fitted(problem, np.ones(13, dtype=bool))
+    free = minimize_risk(problem, np.ones(13, dtype=bool))
     np.testing.assert_allclose(find_largest(problem), NORMS[name](free[:-1]), rtol=1e-6)
     values = path_values(problem, 5, 0.1)
-    assert (np.diff(values) > 0).all()  # from the null model's end
+    assert (np.diff(values) > 0).all()  # simplest model first
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED - {"blockwise"}))
 def test_what_has_no_strength_or_radius_or_is_not_convex_is_refused(regularizer, name):
-    with pytest.raises(
-        UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|a convex one)"
-    ):
-        dial_of(regularizer(name, lower=-1, upper=1, nonzeros=2))
+    with pytest.raises(UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|convex)"):
+        path_parameter(regularizer(name, lower=-1, upper=1, nonzeros=2))
 
 
 def test_one_without_a_formula(make_problem, regularizer):
-    """Of the fused lasso: its prox says it. Without variation it would be l1; with it, less is enough."""
+    """The fused lasso needs a smaller strength than l1, found from its prox."""
     problem = make_problem(regularizer("fused_lasso", variation_strength=0.2), features=12)
     gradient = problem.risk(null_model(problem)[None]).gradient[0, :-1]
     assert 0 < find_largest(problem) < abs(gradient).max()
@@ -101,7 +99,9 @@ def test_one_without_a_formula(make_problem, regularizer):
 @pytest.mark.parametrize("name", ["l2_squared", "total_variation"])
 def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
     problem = make_problem(regularizer(name))
-    with pytest.raises(UserError, match=rf"^path.largest: got null, must be a number for {name}: no strength makes"):
+    with pytest.raises(
+        UserError, match=rf"^path.largest: got null, must be a number for {name}, whose solution is never"
+    ):
         find_largest(problem)
     np.testing.assert_allclose(path_values(problem, 3, 0.01, largest=2.0), [2, 0.2, 0.02])
 
@@ -109,11 +109,11 @@ def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
 def test_labels_that_no_feature_has_to_do_with_are_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
     problem.data.y[:] = 3.0
-    with pytest.raises(UserError, match=r"^path: no strength leaves the null model"):
+    with pytest.raises(UserError, match=r"^path: the null model is optimal at every strength"):
         find_largest(problem)
 
 
 def test_a_path_of_null_models_is_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
-    with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*no strength leaves the null model"):
+    with pytest.raises(UserError, match=r"^path\.largest: got 1000000000.*is the null model"):
         path_values(problem, 3, 0.01, largest=1e9)

@@ -1,4 +1,4 @@
-"""Against scikit-learn and by simulation."""
+"""Tests of out-of-sample metrics, against scikit-learn and by simulation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
-from fco_cli.path.performance import area_and_error, calibration, calibration_bins, line_of, performance
+from fco_cli.path.performance import area_and_error, calibration, calibration_bins, client_metrics, metrics_of
 from fco_cli.problem.losses import all_losses
 
 
@@ -21,7 +21,7 @@ def scored():
 
 def test_a_logistic_line(scored):
     scores, y = scored
-    line = line_of(all_losses()["logistic"](), scores[None], y)
+    line = metrics_of(all_losses()["logistic"](), scores[None], y)
     np.testing.assert_allclose(line["loss"], log_loss(y, expit(scores)))
     np.testing.assert_allclose(line["auc"], roc_auc_score(y, scores))
     np.testing.assert_allclose([line["observed"], line["predicted"]], [y.mean(), expit(scores).mean()])
@@ -30,7 +30,7 @@ def test_a_logistic_line(scored):
 
 
 def test_the_intercept_is_that_at_slope_1(scored):
-    """Where the mean prediction is right after it is added."""
+    """The mean prediction is right once the intercept is added."""
     scores, y = scored
     shift = calibration(scores, y > 0.5)["calibration_intercept"]
     np.testing.assert_allclose(expit(scores + shift).mean(), y.mean(), atol=1e-6)
@@ -51,7 +51,7 @@ def test_clients_with_one_class_have_no_area(scored):
     scores, y = scored
     owners = np.repeat([0, 1], 200)
     y[:200] = 1
-    everybody, one, other = performance(all_losses()["logistic"](), scores[None], y, owners, ["one", "other"])
+    everybody, one, other = client_metrics(all_losses()["logistic"](), scores[None], y, owners, ["one", "other"])
     assert (everybody["client"], one["client"], other["client"]) == ("all clients", "one", "other")
     assert "auc" not in one
     np.testing.assert_allclose(other["auc"], roc_auc_score(y[200:], scores[200:]))
@@ -67,11 +67,11 @@ def test_separable_rows_have_no_slope():
 def test_squared_and_softmax_lines():
     random = np.random.default_rng(0)
     y, scores = random.standard_normal(30), random.standard_normal(30)
-    line = line_of(all_losses()["squared"](), scores[None], y)
+    line = metrics_of(all_losses()["squared"](), scores[None], y)
     np.testing.assert_allclose([line["loss"], line["r2"]], [((y - scores) ** 2).mean(), r2_score(y, scores)])
     classes = random.integers(3, size=30).astype(float)
     several = random.standard_normal((3, 30))
-    line = line_of(all_losses()["softmax"](), several, classes)
+    line = metrics_of(all_losses()["softmax"](), several, classes)
     shares = np.exp(several) / np.exp(several).sum(axis=0)
     np.testing.assert_allclose(line["loss"], log_loss(classes, shares.T, labels=[0, 1, 2]))
     np.testing.assert_allclose(line["accuracy"], (several.argmax(axis=0) == classes).mean())

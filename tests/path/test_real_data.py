@@ -1,4 +1,4 @@
-"""Nothing tuned, against scikit-learn's pooled solution of the same objective."""
+"""Comparison of untuned runs on published tables with scikit-learn's pooled solution of the same objective."""
 
 from __future__ import annotations
 

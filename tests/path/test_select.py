@@ -1,4 +1,4 @@
-"""From a table to chosen models: what is solved, what a fold may know, what has no influence, what is left behind."""
+"""Tests of model selection from a table to the record: solutions, folds, held-out rows, resuming, errors."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fco_cli.problem.folds import Deal
 from fco_cli.simulation.stop import Stop
 
 
-def nothing() -> None:
-    """Nobody watches."""
+def ignore_round() -> None:
+    """Do nothing after a round."""
 
 
 @pytest.fixture
 def selection(run_of, table):
-    """That of a table, with these overrides."""
+    """Return a function that selects models for a table with given overrides."""
 
     def make(*overrides: str, path: str | None = None):
         run = run_of(f"task.path={path or table()}", *overrides)
-        return run, select(run, run.path, nothing)
+        return run, select(run, run.path, ignore_round)
 
     return make
 
 
 @pytest.mark.parametrize("psi", ["l1", "l1_ball"])
 def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, psi):
-    """By the certified optimum; the first model is null, and the chosen ones are solved further."""
+    """Models agree with the certified optimum; the first is null, and the selected ones are more accurate."""
     run, made = selection(f"regularizer={psi}", "path.tolerance=1e-6", "hparams.tolerance=1e-9")
     assert len(made.values) == 4
     for value, model in zip(made.values, made.path.models, strict=True):
-        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.dial: value})), made.data)
+        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.parameter: value})), made.data)
         solver = make_algorithm("optimum", one, tolerance=1e-12)
         best = solver.output(solver.round(solver.initial_state(np.zeros((1, one.layout.size)))).state)[0]
         np.testing.assert_allclose(model, best, atol=1e-4)
@@ -52,7 +52,7 @@ def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, ps
 
 
 def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
-    """A value that only the held-out row has must not move the others."""
+    """A value that occurs only in a held-out row does not change the preparation of the others."""
     run = run_of(f"task.path={table()}")
     task = run.task.cross_validated()
     data = task.data(0, "float64")
@@ -68,7 +68,7 @@ def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
 
 
 def test_all_rows_but_the_files_own_take_part(run_of, table):
-    """50 of 60: no fifth is set aside to validate, and the file's test rows stay out."""
+    """50 of 60 rows are used: none are held out for validation, and the file's test rows are excluded."""
     run = run_of(f"task.path={table()}")
     data = run.task.cross_validated().data(0, "float64")
     assert (len(data.training.y), data.held_out, len(data.test.y)) == (50, None, 10)
@@ -90,7 +90,7 @@ def test_test_rows_have_no_influence(selection, table):
 
 
 def test_the_curve_is_the_folds_loss(selection):
-    """Every row is scored once, by models that have not seen it: the lines of clients say the same as the curve."""
+    """Every row is scored once, out of fold, so that the clients' metrics agree with the curve."""
     run, made = selection("hparams.weighting=examples")
     everybody = next(line for line in made.clients if line["client"] == "all clients")
     np.testing.assert_allclose(everybody["loss"], made.curve.mean[made.chosen["min"]], rtol=1e-9)
@@ -133,7 +133,7 @@ def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
 
 
 def test_a_refit_has_its_own_verdict_and_its_own_weights(run_of, table, tmp_path):
-    """One that misses its tolerance is counted and said; the numbers beside it are those of the refitted model."""
+    """A refit that misses its tolerance is counted and reported; the numbers are those of the refitted model."""
     words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
     short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
     long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
@@ -186,7 +186,7 @@ def test_a_damaged_part_is_made_anew(run_of, table, tmp_path):
 
 
 def test_the_strength_that_is_given_is_no_part_of_it(run_of, table):
-    """It is what the path chooses."""
+    """The path selects the strength."""
     path = table()
     ids = {run_of(f"task.path={path}", f"regularizer.strength={strength}").run_id for strength in (0.1, 0.2)}
     ids |= {run_of(f"task.path={path}", "path.folds=4").run_id}
@@ -222,4 +222,4 @@ def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_pat
     with pytest.raises(UserError) as caught:
         recorded_selection(run, Stop())
     assert str(caught.value) == line
-    assert not run.folder.exists()  # nothing half-written
+    assert not run.folder.exists()  # no partial record

@@ -1,11 +1,11 @@
-"""Stability selection."""
+"""Tests of stability selection."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fco_cli.path.stability import Stability, halves_of, selected
+from fco_cli.path.stability import Stability, complementary_halves, selected_features
 from fco_cli.problem.data import ClientData
 
 
@@ -13,7 +13,7 @@ from fco_cli.problem.data import ClientData
 def test_halves_come_in_complementary_pairs(by):
     sizes = np.array([10, 12, 9, 11])
     data = ClientData(np.zeros((42, 2)), np.zeros(42), np.append(0, np.cumsum(sizes)))
-    halves = [half.rows(data) for half in halves_of(data, 3, by, False, 0)]
+    halves = [half.rows(data) for half in complementary_halves(data, 3, by, False, 0)]
     assert len(halves) == 6
     for one, other in zip(halves[::2], halves[1::2], strict=True):
         assert (one != other).all()
@@ -21,15 +21,15 @@ def test_halves_come_in_complementary_pairs(by):
 
 
 def test_frequencies_and_the_bound_by_hand():
-    """Two pairs, three values, four features: a feature counts from where it first has a weight."""
+    """Two pairs, three values, four features: a feature counts from the first value with a non-zero weight."""
     found = np.zeros((4, 3, 4), dtype=bool)
-    found[:, 1, 0] = True  # of all halves, but only at the middle value
+    found[:, 1, 0] = True  # on all halves, but only at the middle value
     found[:2, 2, 1] = True
     stability = Stability.of(found, threshold=0.75, errors=1.0)
     np.testing.assert_allclose(stability.frequency, [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0.5, 0, 0]])
     np.testing.assert_allclose(stability.bound, [0, 1 / (0.5 * 4), 1.5**2 / (0.5 * 4)])
-    assert (stability.place, stability.stable.tolist()) == (1, [0])
-    assert Stability.of(found, 0.75, 2.0).place == 2
+    assert (stability.index, stability.stable.tolist()) == (1, [0])
+    assert Stability.of(found, 0.75, 2.0).index == 2
 
 
 def test_noise_is_rarely_stable():
@@ -48,4 +48,4 @@ def test_features_are_known_by_their_names(make_problem):
 
     half = TaskData(problem.data, problem.model, problem.loss, features=["c", "a", "d"])
     models = np.array([[1.0, 0.0, 2.0, 9.0]])  # c, a, d and the bias
-    np.testing.assert_array_equal(selected(half, models, ["a", "b", "c", "d"]), [[False, False, True, True]])
+    np.testing.assert_array_equal(selected_features(half, models, ["a", "b", "c", "d"]), [[False, False, True, True]])
