@@ -144,9 +144,9 @@ def _solution_columns(problem: Problem, solutions: Solutions) -> dict[str, Array
     columns = {
         "train_loss": problem.risk(models, gradient=False).value,
         "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
-        "rounds": solved.rounds,
-        "kkt": solved.residuals,
-        "converged": solved.converged.astype(int),
+        "rounds": solutions.rounds,
+        "kkt": solutions.residuals,
+        "converged": solutions.converged.astype(int),
     }
     if problem.regularizer.name.startswith("nuclear"):
         matrices = layout.view(models, next(block.name for block in layout.blocks if block.regularized))

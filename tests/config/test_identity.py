@@ -258,9 +258,9 @@ EDITS = {
     "record": ("simulation/record.py", "_means_of_last_rounds", {"logistic", "path", "lasso"}),
     "cross-validation": ("path/select.py", None, {"path"}),
     "algorithm": ("algorithms/feddualavg.py", "FedDualAvg", {"logistic", "lasso"}),
-    "another algorithm": ("algorithms/fedfw.py", "FedFW", set()),
+    "another algorithm": ("algorithms/fedfw.py", "FedFw", set()),
     "report": ("reporting/tables.py", None, set()),
-    "sites": ("federation/sites.py", None, set()),
+    "sites": ("federation/coordinator/sites.py", None, set()),
 }
 
 
@@ -282,6 +282,7 @@ def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypa
     runs = {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
     before = {key: run.identity.run for key, run in runs.items()}
     original = modules._read
+    assert edited(original(modules.PACKAGE / file), name)
 
     def read(path):
         return edited(original(path), name) if path == modules.PACKAGE / file else original(path)
