@@ -7,8 +7,8 @@ are not orthogonal by construction: the last step orthogonalizes neighbors, and 
 
 The matrix T has the diagonal d_0, d_1, ... and the off-diagonal b_1, b_2, ..., with b_k in rows k - 1 and k; b_0 and
 the entry after the last are 0. Eigenvalues are numbered in ascending order. 32 of them are computed at once, one per
-lane; lane 0 has number `first`. All variables of the lanes are segments of one array, so that the compiler knows that
-they do not overlap.
+lane; lane 0 has number `first`. All variables of the lanes are segments of one array, so that the compiler
+can assume that they do not overlap.
 """
 
 from __future__ import annotations
