@@ -36,8 +36,8 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     columns, index = options.columns, {name: k for k, name in enumerate(header)}
     meaning = Label.of(columns.label, header)
     event = None if columns.event is None else Label.of(columns.event, header)
-    own_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
-    special = [name for name in own_columns if name]
+    role_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
+    special = [name for name in role_columns if name]
     check_unique(path, "the columns for label, client, split, weights and event", special)
     needed = _needed(meaning, event, options)
     _check_columns_exist(path, header, options, needed)
@@ -54,15 +54,15 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     features = [index[name] for name in used if name not in special]
     if not features:
         raise UserError(f"{path}: no feature columns are left")
-    if odd := [name for name in columns.categorical if name in special]:
-        raise UserError(f"{path}: {shown(odd[0])!r} is declared as categorical, but is not a feature")
+    if invalid := [name for name in columns.categorical if name in special]:
+        raise UserError(f"{path}: {shown(invalid[0])!r} is declared as categorical, but is not a feature")
     if options.labeled and columns.split in used:
         needed.append(columns.split)
-    own = {name: index[name] for name in needed}
-    client, weights = own.get(columns.client), own.get(columns.weights or "")
-    event_index = None if event is None else own.get(event.column)
+    indices = {name: index[name] for name in needed}
+    client, weights = indices.get(columns.client), indices.get(columns.weights or "")
+    event_index = None if event is None else indices.get(event.column)
     return ColumnIndex(
-        meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, event_index
+        meaning, indices.get(meaning.column), client, indices.get(columns.split), weights, features, event, event_index
     )
 
 

@@ -63,8 +63,9 @@ class TestPlaces:
     def test_a_file_that_may_not_be_read_is_named(self, kind, tmp_path, monkeypatch, refusal):
         source, path = self.source(kind, tmp_path)
         path.write_bytes(b"anything")
-        monkeypatch.setattr(Path, "stat", _denied)
-        assert "cannot be read: Permission denied" in refusal(source)
+        with monkeypatch.context() as patch:  # undone before the teardown of other fixtures
+            patch.setattr(Path, "stat", _denied)
+            assert "cannot be read: Permission denied" in refusal(source)
 
     def test_a_name_in_another_encoding_is_refused(self, kind, tmp_path, refusal):
         source, path = self.source(kind, tmp_path, "m\udcfcller")
