@@ -39,8 +39,8 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     role_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
     special = [name for name in role_columns if name]
     check_unique(path, "the columns for label, client, split, weights and event", special)
-    needed = _needed(meaning, event, options)
-    _check_columns_exist(path, header, options, needed)
+    required = _required_columns(meaning, event, options)
+    _check_columns_exist(path, header, options, required)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
     check_unique(path, "columns", used)
@@ -57,8 +57,8 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     if invalid := [name for name in columns.categorical if name in special]:
         raise UserError(f"{path}: {shown(invalid[0])!r} is declared as categorical, but is not a feature")
     if options.labeled and columns.split in used:
-        needed.append(columns.split)
-    indices = {name: index[name] for name in needed}
+        required.append(columns.split)
+    indices = {name: index[name] for name in required}
     client, weights = indices.get(columns.client), indices.get(columns.weights or "")
     event_index = None if event is None else indices.get(event.column)
     return ColumnIndex(
@@ -66,7 +66,7 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     )
 
 
-def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
+def _required_columns(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
     """Return the required columns other than features; there are none for prediction."""
     columns = options.columns
     if not options.labeled:
@@ -77,12 +77,12 @@ def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[s
     return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
 
 
-def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, needed: list[str]) -> None:
+def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, required: list[str]) -> None:
     columns, existing = options.columns, set(header)
     dropped = columns.drop if options.labeled else ()  # a table to predict from may lack dropped columns
-    for name in (*dropped, *columns.categorical, *needed):
+    for name in (*dropped, *columns.categorical, *required):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
             raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
-    if dropped_and_used := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
+    if dropped_and_used := [name for name in (*required, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")
