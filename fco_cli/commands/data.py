@@ -165,7 +165,7 @@ def _of_columns(profile: Profile) -> Table:
     table = Table("column", "type", "missing", *headings, "range", "categories", box=None, pad_edge=False)
     columns = merge_clients(profile)
     for k, column in enumerate(columns[:MAX_PRINTED_COLUMNS]):
-        shares = [own[k].share for own in profile.values() if len(own) == len(columns)]
+        shares = [client_columns[k].share for client_columns in profile.values() if len(client_columns) == len(columns)]
         by_client = [f"{share:.1%}" for share in shares]
         if not few:
             by_client = [f"{min(shares, default=0):.1%} to {max(shares, default=0):.1%}"]

@@ -77,11 +77,11 @@ class CellParser:
 
     def parse(self, cell: str) -> float | str:
         """Return a number, NaN for a missing value, or the stripped text."""
-        if (found := self.cache.get(cell)) is None:
+        if (value := self.cache.get(cell)) is None:
             text = cell.strip()
             number = np.nan if text in self.missing_texts else parse_number(text)
-            found = self.cache[cell] = text if number is None else number
-        return found
+            value = self.cache[cell] = text if number is None else number
+        return value
 
     def mark_missing(self, numbers: np.ndarray, header: Sequence[str]) -> None:
         """Replace missing-value markers among the numbers [N, d] of the columns `header` by NaN, in place."""
@@ -89,5 +89,5 @@ class CellParser:
             numbers[numbers == number] = np.nan
         for column, values in self.missing_by_column.items():
             if column in header:
-                own = numbers[:, list(header).index(column)]
-                own[np.isin(own, list(values))] = np.nan
+                column_values = numbers[:, list(header).index(column)]
+                column_values[np.isin(column_values, list(values))] = np.nan

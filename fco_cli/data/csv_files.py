@@ -185,9 +185,9 @@ class _Reader:
         numbers = np.frombuffer(self.numbers).reshape(rows, len(features))
         self.cells.mark_missing(numbers, features)
         texts = {
-            k: (np.array([row for row, _ in own]), name_array(path, "category", [text for _, text in own]))
-            for k, own in self.texts.items()
-            if own
+            k: (np.array([row for row, _ in entries]), name_array(path, "category", [text for _, text in entries]))
+            for k, entries in self.texts.items()
+            if entries
         }
         table = RawTable(
             path, self.options.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),

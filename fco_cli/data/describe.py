@@ -138,7 +138,7 @@ class Description:
     def _draw_missing(self, axes: Any, columns: list[str], clients: list[str]) -> None:
         """Draw the share of missing values per client and column."""
         profile = self.profile or profile_data(self.data)
-        shares = [[own.share for own in profile[client] if own.name in columns] for client in clients]
+        shares = [[column.share for column in profile[client] if column.name in columns] for client in clients]
         image = axes.imshow(np.array(shares), aspect="auto", cmap="magma_r", vmin=0, vmax=1, interpolation="nearest")
         axes.figure.colorbar(image, ax=axes, label="share of missing values")
         axes.set(ylabel="client, largest first", title="missing values")

@@ -27,7 +27,7 @@ class LinearModel:
     features: Sequence[str] | None = None  # names of sparse columns, if they have names
 
     def write(
-        self, folder: Path, weights: Array, bias: Array, own: Array | None = None, shares: Array | None = None
+        self, folder: Path, weights: Array, bias: Array, site_bias: Array | None = None, shares: Array | None = None
     ) -> None:
         """Write the model, given the weights [C, D] and bias [C] for prepared features, to these files:
 
@@ -35,9 +35,9 @@ class LinearModel:
         linear_model.npz    coef [C, D] and intercept [C] for features in original units; mean and scale
         linear_model.json   loss, feature names and class names
         preparation.json    the preparation of a table (data/preparation.py); not written for sparse rows
-        site_intercepts.csv intercepts of the clients in original units; written only if `own` is given
+        site_intercepts.csv intercepts of the clients in original units; written only if `site_bias` is given
 
-        `own` [M] are additional biases of the clients; their mean, weighted by `shares` [M], is the intercept for
+        `site_bias` [M] are additional biases of the clients; their mean, weighted by `shares` [M], is the intercept for
         other clients.
         """
         preparation, names = self.preparation, self.features
@@ -47,10 +47,10 @@ class LinearModel:
             mean, scale = np.array(preparation.mean or mean), np.array(preparation.scale or scale)
         coef = weights / scale
         intercept = bias - (coef * mean).sum(axis=1)
-        if own is not None and shares is not None:
-            rows = zip(self.clients, intercept[0] + own, strict=True)
+        if site_bias is not None and shares is not None:
+            rows = zip(self.clients, intercept[0] + site_bias, strict=True)
             write_atomically(folder / "site_intercepts.csv", as_csv(["client", "intercept"], rows, ".17g").encode())
-            intercept = intercept + shares @ own
+            intercept = intercept + shares @ site_bias
         write_atomically(folder / "model.csv", self._table(names, weights, coef))
         arrays = io.BytesIO()
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)

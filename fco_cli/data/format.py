@@ -364,9 +364,9 @@ def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
     """Return the first row with a value for which `wrong` is true, or None; check in chunks to save memory."""
     if values.dtype.kind == "f":
         for low in range(0, len(values), CHUNK_ROWS):
-            found = wrong(values[low : low + CHUNK_ROWS])
-            if found.any():
-                return low + int(np.argmax(found.reshape(len(found), -1).any(axis=1)))
+            mask = wrong(values[low : low + CHUNK_ROWS])
+            if mask.any():
+                return low + int(np.argmax(mask.reshape(len(mask), -1).any(axis=1)))
     return None
 
 

@@ -33,8 +33,8 @@ class Label:
     @classmethod
     def of(cls, text: str, header: Sequence[str]) -> Label:
         """Parse a label; a text in the header is a column name even if it looks like a condition."""
-        found = None if text in header else CONDITION.fullmatch(text.strip())
-        label = cls(text) if found is None else cls(*found.groups())
+        match = None if text in header else CONDITION.fullmatch(text.strip())
+        label = cls(text) if match is None else cls(*match.groups())
         if label.comparison in ORDERINGS and parse_number(label.value) is None:
             raise UserError(f"label: got {shown(text)!r}; {label.comparison} must be followed by a number")
         return label

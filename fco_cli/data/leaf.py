@@ -95,20 +95,20 @@ def _parts(path: Path, content: Any) -> tuple[list[str], list[int | None], dict[
     return users, counts, data
 
 
-def _client(who: str, content: Any, count: Any) -> tuple[Array, Array]:
+def _client(where: str, content: Any, count: Any) -> tuple[Array, Array]:
     if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
-        raise UserError(f"{who}: must have x and y")
+        raise UserError(f"{where}: must have x and y")
     try:
         rows, labels = np.array(content["x"]), np.array(content["y"])
     except (TypeError, ValueError, OverflowError) as problem:
-        raise UserError(f"{who}: x and y must be lists of numbers ({shown(problem)})") from problem
+        raise UserError(f"{where}: x and y must be lists of numbers ({shown(problem)})") from problem
     for name, array in (("x", rows), ("y", labels)):
         if array.dtype.kind not in "biuf":
-            raise UserError(f"{who}: {name} must be lists of numbers with at most 19 digits")
+            raise UserError(f"{where}: {name} must be lists of numbers with at most 19 digits")
     if rows.ndim != 2 or labels.shape != (len(rows),) or count not in (None, len(rows)):
-        raise UserError(f"{who}: x has shape {rows.shape}, y {labels.shape}, num_samples is {shown(count, 40)}")
+        raise UserError(f"{where}: x has shape {rows.shape}, y {labels.shape}, num_samples is {shown(count, 40)}")
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
     if (row := first_row(not_finite, rows)) is not None:
-        raise UserError(f"{who}, row {row}: every feature must be finite in single precision")
+        raise UserError(f"{where}, row {row}: every feature must be finite in single precision")
     return rows, labels

@@ -51,7 +51,7 @@ def counts_up_to(x: Array, edges: Array) -> Array:
         for row in x:
             counts += row[:, None] <= edges  # False for NaN
         return counts
-    for k, own in enumerate(edges):
+    for k, column_edges in enumerate(edges):
         values = np.sort(x[~np.isnan(x[:, k]), k])
-        counts[k] = np.searchsorted(values, own, side="right")
+        counts[k] = np.searchsorted(values, column_edges, side="right")
     return counts

@@ -47,9 +47,9 @@ class Parquet(Table):
         )
         numbers, texts = np.empty((table.num_rows, len(features))), {}
         for k, name in enumerate(features):
-            numbers[:, k], rows, words = _cells(path, table.column(name), cells)
+            numbers[:, k], rows, strings = _cells(path, table.column(name), cells)
             if len(rows):
-                texts[k] = (rows, words)
+                texts[k] = (rows, strings)
         cells.mark_missing(numbers, features)
         clients = None if index.client is None else _text(path, header[index.client], table)
         raw = RawTable(
@@ -65,9 +65,9 @@ class Parquet(Table):
             raw.event_meaning = index.event_meaning
             raw.event = _label(path, table.column(header[index.event]), cells)
         if index.weights is not None:
-            raw.weights, rows, words = _cells(path, table.column(header[index.weights]), cells)
+            raw.weights, rows, strings = _cells(path, table.column(header[index.weights]), cells)
             if len(rows):
-                raw.fail(int(rows[0]), options.columns.weights, words[0], "a weight must be a number >= 0")
+                raw.fail(int(rows[0]), options.columns.weights, strings[0], "a weight must be a number >= 0")
         return raw
 
 
@@ -110,7 +110,7 @@ def _cells(path: Path, column: Any, cells: CellParser) -> tuple[Array, Array, Ar
     """Return a column as numbers (NaN: missing or text), the rows with texts, and the texts."""
     if not _is_text(column.type):
         return _numbers(column), np.array([], dtype=np.int64), np.array([], dtype=np.str_)
-    codes, names = _words(path, column)
+    codes, names = _dictionary_codes(path, column)
     meanings = [cells.parse(name) for name in names.tolist()]
     is_text = np.array([isinstance(meaning, str) for meaning in meanings] + [False])  # the last one: null
     numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings] + [np.nan])
@@ -126,7 +126,7 @@ def _numbers(column: Any) -> Array:
     return column.to_numpy().astype(float)
 
 
-def _words(path: Path, column: Any) -> tuple[Array, Array]:
+def _dictionary_codes(path: Path, column: Any) -> tuple[Array, Array]:
     """Return a text column as indices [N] into an array of distinct texts; -1 for null."""
     codes, known = [np.array([], dtype=np.int64)], np.array([], dtype=np.str_)
     for chunk in column.unify_dictionaries().chunks:
@@ -138,7 +138,7 @@ def _words(path: Path, column: Any) -> tuple[Array, Array]:
 def _label(path: Path, column: Any, cells: CellParser) -> Array:
     if not _is_text(column.type):
         return _numbers(column)
-    codes, names = _words(path, column)
+    codes, names = _dictionary_codes(path, column)
     return label_column(path, cells, np.append(names, "")[codes].tolist())
 
 
@@ -150,5 +150,5 @@ def _text(path: Path, name: str, table: Any) -> list[str]:
         raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; every row must have a value")
     if not _is_text(column.type):
         return [str(value) for value in column.to_pylist()]
-    codes, names = _words(path, column)
+    codes, names = _dictionary_codes(path, column)
     return names[codes].tolist() if len(codes) else []

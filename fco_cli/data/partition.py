@@ -29,8 +29,8 @@ class Partition:
     def __post_init__(self) -> None:
         require(self.method in METHODS, "task.partition", self.method, "null, or one of " + ", ".join(METHODS))
         require(self.clients >= 2, "task.partition_clients", self.clients, "a whole number >= 2")
-        sound = 0 < self.concentration < np.inf
-        require(sound, "task.partition_concentration", self.concentration, "a number > 0")
+        is_valid = 0 < self.concentration < np.inf
+        require(is_valid, "task.partition_concentration", self.concentration, "a number > 0")
 
     def assign(self, data: FederatedData, x: Array, seed: int) -> FederatedData:
         """Return the data with rows assigned to simulated clients; `x` are the prepared features."""

@@ -36,11 +36,11 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     columns, index = options.columns, {name: k for k, name in enumerate(header)}
     meaning = Label.of(columns.label, header)
     event = None if columns.event is None else Label.of(columns.event, header)
-    own_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
-    special = [name for name in own_columns if name]
+    role_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
+    special = [name for name in role_columns if name]
     check_unique(path, "the columns for label, client, split, weights and event", special)
-    needed = _needed(meaning, event, options)
-    _check_columns_exist(path, header, options, needed)
+    required = _required_columns(meaning, event, options)
+    _check_columns_exist(path, header, options, required)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
     check_unique(path, "columns", used)
@@ -54,19 +54,19 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     features = [index[name] for name in used if name not in special]
     if not features:
         raise UserError(f"{path}: no feature columns are left")
-    if odd := [name for name in columns.categorical if name in special]:
-        raise UserError(f"{path}: {shown(odd[0])!r} is declared as categorical, but is not a feature")
+    if invalid := [name for name in columns.categorical if name in special]:
+        raise UserError(f"{path}: {shown(invalid[0])!r} is declared as categorical, but is not a feature")
     if options.labeled and columns.split in used:
-        needed.append(columns.split)
-    own = {name: index[name] for name in needed}
-    client, weights = own.get(columns.client), own.get(columns.weights or "")
-    event_index = None if event is None else own.get(event.column)
+        required.append(columns.split)
+    indices = {name: index[name] for name in required}
+    client, weights = indices.get(columns.client), indices.get(columns.weights or "")
+    event_index = None if event is None else indices.get(event.column)
     return ColumnIndex(
-        meaning, own.get(meaning.column), client, own.get(columns.split), weights, features, event, event_index
+        meaning, indices.get(meaning.column), client, indices.get(columns.split), weights, features, event, event_index
     )
 
 
-def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
+def _required_columns(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
     """Return the required columns other than features; there are none for prediction."""
     columns = options.columns
     if not options.labeled:
@@ -77,12 +77,12 @@ def _needed(meaning: Label, event: Label | None, options: ReadOptions) -> list[s
     return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
 
 
-def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, needed: list[str]) -> None:
+def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, required: list[str]) -> None:
     columns, existing = options.columns, set(header)
     dropped = columns.drop if options.labeled else ()  # a table to predict from may lack dropped columns
-    for name in (*dropped, *columns.categorical, *needed):
+    for name in (*dropped, *columns.categorical, *required):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
             raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
-    if dropped_and_used := [name for name in (*needed, *columns.categorical) if name in columns.drop]:
+    if dropped_and_used := [name for name in (*required, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")

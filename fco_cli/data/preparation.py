@@ -51,7 +51,7 @@ class Categories:
     fill: list[float]  # values of the indicators where the category is missing
 
     @property
-    def encoded(self) -> slice:
+    def indicators(self) -> slice:
         """Categories that have an indicator column."""
         return slice(1 if len(self.names) == 2 else 0, None)
 
@@ -80,8 +80,10 @@ class Preparation:
         """Names of the prepared features."""
         names, flagged = [], set(self.flagged)
         for column in self.columns:
-            own = self.categories.get(column)
-            names += [column] if own is None else [f"{column}={name}" for name in own.names[own.encoded]]
+            encoding = self.categories.get(column)
+            names += (
+                [column] if encoding is None else [f"{column}={name}" for name in encoding.names[encoding.indicators]]
+            )
             names += [f"{column} is missing"] if column in flagged else []
         return names
 
@@ -126,10 +128,10 @@ class Preparation:
             version = converted(plain, _Versioned, "preparation.json").version
             if version != VERSION:
                 raise BadRecord(f"preparation.json: version is {version}, must be {VERSION}: from another release")
-            made = converted(plain, cls, "preparation.json")
-            if fault := made._inconsistency():
+            preparation = converted(plain, cls, "preparation.json")
+            if fault := preparation._inconsistency():
                 raise BadRecord(f"preparation.json: {fault}")
-            return made
+            return preparation
         except BadRecord as problem:
             raise UserError(f"{source}: {problem}") from problem
 
@@ -141,7 +143,7 @@ class Preparation:
             return "columns must be distinct, with one fill value for each"
         if not columns >= self.categories.keys() | set(self.flagged):
             return "categories and flagged must name columns"
-        if any(not len(set(own.names)) == len(own.names) == len(own.fill) for own in categories):
+        if any(not len(set(encoding.names)) == len(encoding.names) == len(encoding.fill) for encoding in categories):
             return "category names must be distinct, with one fill value for each"
         if len(set(features)) < len(features):
             return "features must be distinct"
@@ -175,8 +177,8 @@ def _filled(x: Array, fill: Array) -> Array:
     return x if first_row(np.isnan, x) is None else np.where(np.isnan(x), fill, x)
 
 
-def _indicators(codes: Array, levels: list[str] | None, own: Categories) -> Array:
-    """Return the indicators [N, shown] of codes: indices into `levels` or, without levels, numeric categories."""
+def _indicators(codes: Array, levels: list[str] | None, encoding: Categories) -> Array:
+    """Return the indicators [N, indicators] of codes: indices into `levels` or, without levels, numeric categories."""
     present = ~np.isnan(codes)
     if levels is None:
         values, which = np.unique(codes[present], return_inverse=True)
@@ -184,9 +186,9 @@ def _indicators(codes: Array, levels: list[str] | None, own: Categories) -> Arra
     else:
         which = codes[present].astype(np.int64)
     indices = np.full(len(codes), -1)
-    indices[present] = own.indices(levels)[which]
-    rows = np.append(np.eye(len(own.names)), [own.fill], axis=0)  # the last row, index -1, is for missing values
-    return rows[indices][:, own.encoded]
+    indices[present] = encoding.indices(levels)[which]
+    rows = np.append(np.eye(len(encoding.names)), [encoding.fill], axis=0)  # index -1: fill values
+    return rows[indices][:, encoding.indicators]
 
 
 def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Preparation:
@@ -201,7 +203,7 @@ def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Prepa
         )
     fill = total.moments.mean if medians is None else medians
     categories = {column: _select_categories(counts, recipe) for column, counts in sorted(total.categories.items())}
-    flagged = [c for c, lost in zip(total.columns, missing, strict=True) if lost] if recipe.flag_missing else []
+    flagged = [c for c, count in zip(total.columns, missing, strict=True) if count] if recipe.flag_missing else []
     fill = np.where((total.moments.count > 0) & np.isfinite(fill), fill, 0.0)
     unscaled = Preparation(total.columns, fill.tolist(), categories, flagged)
     check_unique("the prepared table", "columns", unscaled.features)
@@ -226,16 +228,16 @@ def _select_categories(counts: dict[str, int], recipe: Recipe) -> Categories:
     return Categories(names, fill.tolist())
 
 
-def _moments(total: Summary, made: Preparation) -> Moments:
+def _moments(total: Summary, preparation: Preparation) -> Moments:
     """Compute the moments of the encoded features over all rows from the summary alone."""
     missing = total.rows - total.present
-    numbers = total.moments.merge(Moments.of_equal(missing, np.array(made.fill)))
-    if not made.categories and not made.flagged:
+    numbers = total.moments.merge(Moments.of_equal(missing, np.array(preparation.fill)))
+    if not preparation.categories and not preparation.flagged:
         return numbers
-    parts, flagged = [], set(made.flagged)
-    for k, column in enumerate(made.columns):
-        if column in made.categories:
-            parts.append(_indicator_moments(total.categories[column], made.categories[column], missing[k]))
+    parts, flagged = [], set(preparation.flagged)
+    for k, column in enumerate(preparation.columns):
+        if column in preparation.categories:
+            parts.append(_indicator_moments(total.categories[column], preparation.categories[column], missing[k]))
         else:
             parts.append(np.array([[numbers.mean[k]], [numbers.deviations[k]]]))
         if column in flagged:
@@ -245,10 +247,10 @@ def _moments(total: Summary, made: Preparation) -> Moments:
     return Moments(np.full(len(mean), total.rows), mean, deviations)
 
 
-def _indicator_moments(counts: dict[str, int], own: Categories, missing: int) -> Array:
-    """Return the means and sums of squared deviations of the indicators of a column: [2, shown]."""
-    sizes = np.bincount(own.indices(list(counts)), list(counts.values()), len(own.names))[own.encoded]
-    share, fill = sizes / max(sum(counts.values()), 1), np.array(own.fill)[own.encoded]
+def _indicator_moments(counts: dict[str, int], encoding: Categories, missing: int) -> Array:
+    """Return the means and sums of squared deviations of the indicators of a column: [2, indicators]."""
+    sizes = np.bincount(encoding.indices(list(counts)), list(counts.values()), len(encoding.names))[encoding.indicators]
+    share, fill = sizes / max(sum(counts.values()), 1), np.array(encoding.fill)[encoding.indicators]
     given = Moments(np.full(len(share), sum(counts.values())), share, sizes * (1 - share))
     filled = given.merge(Moments.of_equal(np.full(len(share), missing), fill))
     return np.array([filled.mean, filled.deviations])

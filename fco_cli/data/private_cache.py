@@ -15,8 +15,8 @@ def private_cache(name: str) -> Path:
     """Return the cache folder of that name, created if necessary; raise UserError if another user can write to it."""
     home = cache_folder(name)
     try:
-        for place in (home.parent, home):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (home.parent, home):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         raise UserError(f"{home}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
     return require_private(Path(os.path.realpath(home)))  # resolve links, so that they cannot be changed later

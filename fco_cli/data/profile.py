@@ -81,8 +81,8 @@ def profile_data(data: FederatedData) -> Profile:
         columns = _numeric(table.names, table.x, ["number"] * len(table.names))
         for k, levels in table.levels.items():
             codes = table.x[:, k]
-            words = Counter(levels[int(code)] for code in codes[~np.isnan(codes)])
-            columns[k] = _categorical(table.names[k], words, len(codes))
+            counts = Counter(levels[int(code)] for code in codes[~np.isnan(codes)])
+            columns[k] = _categorical(table.names[k], counts, len(codes))
         profile[client] = columns
     return profile
 
@@ -108,12 +108,12 @@ def profile_csv(profile: Profile) -> bytes:
 
 
 def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
-    here = np.zeros(len(table.lines), dtype=bool)
-    here[rows] = True
+    is_selected = np.zeros(len(table.lines), dtype=bool)
+    is_selected[rows] = True
     columns = _numeric(table.features, table.numbers[rows], kinds)
     for k in {*table.texts, *(k for k, kind in enumerate(kinds) if kind == "category")}:
-        own, words = table.texts.get(k, (np.array([], dtype=np.int64), np.array([], dtype=np.str_)))
-        texts = Counter(words[here[own]].tolist())
+        text_rows, strings = table.texts.get(k, (np.array([], dtype=np.int64), np.array([], dtype=np.str_)))
+        texts = Counter(strings[is_selected[text_rows]].tolist())
         if kinds[k] == "category":
             numbers = table.numbers[rows, k]
             texts += Counter(category_name(value) for value in numbers[~np.isnan(numbers)])
@@ -140,10 +140,10 @@ def _numeric(names: list[str], x: Array, kinds: list[str]) -> list[Column]:
     low = np.fmin.reduce(values, initial=np.inf).tolist()
     high = np.fmax.reduce(values, initial=-np.inf).tolist()
     return [
-        Column(name, {"empty" if kind == "number" and lost == len(x) else kind}, len(x), lost, least, most)
-        for name, kind, lost, least, most in zip(names, kinds, missing, low, high, strict=True)
+        Column(name, {"empty" if kind == "number" and absent == len(x) else kind}, len(x), absent, smallest, largest)
+        for name, kind, absent, smallest, largest in zip(names, kinds, missing, low, high, strict=True)
     ]
 
 
-def _categorical(name: str, words: Counter[str], rows: int) -> Column:
-    return Column(name, {"category" if words else "empty"}, rows, rows - words.total(), categories=words)
+def _categorical(name: str, counts: Counter[str], rows: int) -> Column:
+    return Column(name, {"category" if counts else "empty"}, rows, rows - counts.total(), categories=counts)

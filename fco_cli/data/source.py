@@ -128,14 +128,14 @@ def find_source(path: Path, formats: Sequence[Format]) -> Source:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
         if path.is_dir():
-            found = [(kind, files) for kind in formats if (files := kind.files(path))]
+            candidates = [(kind, files) for kind in formats if (files := kind.files(path))]
         else:
-            found = [(kind, [path]) for kind in formats if path.suffix == kind.suffix]
-        if len(found) != 1:
-            kinds = " and ".join(kind.suffix for kind, _ in found) or "no known format"
+            candidates = [(kind, [path]) for kind in formats if path.suffix == kind.suffix]
+        if len(candidates) != 1:
+            kinds = " and ".join(kind.suffix for kind, _ in candidates) or "no known format"
             allowed = ", ".join(kind.suffix for kind in formats)
             raise UserError(f"{path}: holds {kinds}; must hold files of one format: {allowed}")
-        kind, files = found[0]
+        kind, files = candidates[0]
         if reason := kind.folder_error if path.is_dir() else kind.single_file_error:
             raise UserError(f"{path}: {reason}")
         for file in files:

@@ -52,14 +52,14 @@ def _rows(source: str, data: Array, indices: Array, indptr: Array, shape: Array)
     if rows < 1 or not 1 <= features <= MAX_FEATURES:
         raise UserError(f"{source}: array 'shape' is {rows} x {features}, must be at least 1 x 1, at most N x 2^31 - 1")
     require_memory(f"{source}: a model of its {features} features", 8 * features)
-    sound = indptr.dtype.kind in "iu" and indptr.shape == (rows + 1,) and indptr[0] == 0 and indptr[-1] == data.size
-    if not sound or (indptr[1:] < indptr[:-1]).any():
+    is_valid = indptr.dtype.kind in "iu" and indptr.shape == (rows + 1,) and indptr[0] == 0 and indptr[-1] == data.size
+    if not is_valid or (indptr[1:] < indptr[:-1]).any():
         raise UserError(
             f"{source}: array 'indptr' must be {rows + 1} row starts: nondecreasing whole numbers from 0 to {data.size}"
         )
     if data.size and not (indices.min() >= 0 and indices.max() < features):
-        odd = indices.min() if indices.min() < 0 else indices.max()
-        raise UserError(f"{source}: array 'indices' holds {odd}, must hold columns from 0 to {features - 1}")
+        invalid = indices.min() if indices.min() < 0 else indices.max()
+        raise UserError(f"{source}: array 'indices' holds {invalid}, must hold columns from 0 to {features - 1}")
     if data.dtype not in (np.float32, np.float64):
         data = data.astype(float)
     dtype = np.int32 if data.size < 2**31 else np.int64  # scipy would copy one array if the types differed

@@ -54,20 +54,20 @@ class Holdout:
             )
             return given
         held_out = np.zeros(len(free), dtype=bool)
-        own = int(self.part == "test")  # separate streams for test and validation
+        offset = int(self.part == "test")  # separate streams for test and validation
         _, member = np.unique(data.client, return_inverse=True)
         if method == "clients":
             candidates = np.unique(member[free])
             count = min(max(1, round(self.fraction * len(candidates))), len(candidates) - 1)
-            chosen = generator(seed, VALIDATION, own).choice(candidates, count, replace=False)
-            held_out[free] = np.isin(member[free], chosen)
+            selected = generator(seed, VALIDATION, offset).choice(candidates, count, replace=False)
+            held_out[free] = np.isin(member[free], selected)
         elif method == "rows":
             rows = np.flatnonzero(free)
             rows = rows[np.argsort(member[rows], kind="stable")]
             clients, starts = np.unique(member[rows], return_index=True)
             for client, client_rows in zip(clients.tolist(), np.split(rows, starts[1:]), strict=True):
                 count = min(max(1, round(self.fraction * len(client_rows))), len(client_rows) - 1)
-                random = generator(seed, VALIDATION, 2 + 2 * (first + client) + own)
+                random = generator(seed, VALIDATION, 2 + 2 * (first + client) + offset)
                 held_out[random.permutation(client_rows)[:count]] = True
         return held_out
 

@@ -75,8 +75,8 @@ class Summary:
         arrays |= {"low": self.low.astype(object), "high": self.high.astype(object)}
         for name in ("low", "high"):
             arrays[name][self.moments.count == 0] = None
-        own = {"client": self.client, "rows": self.rows, "columns": self.columns, "categories": self.categories}
-        return own | {name: array.tolist() for name, array in arrays.items()}
+        fields = {"client": self.client, "rows": self.rows, "columns": self.columns, "categories": self.categories}
+        return fields | {name: array.tolist() for name, array in arrays.items()}
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Summary:

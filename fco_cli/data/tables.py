@@ -136,9 +136,9 @@ class RawTable:
     def fail(self, row: int, column: object, cell: object, advice: str) -> NoReturn:
         """Raise UserError for an invalid cell."""
         text = shown(cell, 40)
-        found = f"column {shown(column)!r} is {repr(text) if text else 'empty'}"
+        problem = f"column {shown(column)!r} is {repr(text) if text else 'empty'}"
         line = f"client {shown(self.client[row])!r}, {self.unit} {self.lines[row]}"
-        raise UserError(f"{self.path}: {line}: {found}; {advice}")
+        raise UserError(f"{self.path}: {line}: {problem}; {advice}")
 
 
 class Table(Format):
@@ -204,14 +204,14 @@ def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path,
         for feature, names in levels.items():
             codes = x[:, feature]
             present = ~np.isnan(codes)
-            own = part["categories"][owner == feature] if (owner == feature).any() else None
-            if own is None and present.any():
+            categories = part["categories"][owner == feature] if (owner == feature).any() else None
+            if categories is None and present.any():
                 raise UserError(
                     f"{path}: column {shown(part['features'][feature])!r} holds numbers, that of "
                     f"{source[feature].name} texts: declare it as categorical, or use one type in all files"
                 )
-            if own is not None:
-                codes[present] = np.searchsorted(names, own)[codes[present].astype(np.int64)]
+            if categories is not None:
+                codes[present] = np.searchsorted(names, categories)[codes[present].astype(np.int64)]
         joined.append((path, {name: array for name, array in part.items() if not name.startswith("categor")}))
     if not levels:
         return joined, {}

@@ -60,21 +60,21 @@ def _clients(path: Path, options: ReadOptions) -> Iterator[Iterator[tuple[str, A
     except ImportError:
         raise UserError(f"{path}: HDF5 files need h5py: {install_extra('femnist')}") from None
     with h5py.File(path, "r") as file:
-        examples = _inside(path, file, "examples", h5py.Group)
-        if odd := [name for name in examples if isinstance(name, bytes)]:
-            raise UserError(f"{path}: client {odd[0]!r}: its name is not text")
+        examples = _member(path, file, "examples", h5py.Group)
+        if invalid := [name for name in examples if isinstance(name, bytes)]:
+            raise UserError(f"{path}: client {invalid[0]!r}: its name is not text")
         chosen = options.clients(sorted(examples))
 
         def each() -> Iterator[tuple[str, Any, Any]]:
             for name in chosen:
                 if name in examples:
-                    client = _inside(path, examples, name, h5py.Group)
+                    client = _member(path, examples, name, h5py.Group)
                     yield name, *(_dataset(path, client, part) for part in ("pixels", "label"))
 
         yield each()
 
 
-def _inside(path: Path, group: Any, name: str, kind: type) -> Any:
+def _member(path: Path, group: Any, name: str, kind: type) -> Any:
     """Return a member of a group; raise UserError if it is a link, which could lead to another file or form a cycle."""
     import h5py
 
@@ -84,19 +84,19 @@ def _inside(path: Path, group: Any, name: str, kind: type) -> Any:
         raise UserError(f"{where}: not found")
     if not isinstance(link, h5py.HardLink):
         raise UserError(f"{where}: is a link; links are not followed")
-    found = group[name]
-    if not isinstance(found, kind):
+    member = group[name]
+    if not isinstance(member, kind):
         raise UserError(f"{where}: is not a {kind.__name__.lower()}")
-    return found
+    return member
 
 
 def _dataset(path: Path, client: Any, name: str) -> Any:
     import h5py
 
-    found = _inside(path, client, name, h5py.Dataset)
-    where = f"{path}: {shown(found.name)}"
-    if found.external or found.is_virtual:
+    dataset = _member(path, client, name, h5py.Dataset)
+    where = f"{path}: {shown(dataset.name)}"
+    if dataset.external or dataset.is_virtual:
         raise UserError(f"{where}: its values are in another file; external files are not read")
-    if found.shape is None or found.dtype.kind not in "biuf":
-        raise UserError(f"{where}: must hold numbers, not {shown(found.dtype)}")
-    return found
+    if dataset.shape is None or dataset.dtype.kind not in "biuf":
+        raise UserError(f"{where}: must hold numbers, not {shown(dataset.dtype)}")
+    return dataset

@@ -47,8 +47,8 @@ class Task(ABC):
 
         `strength` and `radius` are excluded: they are defaults of the regularizer.
         """
-        own = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius")}
-        return own | self.contents()
+        config = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius")}
+        return config | self.contents()
 
     def contents(self) -> dict[str, str]:
         """Return the digests of the files in the configuration, by key."""

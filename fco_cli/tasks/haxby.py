@@ -107,7 +107,7 @@ def fetch(data_dir: str | None, number: int) -> Subject:
     from nilearn.datasets.utils import get_data_dirs
 
     try:
-        found = fetch_haxby(data_dir=data_dir, subjects=[number], verbose=0)
+        bunch = fetch_haxby(data_dir=data_dir, subjects=[number], verbose=0)
     except (OSError, ValueError) as problem:
         folder = Path(get_data_dirs(data_dir)[0]) / "haxby2001"
         raise UserError(
@@ -117,7 +117,7 @@ def fetch(data_dir: str | None, number: int) -> Subject:
             f"MD5SUMS and subj{number}-2010.01.14.tar.gz, unpacked, from http://data.pymvpa.org/datasets/haxby2001/ "
             "(about 300 MB per subject, 1.8 GB for all six). task=fmri_sim needs no download"
         ) from problem
-    return Subject(number, Path(found.func[0]), Path(found.session_target[0]), Path(found.mask))
+    return Subject(number, Path(bunch.func[0]), Path(bunch.session_target[0]), Path(bunch.mask))
 
 
 def missing_file(data_dir: str | None, subjects: list[int]) -> str | None:
@@ -190,7 +190,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
     from fco_cli.progress import track
 
     labeled = [read_sessions(subject) for subject in files]  # first, since it is fast and detects most errors
-    sessions = [session for found, _ in labeled for session in found]
+    sessions = [session for subject_sessions, _ in labeled for session in subject_sessions]
     mask = read_image(files[0].mask)
     voxels = int((np.asarray(mask.dataobj) != 0).sum())
     if voxels == 0:
@@ -201,8 +201,8 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
-        for subject, (found, runs) in track(list(zip(files, labeled, strict=True)), "preparing subjects"):
-            scans = z_scores(subject, found, runs, mask)
+        for subject, (subject_sessions, runs) in track(list(zip(files, labeled, strict=True)), "preparing subjects"):
+            scans = z_scores(subject, subject_sessions, runs, mask)
             x[low : low + len(scans)] = scans
             low += len(scans)
         x.flush()

@@ -12,15 +12,15 @@ from fco_cli.problem.support import compared
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
     """Return precision, recall and F1 of supports [J, n] for the true support [n]; 0 for an empty support."""
-    hits, found = (np.count_nonzero(support, axis=1) for support in (estimate & truth, estimate))
-    return _scores(hits, found, int(np.count_nonzero(truth)))
+    hits, selected = (np.count_nonzero(support, axis=1) for support in (estimate & truth, estimate))
+    return _scores(hits, selected, int(np.count_nonzero(truth)))
 
 
-def _scores(hits: Array, found: Array, existing: int) -> dict[str, Array]:
+def _scores(hits: Array, selected: Array, existing: int) -> dict[str, Array]:
     return {
-        "precision": hits / np.maximum(found, 1),
+        "precision": hits / np.maximum(selected, 1),
         "recall": hits / max(existing, 1),
-        "f1": 2 * hits / np.maximum(found + existing, 1),
+        "f1": 2 * hits / np.maximum(selected + existing, 1),
     }
 
 
@@ -29,9 +29,9 @@ def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array
 
     Weights up to the threshold count as zero.
     """
-    found = compared(w, truth, threshold)
-    scores = _scores(found.hits, found.found, int(np.count_nonzero(truth)))
-    return {**scores, "density": found.found / len(truth), "recovery_error": found.distance}
+    comparison = compared(w, truth, threshold)
+    scores = _scores(comparison.hits, comparison.found, int(np.count_nonzero(truth)))
+    return {**scores, "density": comparison.found / len(truth), "recovery_error": comparison.distance}
 
 
 def density(estimate: Array) -> Array:

@@ -86,8 +86,8 @@ class Piecewise(ShapedRegression):
 
     def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
         jumps = np.abs(np.diff(estimate, axis=1)) > THRESHOLD
-        found = support_recovery(jumps, np.diff(truth) != 0)
-        return {"jumps": jumps.sum(axis=1)} | {f"jump_{name}": values for name, values in found.items()}
+        recovery = support_recovery(jumps, np.diff(truth) != 0)
+        return {"jumps": jumps.sum(axis=1)} | {f"jump_{name}": values for name, values in recovery.items()}
 
 
 @dataclass(kw_only=True)
@@ -124,5 +124,5 @@ class GroupSparse(ShapedRegression):
     def shape_metrics(self, estimate: Array, truth: Array) -> dict[str, Array]:
         norms = np.linalg.norm(estimate.reshape(len(estimate), -1, self.group_size), axis=2)
         support = norms > THRESHOLD
-        found = support_recovery(support, np.linalg.norm(truth.reshape(-1, self.group_size), axis=1) > 0)
-        return {f"group_{name}": values for name, values in found.items()} | {"group_density": density(support)}
+        recovery = support_recovery(support, np.linalg.norm(truth.reshape(-1, self.group_size), axis=1) > 0)
+        return {f"group_{name}": values for name, values in recovery.items()} | {"group_density": density(support)}

@@ -207,8 +207,8 @@ class Tabular(Task):
         if model.ndim == 1:
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
             bias = model[problem.layout.slices["bias"]].astype(float)
-            own = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None
-            problem.description.write(folder, weights.astype(float), bias, own, problem.weights)
+            site_bias = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None
+            problem.description.write(folder, weights.astype(float), bias, site_bias, problem.weights)
 
 
 def _rows(

@@ -15,10 +15,10 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
 
 
 @pytest.fixture(scope="session")
-def refusal() -> Callable[..., str]:
+def error_message() -> Callable[..., str]:
     """Return the message of the UserError that reading raises, and check that it is raised quickly."""
 
-    def says(path: Path, **options: object) -> str:
+    def expected_message(path: Path, **options: object) -> str:
         start = time.process_time()
         with pytest.raises(UserError) as problem:
             read(path, **options)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def refusal() -> Callable[..., str]:
         assert str(problem.value).isprintable()
         return str(problem.value)
 
-    return says
+    return expected_message
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_message"),
     [
         (CSV.replace("weight", "height"), "columns: given more than once: height"),
         (CSV.replace("weight", "y"), "columns: given more than once: y"),
@@ -45,13 +45,13 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace("client", "\x1b[31mclient"), "column 'client' not found; columns are \\x1b[31mclient, height"),
     ],
 )
-def test_csv(tmp_path, text, says, refusal, csv):
-    assert says in refusal(csv(tmp_path, text))
+def test_csv(tmp_path, text, expected_message, error_message, csv):
+    assert expected_message in error_message(csv(tmp_path, text))
 
 
-def test_text_that_is_not_utf_8_is_refused(tmp_path, refusal):
+def test_text_that_is_not_utf_8_is_refused(tmp_path, error_message):
     (tmp_path / "t.csv").write_bytes(CSV.replace("b,5", "é,5").encode("latin-1"))
-    assert "is not UTF-8 text: invalid byte 0x" in refusal(tmp_path / "t.csv")
+    assert "is not UTF-8 text: invalid byte 0x" in error_message(tmp_path / "t.csv")
 
 
 def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
@@ -63,11 +63,11 @@ def test_cells_of_a_csv_file_are_taken_as_they_are_written(tmp_path, csv):
     assert data.feature_names == ["x_1", "flag"]
 
 
-def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
+def test_columns_must_be_different_and_there(tmp_path, error_message, csv):
     path = csv(tmp_path)
-    twice = refusal(path, columns=Columns(label="client"))
+    twice = error_message(path, columns=Columns(label="client"))
     assert "label, client, split, weights and event: given more than once: client" in twice
-    assert "column 'y' is both dropped and used" in refusal(path, columns=Columns(drop=("y",)))
+    assert "column 'y' is both dropped and used" in error_message(path, columns=Columns(drop=("y",)))
     for absent in (
         Columns(drop=("note",)),
         Columns(categorical=("note",)),
@@ -75,18 +75,18 @@ def test_columns_must_be_different_and_there(tmp_path, refusal, csv):
         Columns(event="note"),
         Columns(split="note"),
     ):
-        assert "column 'note' not found" in refusal(path, columns=absent)
-    assert "column 'site' not found; columns are client, height, weight, y (task.partition assigns" in refusal(
+        assert "column 'note' not found" in error_message(path, columns=absent)
+    assert "column 'site' not found; columns are client, height, weight, y (task.partition assigns" in error_message(
         path, columns=Columns(client="site")
     )
 
 
-def test_a_header_of_very_many_columns_is_answered_soon(tmp_path, refusal, csv):
+def test_a_header_with_many_columns_fails_quickly(tmp_path, error_message, csv):
     names = ",".join(f"x{k}" for k in range(100_000))
     cells = ",".join(["1.5"] * 100_000)
     rows = "".join(f"{client},{cells},1\n" for client in "aabb")
     assert read(csv(tmp_path, f"client,{names},y\n{rows}")).x.shape == (4, 100_000)
-    message = refusal(csv(tmp_path, f"klient,{names},y\n{rows}"))
+    message = error_message(csv(tmp_path, f"klient,{names},y\n{rows}"))
     assert "columns are klient, x0" in message
     assert "and 99992 more" in message
 

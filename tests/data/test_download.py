@@ -107,7 +107,7 @@ def test_a_damaged_archive_that_is_already_here_is_kept_aside(site, archive):
     assert fetch(archive).exists()  # the next attempt downloads it
 
 
-def test_no_network_is_said_in_one_line_with_a_way_out(site, archive, monkeypatch):
+def test_a_failed_download_gives_instructions(site, archive, monkeypatch):
     monkeypatch.setattr(download, "SITE", "http://127.0.0.1:9/")
     with pytest.raises(UserError, match=r"task.data_dir: not given, and the download failed.*pass task.data_dir="):
         fetch(archive)

@@ -25,7 +25,7 @@ def good() -> dict[str, np.ndarray]:
     }
 
 
-def refusal(path: Path) -> str:
+def error_message(path: Path) -> str:
     with pytest.raises(UserError) as problem:
         read(path)
     assert str(path) in str(problem.value)
@@ -41,7 +41,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["d.npz"]
 
 
-def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
+def test_rows_are_grouped_by_client_and_keep_their_order():
     clients = from_arrays("here", good()).as_clients("float32")
     assert clients.offsets.tolist() == [0, 2, 4, 6]
     assert clients.x[:, 0].tolist() == [2, 6, 0, 4, 8, 10]
@@ -49,7 +49,7 @@ def test_clients_lie_one_after_another_and_keep_the_order_of_their_rows():
     assert clients.x.dtype == np.float32
 
 
-def test_rows_held_out_know_whose_they_are():
+def test_training_index_of_held_out_clients():
     """Clients b and c have training rows; a, b and c have held-out rows."""
     data = from_arrays("here", good())
     training, held_out = (np.isin(np.arange(6), rows) for rows in ([0, 4], [1, 2, 5]))
@@ -58,7 +58,7 @@ def test_rows_held_out_know_whose_they_are():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected_message"),
     [
         ({"client": None}, "array 'client' is missing"),
         ({"splits": np.zeros(6)}, "array 'splits' is unknown"),
@@ -86,10 +86,10 @@ def test_rows_held_out_know_whose_they_are():
         ({"client": np.array(["a", "a", "b", "c", "c", "c"])}, "client 'b', row 2: the client's only sample"),
     ],
 )
-def test_wrong_content_is_named(tmp_path, changes, says):
+def test_wrong_content_is_named(tmp_path, changes, expected_message):
     arrays = {name: array for name, array in (good() | changes).items() if array is not None}
     np.savez(tmp_path / "d.npz", **arrays)
-    assert says in refusal(tmp_path / "d.npz")
+    assert expected_message in error_message(tmp_path / "d.npz")
 
 
 def test_clients_too_small_can_be_dropped():
@@ -107,7 +107,7 @@ def test_objects_are_refused_and_not_unpickled(tmp_path):
     trap = np.empty((6, 2), dtype=object)
     trap[0, 0] = Trap()
     np.savez(tmp_path / "d.npz", **(good() | {"x": trap}))
-    assert "array 'x' holds Python objects" in refusal(tmp_path / "d.npz")
+    assert "array 'x' holds Python objects" in error_message(tmp_path / "d.npz")
     assert not (tmp_path / "sprung").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_header_that_declares_ten_gigabytes_is_refused_before_reading(tmp_path
     np.savez(tmp_path / "d.npz", **{name: array for name, array in good().items() if name != "x"})
     with zipfile.ZipFile(tmp_path / "d.npz", "a") as archive:
         archive.writestr("x.npy", header((10**9, 10 // 8 + 1)) + b"few")
-    assert "declares 16 GB but holds 3 bytes" in refusal(tmp_path / "d.npz")
+    assert "declares 16 GB but holds 3 bytes" in error_message(tmp_path / "d.npz")
 
 
 def test_a_zip_bomb_is_refused_before_reading(tmp_path):
@@ -129,19 +129,19 @@ def test_a_zip_bomb_is_refused_before_reading(tmp_path):
         file.write(header((100 << 17, 1)))
         for _ in range(100):
             file.write(bytes(1 << 20))
-    assert "possibly a decompression bomb" in refusal(tmp_path / "d.npz")
+    assert "possibly a decompression bomb" in error_message(tmp_path / "d.npz")
 
 
 def test_more_than_the_memory_is_refused_before_reading(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "d.npz", **(good() | {"x": np.zeros((6, 2000)), "features": np.arange(2000)}))
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 100_000)
-    assert "reading it would take 112.2 kB of memory; this machine has 100 kB" in refusal(tmp_path / "d.npz")
+    assert "reading it would take 112.2 kB of memory; this machine has 100 kB" in error_message(tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize("content", [b"not a zip", b"PK\x03\x04 cut off"])
-def test_what_is_no_npz_file_is_said_to_be_none(tmp_path, content):
+def test_invalid_npz_files(tmp_path, content):
     (tmp_path / "d.npz").write_bytes(content)
-    assert "is not an .npz file" in refusal(tmp_path / "d.npz")
+    assert "is not an .npz file" in error_message(tmp_path / "d.npz")
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -151,15 +151,15 @@ def test_a_damaged_file_is_refused(tmp_path):
     place = content.index(np.arange(12.0).tobytes())
     content[place + 8] ^= 255
     path.write_bytes(content)
-    assert "Bad CRC-32" in refusal(path)
+    assert "Bad CRC-32" in error_message(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    assert "no such file" in refusal(tmp_path / "d.npz")
+    assert "no such file" in error_message(tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize(
-    ("loss", "y", "classes", "says"),
+    ("loss", "y", "classes", "expected_message"),
     [
         ("logistic", [0, 1, 0, 1, 1, 2], None, "client 'c', row 5: label 2; the logistic loss needs"),
         ("logistic", [0, -1, 0, 1, 1, 1], None, "client 'a', row 1: label -1"),
@@ -169,14 +169,14 @@ def test_a_missing_file_is_named(tmp_path):
         ("softmax", [0] * 6, None, "at least 2 classes"),
     ],
 )
-def test_labels_that_do_not_fit_the_loss_are_named(loss, y, classes, says):
+def test_labels_that_do_not_fit_the_loss_are_named(loss, y, classes, expected_message):
     arrays = good() | {"y": np.array(y)} | ({} if classes is None else {"classes": np.array(classes)})
     with pytest.raises(UserError) as problem:
         check_labels(from_arrays("here", arrays), all_losses()[loss]())
-    assert says in str(problem.value)
+    assert expected_message in str(problem.value)
 
 
-def test_labels_tell_how_many_scores_a_model_needs():
+def test_labels_determine_the_number_of_outputs():
     data = from_arrays("here", good())
     assert check_labels(data, Squared()) == 1
     assert check_labels(data, Softmax()) == 3

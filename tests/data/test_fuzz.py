@@ -123,7 +123,7 @@ def mutated(content: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 def read_or_refuse(path: Path) -> None:
     """Read a file as `fco-data describe` does, and compute its fingerprint."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    said = ""
+    message = ""
     try:
         fingerprint(path)
         if tables := read_raw_tables(path):
@@ -137,9 +137,9 @@ def read_or_refuse(path: Path) -> None:
         assert np.isfinite(preparation.apply(data.raw)).all()
         assert Preparation.of_json(preparation.as_json(), "here") == preparation
     except UserError as problem:
-        said = str(problem)
-    assert said.isprintable()
-    assert len(said) < 1000
+        message = str(problem)
+    assert message.isprintable()
+    assert len(message) < 1000
     assert time.process_time() - start < SECONDS
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < BYTES
 

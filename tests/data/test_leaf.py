@@ -17,7 +17,7 @@ def shard(**changes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "expected_message"),
     [
         (b"[" * 100_000, "does not start with a brace"),
         (b'{"users":' + b"[" * 100_000, "its lists are nested too deeply"),
@@ -42,15 +42,15 @@ def shard(**changes) -> bytes:
         (b"\xff\xfe{", "does not start with a brace"),
     ],
 )
-def test_leaf(tmp_path, content, says, refusal):
+def test_leaf(tmp_path, content, expected_message, error_message):
     (tmp_path / "d.json").write_bytes(content)
-    assert says in refusal(tmp_path / "d.json")
+    assert expected_message in error_message(tmp_path / "d.json")
 
 
-def test_a_shard_must_fit_into_memory_and_not_all_of_them_at_once(tmp_path, monkeypatch, refusal):
+def test_a_shard_must_fit_into_memory_and_not_all_of_them_at_once(tmp_path, monkeypatch, error_message):
     for name in "abcdefgh":
         (tmp_path / f"{name}.json").write_bytes(shard())
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 5000)
     assert len(read(tmp_path).y) == 32
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 1500)
-    assert "a.json: reading it would take" in refusal(tmp_path)
+    assert "a.json: reading it would take" in error_message(tmp_path)

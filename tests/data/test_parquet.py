@@ -27,26 +27,27 @@ class TestParquet:
 
         return write
 
-    def test_a_bomb_is_refused(self, write, refusal):
+    def test_a_bomb_is_refused(self, write, error_message):
         zeros = np.zeros(3_000_000, np.int8)
         path = write(["client", "x", "y"], [zeros, zeros, zeros])
         assert path.stat().st_size < 100_000
-        assert "would take 120 MB of memory, more than 200 times its size: possibly a decompression bomb" in refusal(
-            path
+        assert (
+            "would take 120 MB of memory, more than 200 times its size: possibly a decompression bomb"
+            in error_message(path)
         )
 
-    def test_more_than_the_memory_is_refused(self, write, monkeypatch, refusal):
+    def test_more_than_the_memory_is_refused(self, write, monkeypatch, error_message):
         monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 10_000_000)
         zeros = np.zeros(3_000_000, np.int8)
         path = write(["client", "x", "y"], [zeros, zeros, zeros])
-        assert "would take 120 MB of memory; this machine has 10 MB" in refusal(path)
+        assert "would take 120 MB of memory; this machine has 10 MB" in error_message(path)
 
-    def test_a_long_text_that_is_repeated_is_refused(self, write, refusal):
+    def test_a_long_text_that_is_repeated_is_refused(self, write, error_message):
         path = write(["client", "x", "y"], [["a" * 100_000] * 20, np.zeros(20), np.zeros(20)])
-        assert "has 100000 characters" in refusal(path)
+        assert "has 100000 characters" in error_message(path)
 
     @pytest.mark.parametrize(
-        ("column", "says"),
+        ("column", "expected_message"),
         [
             (np.array(["2024-01-31"] * 4, "M8[D]"), "column 'x' holds date32[day]; dates are not numbers"),
             (np.array(["2024-01-31"] * 4, "M8[ns]"), "column 'x' holds timestamp[ns]; dates are not numbers"),
@@ -56,12 +57,14 @@ class TestParquet:
             ([b"1", b"2", b"3", b"4"], "column 'x' holds binary; must be numbers or text"),
         ],
     )
-    def test_types(self, write, column, says, refusal):
-        assert says in refusal(write(["client", "x", "y"], [["a", "a", "b", "b"], column, [0, 1, 0, 1]]))
+    def test_types(self, write, column, expected_message, error_message):
+        assert expected_message in error_message(
+            write(["client", "x", "y"], [["a", "a", "b", "b"], column, [0, 1, 0, 1]])
+        )
 
-    def test_columns_of_one_name(self, write, refusal):
+    def test_columns_of_one_name(self, write, error_message):
         path = write(["client", "x", "x", "y"], [["a", "a", "b", "b"], range(4), range(4), [0, 1, 0, 1]])
-        assert "columns: given more than once: x" in refusal(path)
+        assert "columns: given more than once: x" in error_message(path)
 
     def test_all_kinds_of_numbers_and_names_are_read(self, write):
         from decimal import Decimal

@@ -22,7 +22,7 @@ def dealt(way: str, clients: int = 4, concentration: float = 0.5, seed: int = 0)
 
 
 @pytest.mark.parametrize("way", METHODS)
-def test_every_client_has_rows_and_the_rows_stay_as_they_are(way):
+def test_every_client_has_rows_and_rows_are_unchanged(way):
     data = dealt(way)
     names, sizes = np.unique(data.client, return_counts=True)
     assert names.tolist() == [f"{way}-{k}" for k in range(4)]

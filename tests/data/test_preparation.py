@@ -107,7 +107,7 @@ def test_counts_are_the_same_by_rows_and_by_columns(shape):
     np.testing.assert_array_equal(counts_up_to(x, edges), (x[:, :, None] <= edges).sum(axis=0))
 
 
-def test_the_same_bits_whoever_reports_first():
+def test_bitwise_independence_of_the_client_order():
     data = table()
     messages = [Summary.of(name, own) for name, own in data.by_client()]
     all_clients = {agree(merged(order), Recipe()).as_json() for order in permutations(messages)}
@@ -152,7 +152,7 @@ def test_what_is_stored_is_what_was_agreed():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_message"),
     [
         ("{}", "here: preparation.json: object missing required field `version`"),
         ("[", "here: preparation.json is not JSON"),
@@ -170,10 +170,10 @@ def test_what_is_stored_is_what_was_agreed():
         ('{"version": 2}', "here: preparation.json: version is 2, must be 1: from another release"),
     ],
 )
-def test_other_files_are_refused(text, says):
+def test_other_files_are_refused(text, expected_message):
     with pytest.raises(UserError) as problem:
         Preparation.of_json(text, "here")
-    assert says in str(problem.value)
+    assert expected_message in str(problem.value)
 
 
 def test_a_new_table_is_taken_by_the_names_of_its_columns():
@@ -185,7 +185,7 @@ def test_a_new_table_is_taken_by_the_names_of_its_columns():
 
 
 @pytest.mark.parametrize(
-    ("names", "levels", "says"),
+    ("names", "levels", "expected_message"),
     [
         (["age", "dose", "ward"], {2: ["red"]}, "new.csv: its columns are not those of the model: missing columns sex"),
         (["age", "doze", "ward", "sex"], {}, "missing columns dose; unknown columns doze; did you mean doze?"),
@@ -193,14 +193,14 @@ def test_a_new_table_is_taken_by_the_names_of_its_columns():
         (["age", "dose", "ward", "sex"], {0: ["old"]}, "column 'age' holds texts; the model was trained on numbers"),
     ],
 )
-def test_a_table_of_other_columns_is_refused(names, levels, says):
+def test_a_table_of_other_columns_is_refused(names, levels, expected_message):
     new = Features("new.csv", np.zeros((1, len(names))), names, levels)
     with pytest.raises(UserError) as problem:
         prepared(table(), Recipe()).apply(new)
-    assert says in str(problem.value)
+    assert expected_message in str(problem.value)
 
 
-def test_a_category_that_nobody_knew_is_other_or_as_good_as_missing():
+def test_an_unknown_category_is_other_or_missing():
     preparation = prepared(table(), Recipe())
     new = Features("new.csv", np.array([[1.0, 1, 0, 0]]), ["age", "dose", "ward", "sex"], {2: ["teal"], 3: ["x"]})
     row = dict(zip(preparation.features, preparation.encode(new)[0], strict=True))
@@ -244,7 +244,7 @@ def messages(*tables: Features) -> list[Summary]:
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("other", "expected_message"),
     [
         (
             Features("b", np.ones((2, 1)), ["years"], {}),
@@ -260,10 +260,10 @@ def messages(*tables: Features) -> list[Summary]:
         ),
     ],
 )
-def test_sites_that_do_not_fit_are_refused(other, says):
+def test_sites_that_do_not_fit_are_refused(other, expected_message):
     with pytest.raises(UserError) as problem:
         merged(messages(Features("a", np.zeros((2, 1)), ["ward"], {0: ["red"]}), other))
-    assert says in str(problem.value)
+    assert expected_message in str(problem.value)
 
 
 def test_missing_values_can_be_refused():

@@ -72,7 +72,7 @@ def test_a_link_and_a_file_are_no_private_folders(tmp_path):
         require_private(tmp_path / "none")
 
 
-def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_a_user_error(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"cannot be written: Not a directory \(XDG_CACHE_HOME moves it\)"):

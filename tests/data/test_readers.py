@@ -26,7 +26,7 @@ def frame() -> pd.DataFrame:
     )
 
 
-def refusal(source: Path, **options) -> str:
+def error_message(source: Path, **options) -> str:
     with pytest.raises(UserError) as problem:
         read(source, **options)
     assert "\n" not in str(problem.value)
@@ -67,32 +67,34 @@ def test_columns_may_have_other_names_and_may_be_dropped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "row", "value", "says"),
+    ("column", "row", "value", "expected_message"),
     [
         ("height", 3, "tall", "client 'v', line 5: column 'height' is 'tall'; 5 of 6 rows have a number there"),
         ("y", 5, None, "client 'w', line 7: column 'y' is empty"),
         ("split", 1, "dev", "client 'v', row 1: split is 'dev'"),
     ],
 )
-def test_a_bad_cell_is_named(tmp_path, column, row, value, says):
+def test_a_bad_cell_is_named(tmp_path, column, row, value, expected_message):
     table = frame().astype(object)
     table.loc[row, column] = value
     table.to_csv(tmp_path / "t.csv", index=False)
-    message = refusal(tmp_path / "t.csv")
-    assert says in message
+    message = error_message(tmp_path / "t.csv")
+    assert expected_message in message
     assert str(tmp_path / "t.csv") in message
 
 
 def test_tables_that_do_not_fit_are_named(tmp_path):
     frame().to_csv(tmp_path / "t.csv", index=False)
-    assert "column 'sick' not found; columns are client, height" in refusal(tmp_path / "t.csv", columns=Columns("sick"))
+    assert "column 'sick' not found; columns are client, height" in error_message(
+        tmp_path / "t.csv", columns=Columns("sick")
+    )
     frame().drop(columns="weight").to_csv(tmp_path / "u.csv", index=False)
-    assert "t.csv: has a column 'client', but a file in a folder holds one client" in refusal(tmp_path)
-    other_columns = refusal(tmp_path, columns=Columns(drop=("client",)))
+    assert "t.csv: has a column 'client', but a file in a folder holds one client" in error_message(tmp_path)
+    other_columns = error_message(tmp_path, columns=Columns(drop=("client",)))
     assert "u.csv: its columns differ from those of t.csv: missing columns weight" in other_columns
     numbers = frame().assign(y=range(6))
     numbers.to_csv(tmp_path / "u.csv", index=False)
-    labels = refusal(tmp_path, columns=Columns(drop=("client",)))
+    labels = error_message(tmp_path, columns=Columns(drop=("client",)))
     assert "u.csv: labels must be all numbers or all texts; t.csv has the other type" in labels
 
 
@@ -131,21 +133,21 @@ def test_bad_leaf_shards_are_named(tmp_path):
     shard = tmp_path / "train" / "b.json"
     content = shard.read_text()
     shard.write_text(content[: len(content) // 2])
-    assert f"{shard}: is not valid JSON" in refusal(tmp_path)
+    assert f"{shard}: is not valid JSON" in error_message(tmp_path)
     shard.write_text(json.dumps({"users": []}))
-    assert f"{shard}: is not a LEAF shard" in refusal(tmp_path)
+    assert f"{shard}: is not a LEAF shard" in error_message(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, float("nan")], [0.0, 0.0]]})))
-    assert f"{shard}: client 'w', row 0: every feature must be finite" in refusal(tmp_path)
+    assert f"{shard}: client 'w', row 0: every feature must be finite" in error_message(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0, 0.0]]})))
-    assert f"{shard}: client 'w'" in refusal(tmp_path)
+    assert f"{shard}: client 'w'" in error_message(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25], [0.0]]})))
-    assert "b.json: its samples have 1 features, those of a.json have 2" in refusal(tmp_path)
+    assert "b.json: its samples have 1 features, those of a.json have 2" in error_message(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [3]}))
-    assert "num_samples is 3" in refusal(tmp_path)
+    assert "num_samples is 3" in error_message(tmp_path)
     shard.write_text(json.dumps(leaf({"w": [[0.25, 1], [0.0, 1]]}) | {"num_samples": [2, 2]}))
-    assert "has 1 users but 2 num_samples" in refusal(tmp_path)
+    assert "has 1 users but 2 num_samples" in error_message(tmp_path)
     (tmp_path / "alone.json").write_text(json.dumps(leaf({})))
-    assert "holds no users" in refusal(tmp_path / "alone.json")
+    assert "holds no users" in error_message(tmp_path / "alone.json")
 
 
 def write_tff(folder: Path) -> None:
@@ -177,18 +179,18 @@ def test_only_chosen_writers_are_read_from_tff_files(tmp_path):
 def test_a_damaged_tff_file_is_named(tmp_path):
     write_tff(tmp_path)
     (tmp_path / "fed_emnist_test.h5").write_bytes(b"damaged")
-    assert "fed_emnist_test.h5: is not one of TensorFlow Federated's files" in refusal(tmp_path)
+    assert "fed_emnist_test.h5: is not one of TensorFlow Federated's files" in error_message(tmp_path)
 
 
 def test_a_folder_must_hold_one_kind(tmp_path):
-    assert "holds no known format" in refusal(tmp_path)
+    assert "holds no known format" in error_message(tmp_path)
     frame().to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "a.json").write_text("{}")
-    assert "holds .json and .csv; must hold files of one format" in refusal(tmp_path)
-    assert "no such file or folder" in refusal(tmp_path / "nowhere")
+    assert "holds .json and .csv; must hold files of one format" in error_message(tmp_path)
+    assert "no such file or folder" in error_message(tmp_path / "nowhere")
     (tmp_path / "sub").mkdir()
     np.savez(tmp_path / "sub" / "d.npz", x=np.zeros(2))
-    assert "is a folder; give the .npz file in it" in refusal(tmp_path / "sub")
+    assert "is a folder; give the .npz file in it" in error_message(tmp_path / "sub")
 
 
 def test_a_fingerprint_is_of_the_content_and_not_of_the_path(tmp_path):
@@ -241,9 +243,9 @@ def test_a_folder_of_arrays_stays_on_disk(tmp_path):
 
 def test_bad_folders_of_arrays(tmp_path):
     objects = arrays_in(tmp_path / "objects", client=np.array(["a", "a", "b", None], dtype=object))
-    assert "client.npy holds Python objects (a pickle)" in refusal(objects)
-    assert "'x' has shape (4,)" in refusal(arrays_in(tmp_path / "flat", x=np.zeros(4)))
-    assert "give the folder with x.npy" in refusal(objects / "x.npy")
+    assert "client.npy holds Python objects (a pickle)" in error_message(objects)
+    assert "'x' has shape (4,)" in error_message(arrays_in(tmp_path / "flat", x=np.zeros(4)))
+    assert "give the folder with x.npy" in error_message(objects / "x.npy")
     (objects / "y.npy").unlink()
     (objects / "client.npy").write_bytes(b"\x93NUMPY")
-    assert "client.npy: is not an .npy file that can be read" in refusal(objects)
+    assert "client.npy: is not an .npy file that can be read" in error_message(objects)

@@ -56,7 +56,7 @@ def test_an_npz_file_and_back(npz, tmp_path):
     assert again.feature_names == list("pqrs")
 
 
-def test_what_scipy_saves_needs_only_labels_and_clients_beside_it(tmp_path):
+def test_arrays_of_scipy_need_only_labels_and_clients(tmp_path):
     file = io.BytesIO()
     save_npz(file, csr_matrix(DENSE))
     file.seek(0)
@@ -76,7 +76,7 @@ def test_entries_of_a_row_may_stand_in_any_order(npz):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected_message"),
     [
         ({"indices": [1, 0, 4, 1, 3]}, "array 'indices' holds 4, must hold columns from 0 to 3"),
         ({"indices": [1, 0, -1, 1, 3]}, "array 'indices' holds -1, must hold columns from 0 to 3"),
@@ -101,17 +101,17 @@ def test_entries_of_a_row_may_stand_in_any_order(npz):
         ({"features": ["p", "q"]}, "array 'features' has 2 names for 4 columns of x"),
     ],
 )
-def test_wrong_arrays(npz, refusal, changes, says):
-    assert says in refusal(npz(**changes))
+def test_wrong_arrays(npz, error_message, changes, expected_message):
+    assert expected_message in error_message(npz(**changes))
 
 
-def test_a_model_that_would_not_fit_is_refused_before_anything_is_made(npz, refusal, monkeypatch):
+def test_a_model_that_would_not_fit_is_refused_before_anything_is_made(npz, error_message, monkeypatch):
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 10**9)
-    assert "a model of its 2000000000 features would take 16 GB" in refusal(npz(shape=[4, 2 * 10**9]))
+    assert "a model of its 2000000000 features would take 16 GB" in error_message(npz(shape=[4, 2 * 10**9]))
 
 
-def test_pickles_are_refused(npz, refusal):
-    assert "Python objects (a pickle)" in refusal(npz(data=np.array([{}] * 5, dtype=object)))
+def test_pickles_are_refused(npz, error_message):
+    assert "Python objects (a pickle)" in error_message(npz(data=np.array([{}] * 5, dtype=object)))
 
 
 def test_svmlight_by_qid(tmp_path):
@@ -131,13 +131,13 @@ def test_svmlight_in_a_folder_is_a_file_for_every_client(tmp_path):
     assert data.classes.tolist() == ["not y>1", "y>1"]
 
 
-def test_svmlight_rows_that_are_nobody_s_are_dealt(svm):
+def test_svmlight_rows_without_clients_are_partitioned(svm):
     path = svm("1 1:1\n0 2:1\n")
     assert read(path, Columns(dealt=True), min_clients=1).client.tolist() == ["all", "all"]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_message"),
     [
         ("1 qid:1 2:1 1:1\n", "sorted and unique"),
         ("1 qid:1 2:1 2:3\n", "sorted and unique"),
@@ -153,22 +153,22 @@ def test_svmlight_rows_that_are_nobody_s_are_dealt(svm):
         ("\x80\x04pickle", "is not an svmlight file that can be read"),
     ],
 )
-def test_wrong_svmlight(svm, refusal, text, says):
-    message = refusal(svm(text))
-    assert says in message
+def test_wrong_svmlight(svm, error_message, text, expected_message):
+    message = error_message(svm(text))
+    assert expected_message in message
     assert "d.svm: " in message
 
 
-def test_other_columns_are_refused(svm, refusal):
+def test_other_columns_are_refused(svm, error_message):
     path = svm("1 qid:1 2:1\n0 qid:2 2:1\n")
-    assert "column 'died' not found; the label of an svmlight file is called y" in refusal(
+    assert "column 'died' not found; the label of an svmlight file is called y" in error_message(
         path, columns=Columns("died")
     )
 
 
-def test_one_endless_line_is_refused(svm, refusal, monkeypatch):
+def test_one_endless_line_is_refused(svm, error_message, monkeypatch):
     monkeypatch.setattr("fco_cli.data.svmlight.MAX_LINE", 100)
-    assert "has a line of more than 100 characters" in refusal(svm("1 " + "1:1 " * 100))
+    assert "has a line of more than 100 characters" in error_message(svm("1 " + "1:1 " * 100))
 
 
 def test_a_site_s_rows_are_a_table(npz):

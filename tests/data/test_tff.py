@@ -23,11 +23,11 @@ class TestHdf5:
             yield file
 
     @pytest.fixture
-    def answer(self, refusal) -> Callable[..., str]:
+    def answer(self, error_message) -> Callable[..., str]:
         def closed(file) -> str:
             path = Path(file.filename)
             file.close()
-            return refusal(path)
+            return error_message(path)
 
         return closed
 
@@ -59,29 +59,29 @@ class TestHdf5:
         assert "/examples/a/pixels: its values are in another file" in answer(file)
 
     @pytest.mark.parametrize(
-        ("shape", "says"),
+        ("shape", "expected_message"),
         [
             ((3, 10**9, 100), "would take 4.8 TB of memory; this machine has"),
             ((3, 10**7), "possibly a decompression bomb"),
         ],
     )
-    def test_a_bomb_is_refused(self, file, shape, says, answer):
+    def test_a_bomb_is_refused(self, file, shape, expected_message, answer):
         del file["examples/a/pixels"]
         file["examples/a"].create_dataset("pixels", shape, "f8", chunks=True, compression="gzip")
-        assert says in answer(file)
+        assert expected_message in answer(file)
 
     @pytest.mark.parametrize(
-        ("values", "says"),
+        ("values", "expected_message"),
         [
             (np.ones((2, 2)), "pixels have shape (2, 2), label (3,)"),
             (1.0, "pixels have shape (), label (3,)"),
             (["a", "b", "c"], "must hold numbers, not object"),
         ],
     )
-    def test_values_of_a_wrong_kind(self, file, values, says, answer):
+    def test_values_of_a_wrong_kind(self, file, values, expected_message, answer):
         del file["examples/a/pixels"]
         file["examples/a/pixels"] = values
-        assert says in answer(file)
+        assert expected_message in answer(file)
 
     def test_a_group_in_the_place_of_values(self, file, answer):
         del file["examples/a/pixels"]

@@ -284,7 +284,7 @@ def test_balanced_classes_count_alike(build, data, with_changes):
         build(data, "task.class_weight=balanced", "task.loss=squared")
 
 
-def test_rows_that_are_nobodys_are_dealt_to_clients(build, tmp_path):
+def test_rows_without_clients_are_partitioned(build, tmp_path):
     rows = "".join(f"{k},{k % 7},{k % 2}\n" for k in range(80))
     (tmp_path / "t.csv").write_text(f"x,client,y\n{rows}")
     _, problem = build(tmp_path / "t.csv", "task.partition=quantity", "task.partition_clients=5", "task.holdout=none")
@@ -317,7 +317,7 @@ def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
     assert {path.name for path in (tmp_path / "outputs").rglob("*") if path.is_file()} <= {".lock"}
 
 
-def test_every_client_may_have_an_intercept_of_its_own(build, table, tmp_path):
+def test_site_intercepts(build, table, tmp_path):
     """The record has the intercept of each client; other clients get the mean."""
     task, problem = build(table, "task.client=hospital", "task.label=diagnosis", "task.site_intercept=true")
     task.export(problem, np.zeros(problem.layout.size), tmp_path)

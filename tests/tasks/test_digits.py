@@ -36,7 +36,7 @@ def test_the_model_is_linear_or_a_network(build):
     assert build("task.hidden=[32]").model == Network(64, (32,), 10, seed=0)
 
 
-def test_too_skewed_for_so_many_clients_is_said(build):
+def test_too_much_skew_for_the_number_of_clients_is_refused(build):
     with pytest.raises(UserError, match=r"task\.concentration: got 0\.001"):
         build("task.concentration=0.001", "task.clients=300")
 

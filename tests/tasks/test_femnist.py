@@ -58,10 +58,10 @@ def test_a_fraction_of_the_writers_by_the_seed(build, small):
 
 
 def test_the_first_of_the_writers_whatever_the_seed(build, small):
-    everybody = build(small)
+    all_writers = build(small)
     for seed in (0, 1):
         first = build(small, "task.client_fraction=0.3", "task.writers=first", f"seed={seed}")
-        np.testing.assert_array_equal(first.data.x, everybody.data.x[:9])  # three images each
+        np.testing.assert_array_equal(first.data.x, all_writers.data.x[:9])  # three images each
     with pytest.raises(UserError, match=r"task\.writers: got 'last', must be drawn or first"):
         build(small, "task.writers=last")
 
@@ -92,18 +92,18 @@ def test_the_data_and_not_their_path_make_the_identity(make_run, small, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected_message"),
     [
         ({"split": np.full(40, "train")}, "must have rows of both splits"),
         ({"x": np.zeros((40, 10), np.uint8)}, "x has 10 columns, must be 784"),
         ({"y": np.arange(40) % 11}, "client '2', row 10: label 10; labels must be below task.classes=10"),
     ],
 )
-def test_what_is_no_femnist_is_refused(build, small, changes, says):
+def test_invalid_femnist_data_are_refused(build, small, changes, expected_message):
     np.savez(small, **(dict(np.load(small)) | changes))
     with pytest.raises(UserError) as problem:
         build(small)
-    assert says in str(problem.value)
+    assert expected_message in str(problem.value)
     assert str(small) in str(problem.value)
 
 

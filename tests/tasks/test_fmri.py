@@ -261,7 +261,7 @@ def test_voxels_that_are_not_finite(tree: Tree) -> None:
         tree.build()
 
 
-def test_without_data_and_network_one_message_says_what_to_do(tree: Tree) -> None:
+def test_a_failed_download_gives_instructions(tree: Tree) -> None:
     shutil.rmtree(tree.file(2, "x").parent)
     with pytest.raises(UserError) as caught:
         tree.build()
@@ -274,7 +274,7 @@ def test_without_data_and_network_one_message_says_what_to_do(tree: Tree) -> Non
 # Command line and images
 
 
-def test_the_command_says_it_in_one_line_and_exits_with_2(here: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_prints_one_line_and_exits_with_2(here: Callable[..., Any], tmp_path: Path) -> None:
     _, line = here("task=fmri", f"task.data_dir={tmp_path}/nothing", cwd=tmp_path, code=2).err.splitlines()
     assert line.startswith("fco-run: task.data_dir: the Haxby 2001 data of subject 1")
 

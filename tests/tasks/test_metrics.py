@@ -51,6 +51,6 @@ def test_rank_is_numpys(shape):
     np.testing.assert_array_equal(rank(stack.astype(np.float32), 1e-2), expected)
 
 
-def test_rank_counts_a_matrix_that_has_blown_up_as_full():
+def test_rank_of_a_diverged_matrix():
     """A diverged matrix must not have rank 0, which would count as success."""
     np.testing.assert_array_equal(rank(np.array([np.full((2, 3), 1e200), np.full((2, 3), np.nan)]), 1e-2), [1, 2])

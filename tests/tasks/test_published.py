@@ -112,7 +112,7 @@ def test_a_new_table_is_predicted_from_what_the_record_keeps(build, real_data, t
     np.testing.assert_allclose(preparation.apply(read_features(tmp_path / "new.csv", preparation.table)), expected)
 
 
-def test_what_is_not_here_is_said_in_one_line(make_run, tmp_path, monkeypatch):
+def test_missing_data_are_a_user_error(make_run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(
         UserError, match=r"task.data_dir: eicu_demo requires the folder with eicu_apache.csv \(docs/data.md\)"

@@ -69,6 +69,6 @@ def test_the_optimum_recovers_the_shape(task, regularizer, make_algorithm):
     ],
 )
 def test_wrong_sizes_are_refused_by_name(make, words):
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error_message:
         make()
-    assert words in str(refusal.value)
+    assert words in str(error_message.value)
