@@ -47,8 +47,8 @@ class Credentials:
         from cryptography.x509 import load_pem_x509_certificate
 
         key: Any = load_pem_private_key((startup / "client.key").read_bytes(), None)
-        own, authority = ((startup / name).read_bytes() for name in ("client.crt", "rootCA.pem"))
-        return cls(load_pem_x509_certificate(own), key, load_pem_x509_certificate(authority))
+        certificate, authority = ((startup / name).read_bytes() for name in ("client.crt", "rootCA.pem"))
+        return cls(load_pem_x509_certificate(certificate), key, load_pem_x509_certificate(authority))
 
     def sign(self, statement: bytes) -> dict[str, str]:
         """Return the signature of a statement and the certificate, as text."""
@@ -82,7 +82,7 @@ class Masks:
 
     def __init__(self, name: str, credentials: Credentials | None) -> None:
         self.name, self.credentials = name, credentials
-        self.own: X25519PrivateKey | None = None
+        self.private_key: X25519PrivateKey | None = None
         self.secrets: dict[str, bytes] = {}  # by site, each shared with that site
         self.bits = 0
 
@@ -96,8 +96,8 @@ class Masks:
 
         if self.credentials is None:
             raise Refusal("the site has no certificate to sign a mask key")
-        self.own, self.secrets = X25519PrivateKey.generate(), {}
-        public = self.own.public_key().public_bytes_raw().hex()
+        self.private_key, self.secrets = X25519PrivateKey.generate(), {}
+        public = self.private_key.public_key().public_bytes_raw().hex()
         signed = self.credentials.sign(_statement(request, self.name, public))
         return Message("", {"key": {"key": public, **signed}})
 
@@ -106,7 +106,7 @@ class Masks:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         signed_keys = request.keys
-        if self.own is None or self.credentials is None:
+        if self.private_key is None or self.credentials is None:
             raise Refusal("no mask key of this site was requested")
         if len(signed_keys) < MIN_SITES or self.name not in signed_keys:
             raise Refusal(f"masks need at least {MIN_SITES} sites, including this one")
@@ -115,10 +115,10 @@ class Masks:
             self.credentials.check(name, _statement(request, name, one.key), one)
             if name != self.name:
                 try:
-                    secrets[name] = self.own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(one.key)))
+                    secrets[name] = self.private_key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(one.key)))
                 except ValueError:
                     raise Refusal(f"the mask key of {name} is not a valid point") from None
-            elif one.key != self.own.public_key().public_bytes_raw().hex():
+            elif one.key != self.private_key.public_key().public_bytes_raw().hex():
                 raise Refusal("the mask key under this site's name is not its own")
         self.secrets, self.bits = secrets, request.bits
         return Message("")

@@ -95,11 +95,11 @@ def simulated(hospitals, output: Path, *arguments: str) -> list[str]:
 
 def models(output: Path) -> dict[tuple[str, float], dict[str, np.ndarray]]:
     """Return the models of all records, by algorithm and learning rate."""
-    found = {}
+    by_run = {}
     for path in output.rglob("result.json"):
         result = json.loads(path.read_text())
-        found[result["algo"], result["client_lr"]] = dict(np.load(path.with_name("model.npz")))
-    return found
+        by_run[result["algo"], result["client_lr"]] = dict(np.load(path.with_name("model.npz")))
+    return by_run
 
 
 def assert_same_bits(one: Path, other: Path, runs: int) -> None:
@@ -122,8 +122,8 @@ def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
     grid = ["-m", "algo=zhj,feddualavg", "hparams.client_lr=0.02,0.05", "hparams.rounds=5"]
     fixed = ["hparams.fraction_bits=40", "hparams.clients_per_round=all"]
     where = between_sites(federation, tmp_path / "sites", *fixed, "federation.masks=true")
-    together(fco_run(*grid, *simulated(hospitals, tmp_path / "here", *fixed)), fco_run(*grid, *where))
-    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=4)
+    together(fco_run(*grid, *simulated(hospitals, tmp_path / "simulated", *fixed)), fco_run(*grid, *where))
+    assert_same_bits(tmp_path / "sites", tmp_path / "simulated", runs=4)
     assert {received(federation, name)["keys"] for name in NAMES} == {1}
 
 
@@ -141,8 +141,8 @@ def test_killed_sites_and_analysts_do_not_change_the_result(federation, hospital
             federation.wait(lambda: received(federation, "north")["train"] > again, "the run continues")
         finally:
             os.killpg(analyst.pid, signal.SIGKILL)
-    together(command, fco_run(*arguments, *simulated(hospitals, tmp_path / "here")))
-    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
+    together(command, fco_run(*arguments, *simulated(hospitals, tmp_path / "simulated")))
+    assert_same_bits(tmp_path / "sites", tmp_path / "simulated", runs=1)
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_a_killed_server_does_not_change_the_result(federation, hospitals, tmp_p
         time.sleep(2)
         federation.spawn("coordinator", "serve", federation.address)
         assert analyst.wait(400) == 0
-    subprocess.run(fco_run(*arguments, *simulated(hospitals, tmp_path / "here")), check=True)
-    assert_same_bits(tmp_path / "sites", tmp_path / "here", runs=1)
+    subprocess.run(fco_run(*arguments, *simulated(hospitals, tmp_path / "simulated")), check=True)
+    assert_same_bits(tmp_path / "sites", tmp_path / "simulated", runs=1)
 
 
 def test_attacks_with_the_lead_s_kit(federation, tmp_path):
@@ -314,7 +314,7 @@ def client(kit: Path, name: str) -> list[object]:
 def outcomes_file(federation, tmp_path_factory) -> Iterator[Path]:
     """Restart east as an attacker: it sends commands to north (probe.py) and invalid responses (liar/)."""
     folder = tmp_path_factory.mktemp("ill")
-    kit, found = federation.home("east") / "kits/fco/prod_00/east", folder / "found"
+    kit, outcomes = federation.home("east") / "kits/fco/prod_00/east", folder / "outcomes"
     federation.stop("east", signal.SIGTERM)
     (kit / "local/custom").mkdir()
     shutil.copy(HERE / "probe.py", kit / "local/custom/probe.py")
@@ -322,9 +322,9 @@ def outcomes_file(federation, tmp_path_factory) -> Iterator[Path]:
     resources["components"].append({"id": "probe", "path": "probe.Probe", "args": {}})
     resources["class_allow_list"].append("probe.Probe")
     (kit / "local/resources.json").write_text(json.dumps(resources))
-    environment = os.environ | {"PROBE": str(found), "PYTHONPATH": str(HERE / "liar")}
+    environment = os.environ | {"PROBE": str(outcomes), "PYTHONPATH": str(HERE / "liar")}
     with background(folder, client(kit, "east"), env=environment, cwd=kit):
-        yield found
+        yield outcomes
 
 
 def test_a_hospital_cannot_send_commands_to_another(federation, outcomes_file):

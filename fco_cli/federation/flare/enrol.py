@@ -120,7 +120,7 @@ def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
     )
 
 
-def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
+def restrict(kit: Path, server: bool, home: Path, settings: dict[str, Any]) -> None:
     """Write the party's local restrictions to its kit: one allowed class, no code, shell or log streaming."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
@@ -136,27 +136,27 @@ def restrict(kit: Path, server: bool, home: Path, own: dict[str, Any]) -> None:
     resources["components"] = [*components, guard]
     rights = {role: RIGHTS | (LEAD_RIGHTS if role == "lead" else {}) for role in ROLES}
     policy = {"format_version": "1.0", "permissions": rights}
-    for name, content in (("resources", resources), ("authorization", policy), ("fco", own)):
+    for name, content in (("resources", resources), ("authorization", policy), ("fco", settings)):
         (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     os.chmod(kit, 0o700)
 
 
-def load_site(own: dict[str, Any], startup: Path | None = None) -> Site:
+def load_site(settings: dict[str, Any], startup: Path | None = None) -> Site:
     """Return the site that its `fco.json` describes, with the credentials of its kit."""
-    home, name = Path(own["home"]), own["name"]
+    home, name = Path(settings["home"]), settings["name"]
     options: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in own["columns"].items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings["columns"].items()
     }
     columns = Columns(**options)
-    file = SiteFile(Path(own["data"]), name, columns, home / "secret")
+    file = SiteFile(Path(settings["data"]), name, columns, home / "secret")
     credentials = None if startup is None else Credentials.of_kit(startup)
     return Site(name, file, Policy.read(home / "site.yaml"), home, credentials)
 
 
-def start(kit: Path, party: str, *settings: str) -> NoReturn:
+def start(kit: Path, party: str, *options: str) -> NoReturn:
     """Replace this process by FLARE's process of that party; a single client needs one Numba thread."""
     module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
     os.environ |= {"NUMBA_NUM_THREADS": "1"} | (VERBOSITY if party == "server" else {})
     command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
-    os.execv(sys.executable, [*command, "--set", "secure_train=true", *settings, "config_folder="])
+    os.execv(sys.executable, [*command, "--set", "secure_train=true", *options, "config_folder="])

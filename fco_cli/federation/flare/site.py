@@ -39,17 +39,17 @@ class SiteExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.ABOUT_TO_START_RUN:
             workspace, cell = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT), fl_ctx.get_engine().get_cell().core_cell
-            own = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text(encoding="utf-8"))
-            SiteGuard(str(Path(own["home"]) / AUDIT_FILE)).handle_event(event_type, fl_ctx)
+            settings = json.loads((Path(workspace.get_site_config_dir()) / "fco.json").read_text(encoding="utf-8"))
+            SiteGuard(str(Path(settings["home"]) / AUDIT_FILE)).handle_event(event_type, fl_ctx)
             cell.register_request_cb(CHANNEL, READY, lambda request: make_reply(ReturnCode.OK, body=b"here"))
             startup = Path(workspace.get_startup_kit_dir())
-            cell.register_request_cb(CHANNEL, REQUEST, self._handle, own=own, startup=startup)
+            cell.register_request_cb(CHANNEL, REQUEST, self._handle, settings=settings, startup=startup)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         return make_task_reply(TaskReturnCode.TASK_UNKNOWN)  # requests do not use FLARE's task queue
 
-    def _handle(self, request: Any, own: dict[str, Any], startup: Path) -> Any:
+    def _handle(self, request: Any, settings: dict[str, Any], startup: Path) -> Any:
         with self.lock:
             if self.site is None:
-                self.site = load_site(own, startup)
+                self.site = load_site(settings, startup)
             return make_reply(ReturnCode.OK, body=self.site.handle(bytes(request.payload)))

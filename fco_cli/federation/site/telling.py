@@ -232,18 +232,18 @@ def _preparation(text: str, columns: list[str]) -> Preparation:
     """Return the preparation; raise BadMessage if it is invalid or for other columns."""
     try:
         msgspec.json.decode(text)  # refuses NaN, infinity and deep nesting
-        made = Preparation.of_json(text, "preparation")
-        msgspec.convert(asdict(made), Preparation)
+        preparation = Preparation.of_json(text, "preparation")
+        msgspec.convert(asdict(preparation), Preparation)
     except (ValueError, RecursionError) as problem:
         raise BadMessage(f"preparation: {reason_of(problem)}") from None
-    sizes = (len(made.fill), len(made.mean), len(made.scale))
-    features = len(made.features)
-    known = made.columns == columns and {*made.flagged, *made.categories} <= set(columns)
+    sizes = (len(preparation.fill), len(preparation.mean), len(preparation.scale))
+    features = len(preparation.features)
+    known = preparation.columns == columns and {*preparation.flagged, *preparation.categories} <= set(columns)
     if not known or sizes not in ((len(columns), 0, 0), (len(columns), features, features)):
         raise BadMessage("preparation: its columns must be the site's columns")
-    for own in made.categories.values():
-        if not own.names or len(set(own.names)) != len(own.names) or len(own.fill) != len(own.names):
+    for levels in preparation.categories.values():
+        if not levels.names or len(set(levels.names)) != len(levels.names) or len(levels.fill) != len(levels.names):
             raise BadMessage("preparation: categories must be distinct and have one fill value each")
-    if not features or any(scale <= 0 for scale in made.scale):
+    if not features or any(scale <= 0 for scale in preparation.scale):
         raise BadMessage("preparation: must have features and scales > 0")
-    return made
+    return preparation

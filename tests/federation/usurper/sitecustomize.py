@@ -23,9 +23,9 @@ TOPICS = ("sys.shell", "sys.report_env", "train.restart")
 
 def usurped(message) -> None:
     """Return the changed message of a server to a site."""
-    asked = getattr(message, "payload", None)
-    if getattr(asked, "topic", None) == "train.deploy" and MARK.encode() in asked.body:
-        asked.body = signed_by_super(asked.body)
+    payload = getattr(message, "payload", None)
+    if getattr(payload, "topic", None) == "train.deploy" and MARK.encode() in payload.body:
+        payload.body = signed_by_super(payload.body)
 
 
 def signed_by_super(app: bytes) -> bytes:
@@ -42,8 +42,8 @@ def signed_by_super(app: bytes) -> bytes:
     ca, (key, public) = Path(os.environ["CA"]), generate_keys()
     authority = {attribute.oid._name: attribute.value for attribute in load_crt(ca / "rootCA.pem").subject}
     issuer = Identity(authority["commonName"], authority.get("organizationName"))
-    somebody = Identity("somebody@fco.local", "fco", "super")
-    certificate = generate_cert(somebody, issuer, load_private_key_file(ca / "rootCA.key"), public)
+    super_user = Identity("somebody@fco.local", "fco", "super")
+    certificate = generate_cert(super_user, issuer, load_private_key_file(ca / "rootCA.key"), public)
     with tempfile.TemporaryDirectory() as place:
         folder, signer = Path(place, "app"), Path(place, "super.crt")
         signer.write_bytes(serialize_cert(certificate))
@@ -68,14 +68,14 @@ def work() -> None:
     from nvflare.private.admin_defs import Message
     from nvflare.private.defs import new_cell_message
 
-    said = {}
+    replies = {}
     for topic in TOPICS:
         request = Message(topic, f"touch {order}.ran")
         request.set_header("user_role", "super")
         reply = cell.send_request("admin", topic, "north", new_cell_message({}, request), 5.0)
-        said[topic] = f"{reply.get_header(MessageHeaderKey.RETURN_CODE)}: {getattr(reply.payload, 'body', None)}"
+        replies[topic] = f"{reply.get_header(MessageHeaderKey.RETURN_CODE)}: {getattr(reply.payload, 'body', None)}"
     part = outcomes.with_suffix(".part")
-    part.write_text(json.dumps(said))
+    part.write_text(json.dumps(replies))
     part.replace(outcomes)
 
 
