@@ -79,7 +79,7 @@ def test_groups_may_come_from_a_table(tmp_path):
         (b"age,body\n", "must begin with the line feature,group"),
         (b"feature,group\nage\n", "line 2 must have two columns"),
         (b"feature,group\nage,a\nage,b\n", "line 3 repeats 'age'"),
-        (b"\xff\xfe", "no CSV file in UTF-8"),
+        (b"\xff\xfe", "not a CSV file in UTF-8"),
     ],
 )
 def test_a_table_that_is_none_is_refused(tmp_path, content, words):
