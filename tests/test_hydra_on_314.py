@@ -13,9 +13,9 @@ from fco_cli import hydra_on_314
 @pytest.fixture
 def strict(monkeypatch):
     """Use the help check of Python 3.14 on an older Python too, with Hydra's original functions."""
-    unguarded = getattr(utils.get_args_parser, "unguarded", utils.get_args_parser)
-    monkeypatch.setattr(utils, "get_args_parser", unguarded)
-    monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", unguarded)
+    unpatched = getattr(utils.get_args_parser, "unpatched", utils.get_args_parser)
+    monkeypatch.setattr(utils, "get_args_parser", unpatched)
+    monkeypatch.setattr(sys.modules["hydra.main"], "get_args_parser", unpatched)
     if sys.version_info < (3, 14):
         add = argparse.ArgumentParser._add_action
 

@@ -88,7 +88,7 @@ def test_groups_are_read_from_a_csv_file(tmp_path):
         (b"age,body\n", "must begin with the line feature,group"),
         (b"feature,group\nage\n", "line 2 must have two columns"),
         (b"feature,group\nage,a\nage,b\n", "line 3 repeats 'age'"),
-        (b"\xff\xfe", "no CSV file in UTF-8"),
+        (b"\xff\xfe", "not a CSV file in UTF-8"),
     ],
 )
 def test_invalid_csv_files_are_rejected(tmp_path, content, message):
