@@ -51,7 +51,7 @@ def render(results: Results, report: Report) -> str:
     environment = Environment(
         loader=PackageLoader("fco_cli.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    studies = in_order(results.studies)
+    studies = sort_studies(results.studies)
     players = {
         study.slug: player
         for study in studies
@@ -84,7 +84,7 @@ def _sources(results: Results) -> str:
     return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
 
 
-def in_order(studies: list[Study]) -> list[Study]:
+def sort_studies(studies: list[Study]) -> list[Study]:
     """Sort studies: the user's own first, then the paper's by figure number, each with its twin, then the rest."""
 
     def place(study: Study) -> tuple[bool, float, int, bool]:

@@ -141,12 +141,12 @@ def _annotate_cell(axis: Axes, cell: Cell, place: tuple[int, int], norm: Any, br
     elif np.abs(cell.score) < MAX_DRAWN:
         brightness = float(norm(cell.score)) if bright_is_high else 1 - float(norm(cell.score))
         color = "black" if brightness > 0.55 else "white"
-        axis.text(column, row, short(cell.score), ha="center", va="center", fontsize=6, color=color)
+        axis.text(column, row, format_short(cell.score), ha="center", va="center", fontsize=6, color=color)
     if best:
         axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6, zorder=3, clip_on=False))
 
 
-def short(value: float) -> str:
+def format_short(value: float) -> str:
     """Format a number in about three characters."""
     if 0.095 <= value < 0.9995:
         return f"{value:.{2 if value < 0.995 else 3}f}".lstrip("0")

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from fco_cli.reporting.studies import Study
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys; lists become JSON text."""
     result: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, dict):
-            result |= flat(value, f"{prefix}{key}.")
+            result |= flatten(value, f"{prefix}{key}.")
         else:
             result[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
     return result
@@ -85,7 +85,7 @@ def _row(study: Study, run: RecordedRun, metrics: Mapping[str, float | None]) ->
         "folder": printable(str(run.folder), max_length=4096),
     }
     ends = {key: run.result.get(key) or {} for key in ("test", "convergence")}
-    return row | _without_known(metrics, row) | _without_known(flat(ends) | flat(run.config), {**row, **metrics})
+    return row | _without_known(metrics, row) | _without_known(flatten(ends) | flatten(run.config), {**row, **metrics})
 
 
 def _without_known(more: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

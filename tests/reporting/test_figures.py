@@ -255,7 +255,7 @@ NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: ".012", 12.3: "1
 
 @pytest.mark.parametrize("value", NUMBERS)
 def test_numbers_fit_their_cells(value):
-    assert rates.short(value) == NUMBERS[value]
+    assert rates.format_short(value) == NUMBERS[value]
 
 
 def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):

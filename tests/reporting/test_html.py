@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fco_cli.reporting.captions import caption, command, number
-from fco_cli.reporting.html import in_order
+from fco_cli.reporting.html import sort_studies
 from fco_cli.reporting.report import make_report
 from fco_cli.reporting.select import choose
 from fco_cli.reporting.studies import collect
@@ -22,7 +22,7 @@ def test_studies_are_in_the_papers_order_followed_by_their_twins(records):
     records.add(experiment="fmri", paper="Figures 1, 5 and 12")
     studies = collect([records.root]).studies
     order = ["fmri", "lasso_i", "lasso_i_extended", "nuclear_ii", "digits"]
-    assert [study.name for study in in_order(studies)] == order
+    assert [study.name for study in sort_studies(studies)] == order
 
 
 def test_several_figures_of_an_experiment_are_numbered(records):

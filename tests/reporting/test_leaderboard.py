@@ -31,13 +31,13 @@ def board(records):
     return add
 
 
-def the_problem(records):
+def single_problem(records):
     (problem,) = problems_of(collect([records.root]).leaderboard)
     return problem
 
 
 def method_results(records):
-    return {one.algo: one for one in the_problem(records).methods}
+    return {one.algo: one for one in single_problem(records).methods}
 
 
 def with_optimum(board, seeds=(0,), **options):
@@ -86,13 +86,13 @@ def test_methods_are_ranked_with_diverged_ones_last(records, board):
     board("fedprox", 1e-3, 2e-3, np.nan, diverged=3)
     found = method_results(records)
     assert list(found) == ["feddr", "zhj", "fedmid", "fedprox"]
-    cells = format_cells(table([the_problem(records)])).set_index("algo")
+    cells = format_cells(table([single_problem(records)])).set_index("algo")
     assert cells.loc["fedprox", "gap at the end"] == "diverged"
     assert cells.loc["fedmid", "rounds to 1e-06"] == "never"
     assert cells.loc["zhj", "rounds to 1e-06"] == "3"
     assert cells.loc["zhj", "MB to 0.0001"] == "4"  # one megabyte per round and direction
     assert cells.loc["zhj", "gradients to 0.0001"] == "200"
-    assert finding(the_problem(records)).startswith(
+    assert finding(single_problem(records)).startswith(
         "The successors: reached 1e-6: FedDR (2 rounds), ZHJ (3 rounds); smallest final gap of the others: FedMiD"
     )
 
@@ -101,7 +101,7 @@ def test_table_has_median_and_range_over_seeds(records, board):
     with_optimum(board, seeds=(0, 1, 2))
     for seed, gaps in enumerate(([1e-3, 1e-3], [0.1, 1e-3], [0.1, 0.1])):
         board("zhj", *gaps, seed=seed)
-    (row,) = format_cells(table([the_problem(records)])).to_dict("records")
+    (row,) = format_cells(table([single_problem(records)])).to_dict("records")
     assert row["rounds to 0.01"] == "2 (1–never)"
     assert row["seeds"] == 3
 
@@ -117,7 +117,7 @@ def test_slope_uses_stalled_gaps_only(records, board):
     assert found["fedmid"].slope == pytest.approx(2)
     assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
     assert np.isnan(found["zhj"].slope)
-    (row,) = table([the_problem(records)]).query("algo == 'fedmid'").to_dict("records")
+    (row,) = table([single_problem(records)]).query("algo == 'fedmid'").to_dict("records")
     assert row["rests"] is True
 
 
@@ -158,7 +158,7 @@ def test_incomplete_records_are_shown(records, tmp_path):
     records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
     records.add("zhj", experiment="successors", select=RULE, seed=1, rounds=(0, 2, 3, 4), objective=(13, 4, 3.5, 3.1))
     records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # starts at the optimum
-    problem = the_problem(records)
+    problem = single_problem(records)
     (row,) = table([problem]).query("algo == 'zhj'").to_dict("records")
     assert np.isnan(row["gradients to 0.0001"])
     rounds, gaps = problem.of("zhj").curves
@@ -184,7 +184,7 @@ def test_overlapping_ranges_are_reported_as_undecided(records, board):
         board("zhj", slow, 1e-7, seed=seed)  # rounds 1 and 2
         board("feddr", 1e-3, 1e-7, seed=seed)  # 2
         board("scaffnew", 1e-3, 1e-3, 1e-7, seed=seed)  # 3
-    assert finding(the_problem(records)).endswith("the seeds do not decide whether ZHJ is faster than FedDR.")
+    assert finding(single_problem(records)).endswith("the seeds do not decide whether ZHJ is faster than FedDR.")
 
 
 def test_summary_over_all_problems(records, board):
@@ -236,7 +236,7 @@ def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records,
         board("fedmid", 0.5, end, client_lr=word, taken=0.1)
         board("zhj", 0.5, 1e-6, client_lr=word, taken=0.1)
     board("mine", 0.5, 0.1)
-    figure = draw_problem(the_problem(records))
+    figure = draw_problem(single_problem(records))
     assert len(figure.axes) == 3 * 5
     labels = [[line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for axis in figure.axes[::5]]
     assert labels == [["FedMiD"], ["ZHJ"], ["mine"]]

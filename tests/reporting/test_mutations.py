@@ -161,7 +161,7 @@ def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
     return False
 
 
-# By default only every third damage is applied (every third value per field), and a tenth of the survivors is drawn.
+# By default only every third damage is applied (every third value per field), and one in twelve survivors is drawn.
 @pytest.mark.usefixtures("quick_figures")
 @pytest.mark.parametrize(("done", "drawn"), [(3, 12), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch, done, drawn):
@@ -183,7 +183,7 @@ def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch,
         for i, (name, content) in enumerate(chosen[low : low + 8]):
             shutil.copytree(damaged, root / str(i))
             (root / str(i) / name).write_bytes(content)
-            _set_apart(root / str(i), i)
+            _make_distinct(root / str(i), i)
         results = collect([root])
         page = make_report(results, tmp_path / f"report{low}").page
         assert page.read_text().startswith("<!doctype html>")
@@ -192,7 +192,7 @@ def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch,
     assert not list(tmp_path.parent.rglob("pwn*"))
 
 
-def _set_apart(folder: Path, i: int) -> None:
+def _make_distinct(folder: Path, i: int) -> None:
     """Give a copy its own identity and learning rate, so that it counts as a separate run."""
     for name, old, new in (
         ("result.json", json.loads((folder / "result.json").read_text())["run_id"], f"{i:012x}"),

@@ -9,12 +9,16 @@ import pytest
 import yaml
 
 from fco_cli.commands.report import main
-from fco_cli.reporting.run_tables import flat
+from fco_cli.reporting.run_tables import flatten
 from fco_cli.reporting.studies import collect
 
 
 def test_nested_keys_become_dotted_names():
-    assert flat({"a": 1, "b": {"c": None, "d": {"e": [1, "x"]}}, "f": {}}) == {"a": 1, "b.c": None, "b.d.e": '[1, "x"]'}
+    assert flatten({"a": 1, "b": {"c": None, "d": {"e": [1, "x"]}}, "f": {}}) == {
+        "a": 1,
+        "b.c": None,
+        "b.d.e": '[1, "x"]',
+    }
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -28,7 +32,7 @@ def test_the_csv_has_every_key(records, monkeypatch):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     row = rows[folder.name]
     assert len(rows) == 2
-    for key, value in flat(config).items():
+    for key, value in flatten(config).items():
         assert row[key] == str(value), key
     assert json.loads(row["experiment.panels"]) == ["f1", "density"]
     others = next(row for row in rows.values() if row["run_id"] != folder.name)
