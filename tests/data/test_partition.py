@@ -75,7 +75,5 @@ def test_too_many_clients_are_refused():
     numbers = FederatedData("here", data.x, data.x[:, 0], data.client)
     with pytest.raises(UserError, match=r"task.partition: got 'labels', must be quantiles: 300 different labels"):
         Partition("labels", 4, 1).assign(numbers, data.x, 0)
-    with pytest.raises(
-        UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of "
-    ):
+    with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of "):
         dealt("labels", clients=100, concentration=1e-4)

@@ -40,9 +40,7 @@ def test_sparse_rows_are_the_same_problem(build, data, sparse):
 
 
 def test_sparse_rows_are_not_centered(build, sparse):
-    with pytest.raises(
-        UserError, match=r"task\.standardize: got True, must be false: centering would make "
-    ):
+    with pytest.raises(UserError, match=r"task\.standardize: got True, must be false: centering would make "):
         build(sparse)
 
 
