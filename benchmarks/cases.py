@@ -122,7 +122,7 @@ def fmri_shape(jobs: int, repeats: int) -> Timing:
     y = random.integers(0, 2, (59, 18)).astype(np.float32)
     model, loss = Linear(x.shape[2]), Logistic()
     data, held_out = ClientData.of_equal_clients(x, y), ClientData.of_equal_clients(x[:12].copy(), y[:12])
-    problem = TaskData(data, model, loss, held_out).joined(all_regularizers()["l1"](strength=1e-3))
+    problem = TaskData(data, model, loss, held_out).to_problem(all_regularizers()["l1"](strength=1e-3))
     prox = plain.soft_threshold(1e-3)
 
     def evaluate(w):

@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 
 RUN, NEVER = 500, 10**9  # rounds
@@ -78,7 +78,7 @@ def engine_rounds(
     )  # fmt: skip
     rates = (rate * np.geomspace(0.1, 1, jobs)).astype(problem.dtype)
     algorithm = all_algorithms()[name]()
-    varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
+    varying = Varying.from_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
     setup = Setup(task, problem, hparams, 0, algorithm)
 
     def begun() -> Simulation:
@@ -92,7 +92,7 @@ def engine_rounds(
         with threadpool_limits(1, user_api="blas"):  # to set this takes milliseconds: let there be rounds enough
             while done < rounds:
                 before = simulation.round
-                if simulation.advance(PATIENCE):
+                if simulation.advance(BATCH_SECONDS):
                     done += simulation.round - before
                     assert len(simulation.running or simulation.finished) == jobs, "one diverged: these would be fewer"
                 else:

@@ -31,7 +31,7 @@ def ours(problem: Problem) -> Solver:
     def solve(tolerance: float) -> Array:
         fresh = replace(problem)  # nothing summed up yet
         algorithm = Optimum(tolerance=tolerance)
-        varying = Varying.in_rates(algorithm, fresh.regularizer, np.ones(1), np.ones(1))
+        varying = Varying.from_rates(algorithm, fresh.regularizer, np.ones(1), np.ones(1))
         return algorithm.bind(fresh, varying).step(np.zeros((1, fresh.layout.size)), None)[0]
 
     return solve

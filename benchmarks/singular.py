@@ -11,16 +11,16 @@ from threadpoolctl import threadpool_limits
 from fco_cli.kernels.compiled import kernel, specialize
 from fco_cli.kernels.singular import (
     all_orthogonal,
+    copy_squared_lengths,
     gram,
-    lengths,
     reflect,
     rotated_eigenvectors,
     tridiagonal,
     write_product,
 )
-from fco_cli.kernels.tiles import TILE, add_product, empty_tiles, wide
+from fco_cli.kernels.tiles import TILE, add_product, empty_tiles, to_tiles
 from fco_cli.kernels.tridiagonal import eigenvectors
-from fco_cli.problem.regularizers import OneBlock
+from fco_cli.problem.regularizers import BlockInfo
 from fco_cli.problem.regularizers.nuclear import Nuclear
 
 SIDE, COUNT, SHARE = 32, 500, 0.05  # matrices, and the threshold as a share of the largest singular value
@@ -43,7 +43,7 @@ def find_by_rotations(diagonal, beside, u):
 def first_stages(z, threshold, block, stages, out):
     """The first of the `stages` for every matrix of z: what one more of them takes is that stage's time."""
     for j in range(z.shape[0]):
-        a, norm = wide(z[j], block)
+        a, norm = to_tiles(z[j], block)
         g, u, rows = empty_tiles(SIDE, SIDE), empty_tiles(SIDE, SIDE), empty_tiles(SIDE, SIDE)
         share, squared, beside, factors = threshold[j] / norm, np.zeros(SIDE), np.zeros(SIDE), np.zeros(SIDE)
         for stage in range(1, stages):
@@ -59,7 +59,7 @@ def first_stages(z, threshold, block, stages, out):
                 add_product(u[0], 1, TILE, SIDE, SIDE, a[0], rows[0])
             elif stage == 6:
                 gram(rows, 1, SIDE, g)
-                lengths(g, squared)
+                copy_squared_lengths(g, squared)
                 all_orthogonal(g, squared, 1e-12 * share)
             else:
                 for i in range(SIDE):
@@ -86,7 +86,7 @@ def microseconds(work: Callable[[], object]) -> float:
 def main() -> None:
     z = np.random.default_rng(0).standard_normal((COUNT, SIDE * SIDE))
     largest = np.linalg.norm(z.reshape(-1, SIDE, SIDE), 2, axis=(1, 2))
-    block, out = OneBlock(0, SIDE, SIDE, np.ones(0)), np.empty(SIDE * SIDE)
+    block, out = BlockInfo(0, SIDE, SIDE, np.ones(0)), np.empty(SIDE * SIDE)
     with threadpool_limits(1, user_api="blas"):
         lapack = microseconds(lambda: [np.linalg.svd(one) for one in z.reshape(-1, SIDE, SIDE)])
     kinds = [specialize(first_stages, find=how) for how in (eigenvectors, find_by_rotations)]

@@ -21,7 +21,7 @@ from benchmarks.cases import REAL_DATA, composed
 from fco_cli.config import Run
 from fco_cli.estimators import FederatedLasso
 from fco_cli.path.select import select
-from fco_cli.path.solve import problem_on, solve_path
+from fco_cli.path.solve import problem_for, solve_path
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 
@@ -55,7 +55,7 @@ class Compared:
 def compare(run: Run, strengths: list[float]) -> list[Compared]:
     """For every strength, from the same prepared rows."""
     data = run.task.cross_validated().data(0, "float64")
-    problem = problem_on(run, data)
+    problem = problem_for(run, data)
     models = solve_path(run, data, np.array(strengths), 1e-8, lambda: None).models
     found = []
     for strength, model in zip(strengths, models, strict=True):

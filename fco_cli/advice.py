@@ -81,7 +81,7 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
     chosen = random.permutation(problem.data.clients)[:CLIENTS]
     sample = replace(problem, data=problem.data.take(np.isin(problem.data.owners, chosen)))
     start, method = sample.initial_models(psi), Optimum(tolerance=OPTIMUM_TOLERANCE)
-    solver = method.bind(sample, Varying.in_rates(method, run.regularizer, np.ones(1), np.ones(1)))
+    solver = method.bind(sample, Varying.from_rates(method, run.regularizer, np.ones(1), np.ones(1)))
     optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)
     sigma = zeta = largest = 0.0
     for w in (start, optimum):

@@ -49,14 +49,14 @@ def run(*overrides: str) -> RecordedRun:
     from rich.console import Console
 
     from fco_cli.config import Run
-    from fco_cli.config.compose import blaming_words, compose
+    from fco_cli.config.compose import attribute_errors_to_overrides, compose
     from fco_cli.reporting.records import read_record
     from fco_cli.simulation.smoothness import why_diverged
     from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.display import RunProgress
     from fco_cli.sweeps.runner import execute
-    from fco_cli.sweeps.screen import RunProgress
 
-    with _call_context(), blaming_words([], "overrides"):
+    with _call_context(), attribute_errors_to_overrides([], "overrides"):
         config = compose(_checked(overrides))
     with _call_context():
         _require_single_run(config)
@@ -92,7 +92,7 @@ def sweep(*overrides: str) -> Results:
     --------
     >>> sweep("task=lasso", "algo=zhj,fedmid", "hparams/grid=paper").table()  # doctest: +SKIP
     """
-    from fco_cli.config.compose import blaming_words, shipped
+    from fco_cli.config.compose import attribute_errors_to_overrides, shipped
     from fco_cli.reporting.studies import collect
 
     started: list[bool] = []
@@ -106,7 +106,7 @@ def sweep(*overrides: str) -> Results:
         return _run_jobs(jobs, overrides, folders, **options)
 
     job.sweep = run_jobs  # type: ignore[attr-defined]  # called by the fused launcher
-    with _call_context(), blaming_words(started, "overrides"), shipped() as hydra:
+    with _call_context(), attribute_errors_to_overrides(started, "overrides"), shipped() as hydra:
         no_logging = ["hydra/job_logging=none"]  # the calling program configures logging
         hydra.multirun("config", job, [*no_logging, *_checked(overrides)], with_log_configuration=False)
     return collect(folders)
@@ -178,7 +178,7 @@ def plot(
     from fco_cli.reporting.studies import Results
 
     if isinstance(results, Results):
-        by_round = any(x in run.curves for study in results.every_study for run in study.runs)
+        by_round = any(x in run.curves for study in results.all_studies for run in study.runs)
         results = results if compares_rates(x, by) else chosen_runs(results)
         results = results.rounds() if by_round else results.table()
     with as_python_errors():
@@ -199,17 +199,17 @@ def _call_context() -> Iterator[None]:
             yield
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
-            settings.hang_up()  # its threads would keep the process alive
+            settings.close_connection()  # its threads would keep the process alive
 
 
 def _checked(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.words import check_words, quoted
+    from fco_cli.config.overrides import check_overrides, quoted
 
     for override in overrides:
         require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
     texts = [quoted(override) for override in overrides]
-    check_words(texts)
+    check_overrides(texts)
     return texts
 
 
@@ -237,10 +237,10 @@ def _run_jobs(
     from rich.console import Console
 
     from fco_cli.config import Run
-    from fco_cli.path.record import recorded_selection
+    from fco_cli.path.record import run_path
     from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.display import SweepProgress
     from fco_cli.sweeps.run import Sweep
-    from fco_cli.sweeps.screen import SweepProgress
 
     # jobs that share a configuration differ in numbers only
     configs = list({id(job.shared): job.shared for job in jobs}.values())
@@ -251,7 +251,7 @@ def _run_jobs(
         values = []
         for one in (Run.of(job.config()) for job in jobs):
             with Stop() as stop:
-                values.append(recorded_selection(one, stop)["chosen"]["min"]["cv_loss"])
+                values.append(run_path(one, stop)["chosen"]["min"]["cv_loss"])
             folders.append(one.folder)
         return values
     all_runs = Sweep(jobs, overrides, **options)

@@ -29,7 +29,7 @@ class SweepFailed(Exception):
     """Failure of some runs of a sweep; the message lists them, one per line."""
 
 
-def is_foreseen(problem: Exception) -> bool:
+def is_expected(problem: Exception) -> bool:
     """Return True for the exceptions above and for configuration errors of Hydra and OmegaConf."""
     if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):
         return True
@@ -47,7 +47,7 @@ def as_python_errors() -> Iterator[None]:
     except Interrupted as problem:
         raise KeyboardInterrupt("stopped; the same call continues from what is saved") from problem
     except Exception as problem:
-        if not is_foreseen(problem) or isinstance(problem, SweepFailed | MemoryError | BrokenPipeError):
+        if not is_expected(problem) or isinstance(problem, SweepFailed | MemoryError | BrokenPipeError):
             raise
         raise ValueError(one_line(problem)) from None
 

@@ -116,7 +116,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def pairs_from(path: Path, key: str, header: str) -> dict[str, str]:
+def read_pairs(path: Path, key: str, header: str) -> dict[str, str]:
     """Return a CSV table of two columns with the given header as a mapping from the first to the second."""
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_TABLE:
@@ -169,7 +169,7 @@ def cache_folder(name: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
+def exclusive_access(folder: Path) -> Iterator[None]:
     """Create and lock a cache folder; other processes wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def mend() -> None:
+def patch_argparse() -> None:
     """Patch the function that builds Hydra's parser, for commands and for tab completion."""
     import hydra.main  # noqa: F401 - the module, which the function of that name hides
     from hydra._internal import utils

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 
-def why_unsafe(folder: Path) -> str | None:
+def unsafe_reason(folder: Path) -> str | None:
     """Return the reason why another user could write to the folder or replace it; None if no one can."""
     if not hasattr(os, "getuid"):  # on Windows the user's profile is private
         return None

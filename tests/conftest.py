@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_module
 from hypothesis import settings
 
 from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
-from fco_cli.algorithms.rounds import Pace
+from fco_cli.algorithms.rounds import LocalSteps
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.commands.run import main
 from fco_cli.config import Run
@@ -191,8 +191,8 @@ def make_algorithm() -> Callable[..., Algorithm]:
         **options: float,
     ) -> Algorithm:
         rates = np.atleast_1d(np.array(client_lr, dtype=float))
-        algorithm = all_algorithms()[name](**options).through(transform or NoTransform())
-        varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.full(len(rates), server_lr))
+        algorithm = all_algorithms()[name](**options).with_transform(transform or NoTransform())
+        varying = Varying.from_rates(algorithm, problem.regularizer, rates, np.full(len(rates), server_lr))
         return algorithm.bind(problem, varying)
 
     return make
@@ -229,7 +229,7 @@ def make_hparams() -> Callable[..., Hparams]:
 def cohorts_of() -> Callable[..., list[Cohort]]:
     """The cohorts of the first rounds."""
 
-    def draw(problem: Problem, hparams: Hparams, rounds: int = 4, pace: Pace = "epochs") -> list[Cohort]:
+    def draw(problem: Problem, hparams: Hparams, rounds: int = 4, pace: LocalSteps = "epochs") -> list[Cohort]:
         sampler = Sampler(problem.data.sizes, hparams, seed=0, pace=pace)
         return [sampler.cohort(r) for r in range(rounds)]
 

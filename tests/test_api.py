@@ -69,7 +69,7 @@ def test_a_sweep_is_the_command_s(here):
     assert sorted(set(zip(table["algo.name"], table["hparams.client_lr"], table["seed"], strict=True))) == [
         (algo, rate, seed) for algo in ("feddualavg", "fedmid") for rate in (0.001, 0.01) for seed in (0, 1)
     ]
-    before = {path: path.stat().st_mtime_ns for path in results.every_study[0].runs[0].folder.glob("result.json")}
+    before = {path: path.stat().st_mtime_ns for path in results.all_studies[0].runs[0].folder.glob("result.json")}
     here("-m", *words)
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
     alone = api.run(*SMALL, "algo=fedmid", "hparams.client_lr=0.01", "seed=1")

@@ -26,7 +26,7 @@ def by_the_engine(problem):
     clients, batch = problem.data.clients, int(problem.data.sizes.max())
     hparams = Hparams(RATE, 1.0, ROUNDS, clients, batch, local_epochs=2, eval_every=1, dtype="float64")
     algorithm = all_algorithms()["feddualavg"]()
-    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([RATE]), np.ones(1))
+    varying = Varying.from_rates(algorithm, problem.regularizer, np.array([RATE]), np.ones(1))
     simulation = Simulation(Setup(None, problem, hparams, 0, algorithm), [job := Job()], varying)
     while simulation.advance():
         pass
@@ -80,12 +80,12 @@ def test_jax_computes_the_same_rounds(plain, task):
     from benchmarks.jax_peer import rounds_of
 
     run = composed(f"task={task}", "task.clients=12")
-    problem = run.task.build(0, "float64").joined(run.regularizer)
+    problem = run.task.build(0, "float64").to_problem(run.regularizer)
     work = rounds_of(problem, task == "nuclear", 3, 4)
     work()
     hparams, rates = Hparams(1.0, 1.0, 5, 10, 10, 1), 1e-5 * np.geomspace(0.1, 1, 3)
     algorithm = all_algorithms()["feddualavg"]()
-    varying = Varying.in_rates(algorithm, problem.regularizer, rates, np.ones(3))
+    varying = Varying.from_rates(algorithm, problem.regularizer, rates, np.ones(3))
     simulation = Simulation(Setup(run.task, problem, hparams, 0, algorithm), [Job() for _ in rates], varying)
     for _ in range(4):
         simulation.advance()

@@ -35,7 +35,7 @@ def strict(monkeypatch):
 def test_hydras_parser_needs_the_patch():
     with pytest.raises((ValueError, TypeError)):
         utils.get_args_parser()
-    hydra_on_314.mend()
+    hydra_on_314.patch_argparse()
     for module in (utils, sys.modules["hydra.main"]):
         arguments = module.get_args_parser().parse_args(["-m", "seed=1"])
         assert arguments.multirun

@@ -23,26 +23,26 @@ COMMON = {"strength": 0.5, "radius": 1.0, "clients": 64, "samples": 128}
 @pytest.fixture(scope="module")
 def lasso():
     task = Lasso(name="lasso", dimension=1024, ones=512, **COMMON)
-    return task, task.build(0, "float64").joined(L1(strength=0.5))
+    return task, task.build(0, "float64").to_problem(L1(strength=0.5))
 
 
 @pytest.fixture(scope="module")
 def mild_lasso():
     task = Lasso(name="lasso", dimension=1024, ones=512, heterogeneity=0.3, **COMMON)
-    return task, task.build(0, "float64").joined(L1(strength=0.5))
+    return task, task.build(0, "float64").to_problem(L1(strength=0.5))
 
 
 @pytest.fixture(scope="module")
 def nuclear():
     task = Nuclear(name="nuclear", dimension=32, rank=16, **COMMON)
-    return task, task.build(0, "float64").joined(NuclearNorm(strength=0.5))
+    return task, task.build(0, "float64").to_problem(NuclearNorm(strength=0.5))
 
 
 def simulate(instance, algo: str, client_lr: float, server_lr: float, rounds: int) -> tuple[Job, pd.DataFrame]:
     task, problem = instance
     hparams = Hparams(client_lr, server_lr, rounds, clients_per_round=10, batch_size=10, local_epochs=1)
     algorithm = all_algorithms()[algo]()
-    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([client_lr]), np.array([server_lr]))
+    varying = Varying.from_rates(algorithm, problem.regularizer, np.array([client_lr]), np.array([server_lr]))
     job = Job()
     simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [job], varying)
     while simulation.advance():

@@ -28,9 +28,9 @@ ROUNDS = 100
 def curves(name: str, algo: str, dtype: str) -> list[pd.DataFrame | None]:
     """The history of every pair of learning rates; None for one that diverged."""
     task, psi, _ = TASKS[name]
-    problem = task.build(0, dtype).joined(psi)
+    problem = task.build(0, dtype).to_problem(psi)
     algorithm = all_algorithms()[algo]()
-    varying = Varying.in_rates(algorithm, psi, *PAIRS.T.astype(dtype))
+    varying = Varying.from_rates(algorithm, psi, *PAIRS.T.astype(dtype))
     hparams = Hparams(0.001, 1.0, ROUNDS, clients_per_round=10, batch_size=10, local_epochs=1, dtype=dtype)
     jobs = [Job() for _ in PAIRS]
     simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), jobs, varying)

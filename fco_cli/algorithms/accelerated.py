@@ -12,7 +12,7 @@ from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Cohort, Costs, State
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import whole
+from fco_cli.problem.data import full_batch
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
@@ -30,8 +30,8 @@ class Fista(Federated):
     broadcast = ("query",)
     sent = ("gradient",)
     normalized = False
-    everybody = True
-    steps_on_mean = True
+    full_participation = True
+    uses_mean_gradient = True
     server_proxes = 1
     uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
 
@@ -46,7 +46,7 @@ class Fista(Federated):
             minus_one[j] = -1
             for i in range(g.shape[1]):
                 g[j, i] = 0
-        descend(g, received.query, whole(batches), 0, minus_one)  # g = grad F_m(query)
+        descend(g, received.query, full_batch(batches), 0, minus_one)  # g = grad F_m(query)
 
     def initial_state(self, w: Array) -> State:
         return {"w": w, "query": w.copy(), "momentum": np.ones(len(w))}

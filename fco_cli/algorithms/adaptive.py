@@ -65,8 +65,8 @@ class Adaptive(FedMidOsp):
     def second_moment(self, v: Array, delta: Array) -> Array:
         """Return v, updated with the change `delta`."""
 
-    def vectors_at_work(self, sampled: int, clients: int) -> int:
-        return super().vectors_at_work(sampled, clients) + 6  # old and new m and v, metric, prox step sizes
+    def peak_vectors(self, sampled: int, clients: int) -> int:
+        return super().peak_vectors(sampled, clients) + 6  # old and new m and v, metric, prox step sizes
 
 
 @dataclass(kw_only=True)

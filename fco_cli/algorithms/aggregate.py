@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import as_numbers, rounded
+from fco_cli.algorithms.fixed_point import from_fixed_point, to_fixed_point
 from fco_cli.kernels.compiled import is_finite, kernel, specialize
 from fco_cli.problem.layout import Array
 
@@ -77,7 +77,7 @@ class MessageWeights:
     """Weights of the clients' messages in the aggregates."""
 
     weights: Array  # [S], proportional to p_m
-    all_weights: float  # sum over all clients
+    total_weight: float  # sum over all clients
     steps: Array  # [S, J], effective K_m
     mean_steps: Array | None  # [J], effective mean K; None: no step normalization
 
@@ -92,7 +92,7 @@ class MessageWeights:
     @property
     def factors(self) -> Array:
         """Factors p_m K / K_m of the messages in a sum: [S, J]."""
-        return (self.weights / self.all_weights)[:, None] * self.step_normalization
+        return (self.weights / self.total_weight)[:, None] * self.step_normalization
 
     def mean_effective_steps(self, taken: Array, has_messages: Array) -> Array:
         """Return the effective number of steps in the mean [J]; NaN in jobs without messages.
@@ -112,7 +112,7 @@ def aggregate(messages: Array, names: tuple[str, ...], weights: MessageWeights) 
     factors = weights.step_normalization
     compiled_mean(messages, weights.weights, factors, weights.steps, arrived, dropped, total, taken, mean)
     taken = weights.mean_effective_steps(taken, total > 0)
-    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / weights.all_weights, dropped), arrived
+    return Aggregates(dict(zip(names, mean, strict=True)), taken, total / weights.total_weight, dropped), arrived
 
 
 def fixed_point_sum(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ def fixed_point_sum(messages: Array, factors: Array, bits: int) -> tuple[Array, 
     total, arrived = np.zeros(messages.shape[1:], np.int64), np.empty(factors.shape, dtype=bool)
     for i, (message, factor) in enumerate(zip(messages, factors, strict=True)):
         scaled = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
-        integers, arrived[i] = rounded(scaled, bits, len(messages))
+        integers, arrived[i] = to_fixed_point(scaled, bits, len(messages))
         total += np.swapaxes(integers["all"], 0, 1)
     return total, arrived
 
@@ -133,12 +133,12 @@ def aggregate_sum(
 ) -> Aggregates:
     """Return the aggregates from a `fixed_point_sum` of the messages that `arrived` [S, J]."""
     share, taken = np.zeros(arrived.shape[1]), np.zeros(arrived.shape[1])
-    client_shares = weights.weights / weights.all_weights
+    client_shares = weights.weights / weights.total_weight
     # A loop over the clients: the order of summation must not depend on the number of jobs.
     for client_share, finite, steps in zip(client_shares, arrived, weights.steps, strict=True):
         share, taken = share + client_share * finite, taken + client_share * finite * steps
     with np.errstate(all="ignore"):
         scale = np.where(share > 0, 1 / share, np.nan)
-    mean = (as_numbers(total, bits) * scale[:, None]).astype(dtype)
+    mean = (from_fixed_point(total, bits) * scale[:, None]).astype(dtype)
     taken = weights.mean_effective_steps(taken * scale, share > 0)
     return Aggregates(dict(zip(names, mean, strict=True)), taken, share, (~arrived).sum(axis=0))

@@ -137,8 +137,8 @@ class Local(Baseline):
     def costs(self, cohort: Cohort | None) -> Costs:
         return Costs(prox_calls=self.problem.data.clients, gradients=len(self.problem.data.y))
 
-    def vectors_at_work(self, sampled: int, clients: int) -> int:
-        return super().vectors_at_work(sampled, clients) * clients
+    def peak_vectors(self, sampled: int, clients: int) -> int:
+        return super().peak_vectors(sampled, clients) * clients
 
 
 @dataclass(kw_only=True)

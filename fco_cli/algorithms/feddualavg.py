@@ -26,7 +26,7 @@ class FedDualAvg(Federated):
 
     name: str = "feddualavg"
     broadcast: ClassVar[tuple[str, ...]] = ("z",)
-    clocks = ("t",)
+    broadcast_scalars = ("t",)
     sent = ("z",)
     step_proxes = 1
     server_proxes = 1

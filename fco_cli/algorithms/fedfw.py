@@ -19,7 +19,7 @@ from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Cohort, Costs, State
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, kernel
-from fco_cli.problem.data import whole
+from fco_cli.problem.data import full_batch
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
@@ -41,7 +41,7 @@ class FedFw(Federated):
     name: str = "fedfw"
     penalty: float = 1.0  # lambda_0 M in the paper
     broadcast = ("w",)
-    clocks = ("n",)
+    broadcast_scalars = ("n",)
     remembered = ("x",)
     sent = ("x",)
     model_in_memory = "x"
@@ -59,7 +59,7 @@ class FedFw(Federated):
 
     @cached_property
     def _parts(self) -> dict[str, Kernel]:
-        return {**super()._parts, "linear_minimization_oracle": self.problem.farthest}
+        return {**super()._parts, "linear_minimization_oracle": self.problem.linear_minimization_oracle}
 
     @staticmethod
     @kernel
@@ -68,7 +68,7 @@ class FedFw(Federated):
         d, minus_one, vertex = np.zeros_like(x), np.empty_like(rate), np.empty_like(x)
         for j in range(x.shape[0]):
             minus_one[j] = -1
-        descend(d, x, whole(batches), 0, minus_one)  # d = grad F_m(x_m)
+        descend(d, x, full_batch(batches), 0, minus_one)  # d = grad F_m(x_m)
         for j in range(x.shape[0]):
             penalty = options[j].penalty * np.sqrt(n[j])
             for i in range(x.shape[1]):

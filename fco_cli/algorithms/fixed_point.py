@@ -10,10 +10,10 @@ import numpy as np
 
 from fco_cli.problem.layout import Array
 
-MOST_BITS = 52  # maximum number of fraction bits
+MAX_FRACTION_BITS = 52  # maximum number of fraction bits
 
 
-def rounded(arrays: dict[str, Array], bits: int, clients: int) -> tuple[dict[str, Array], Array]:
+def to_fixed_point(arrays: dict[str, Array], bits: int, clients: int) -> tuple[dict[str, Array], Array]:
     """Return one client's arrays [J, ...] as int64, and in which jobs they are within range: [J].
 
     Values are within range if the sum over all clients cannot exceed 2^62. In other jobs the result is 0.
@@ -31,6 +31,6 @@ def rounded(arrays: dict[str, Array], bits: int, clients: int) -> tuple[dict[str
     return integers, fits
 
 
-def as_numbers(total: Array, bits: int) -> Array:
+def from_fixed_point(total: Array, bits: int) -> Array:
     """Return a fixed-point sum (int64) in floating point."""
     return np.ldexp(total.astype(float), -bits)

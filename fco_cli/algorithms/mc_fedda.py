@@ -95,7 +95,7 @@ class McFedDa(CFedDa):
     stages: int = 3
     stage_rounds: int = 50  # length of all stages but the last; an eighth of all rounds in the authors' scripts
     broadcast = ("z", "start")
-    clocks = ("t", "factor")  # type: ignore[assignment]
+    broadcast_scalars = ("t", "factor")  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

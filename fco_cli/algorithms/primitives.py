@@ -5,7 +5,7 @@ The functions that raise NotImplementedError are placeholders: `specialize` bind
 
 from __future__ import annotations
 
-from fco_cli.kernels.aligned import rows_on_lines
+from fco_cli.kernels.aligned import aligned_rows
 from fco_cli.kernels.compiled import kernel
 
 
@@ -55,7 +55,7 @@ def assign(target, source):
 @kernel
 def aligned_copy(source):
     """Return a copy of an array [J, P] with cache-aligned rows, which is faster to read and write."""
-    copy = rows_on_lines(source.shape[0], source)
+    copy = aligned_rows(source.shape[0], source)
     assign(copy, source)
     return copy
 
@@ -63,7 +63,7 @@ def aligned_copy(source):
 @kernel
 def aligned_zeros(like):
     """Return zeros in the shape of `like` [J, P], with cache-aligned rows."""
-    zeros = rows_on_lines(like.shape[0], like)
+    zeros = aligned_rows(like.shape[0], like)
     for j in range(zeros.shape[0]):
         for i in range(zeros.shape[1]):
             zeros[j, i] = 0

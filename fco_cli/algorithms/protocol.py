@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fco_cli.algorithms.aggregate import Aggregates, MessageWeights, aggregate, aggregate_sum, fixed_point_sum
-from fco_cli.algorithms.rounds import BufferPool, Buffers, Cohort, Costs, Memory, Pace, Round, State, Varying
-from fco_cli.algorithms.transforms import Evaluated, NoTransform, Transform
-from fco_cli.algorithms.visit import keep_memory, run_clients
+from fco_cli.algorithms.client_loop import keep_memory, run_clients
+from fco_cli.algorithms.rounds import BufferPool, Buffers, Cohort, Costs, LocalSteps, Memory, Round, State, Varying
+from fco_cli.algorithms.transforms import Evaluations, NoTransform, Transform
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.kernels.named import named, pick
-from fco_cli.problem.data import ClientData, part_of
+from fco_cli.problem.data import ClientData, slice_kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.mirror_maps import Mirror
@@ -44,11 +44,11 @@ class Algorithm(ABC):
 
     name: str
     federated: ClassVar[bool] = False
-    steps_on_mean: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
+    uses_mean_gradient: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
     one_shot: ClassVar[bool] = False  # True: runs a single round and ignores `hparams.rounds`
     remembered: ClassVar[tuple[str, ...]] = ()  # arrays [J, P] that a client stores between rounds
     personal: ClassVar[str | None] = None  # state or memory array that holds the clients' personal models
-    transform: ClassVar[Transform] = NoTransform()  # applied to every message; set by `through`
+    transform: ClassVar[Transform] = NoTransform()  # applied to every message; set by `with_transform`
     uses: ClassVar[frozenset[str]]  # hyperparameters that the result depends on
 
     @classmethod
@@ -61,7 +61,7 @@ class Algorithm(ABC):
         """Values of the varying options as a record array [1], readable by kernels."""
         return record({name: getattr(self, name) for name in self.varying_options()})
 
-    def through(self, transform: Transform) -> Self:
+    def with_transform(self, transform: Transform) -> Self:
         """Return a copy that applies `transform` to its messages; `self` if the algorithm sends none."""
         return self
 
@@ -84,7 +84,7 @@ class Algorithm(ABC):
         return 0
 
     @property
-    def pace(self) -> Pace:
+    def local_step_rule(self) -> LocalSteps:
         """Rule for the number of local steps per round."""
         return "epochs"
 
@@ -109,18 +109,18 @@ class Algorithm(ABC):
         return np.zeros((len(self.remembered), *w.shape), w.dtype)
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def client_arrays(self) -> tuple[str, ...]:
         """Names of all arrays that a client stores between rounds: `remembered`, then the transform's residuals."""
         return self.remembered
 
-    def initial_kept(self, w: Array) -> Array:
-        """Return a client's `kept` arrays before its first round: [kept, J, P]."""
-        residuals = np.zeros((len(self.kept) - len(self.remembered), *w.shape), w.dtype)
+    def initial_client_arrays(self, w: Array) -> Array:
+        """Return a client's `client_arrays` before its first round: [client_arrays, J, P]."""
+        residuals = np.zeros((len(self.client_arrays) - len(self.remembered), *w.shape), w.dtype)
         return np.concatenate([self.initial_memory(w), residuals])
 
     @abstractmethod
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
-        """Run one round. `memory` holds the `kept` arrays of the cohort's clients and is not modified."""
+        """Run one round. `memory` holds the `client_arrays` of the cohort's clients and is not modified."""
 
     @abstractmethod
     def output(self, state: State) -> Array:
@@ -130,11 +130,13 @@ class Algorithm(ABC):
         """Return the costs of one round."""
         return Costs()
 
-    def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
-        """Return the privacy metrics [J] after `rounds` rounds (`Transform.spent`)."""
+    def privacy_spent(
+        self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluations | None = None
+    ) -> dict[str, Array]:
+        """Return the privacy metrics [J] after `rounds` rounds (`Transform.privacy_spent`)."""
         return {}
 
-    def vectors_at_work(self, sampled: int, clients: int) -> int:
+    def peak_vectors(self, sampled: int, clients: int) -> int:
         """Return the peak number of vectors [P] in memory per job: states, temporaries and messages."""
         return 8
 
@@ -169,14 +171,14 @@ class Federated(Algorithm):
          "weighting", "normalize_steps", "last_batch", "dtype", "fraction_bits")
     )  # fmt: skip
     broadcast: ClassVar[tuple[str, ...]]  # state arrays [J, P] sent to the cohort
-    clocks: ClassVar[tuple[str, ...]] = ()  # state scalars [J], sent likewise
+    broadcast_scalars: ClassVar[tuple[str, ...]] = ()  # state scalars [J], sent likewise
     sent: ClassVar[tuple[str, ...]]  # arrays [J, P] that a client sends
     delta_arrays: ClassVar[
         tuple[str, ...]
     ] = ()  # last arrays of `sent`: differences to client memory, no residuals needed
     model_in_memory: ClassVar[str | None] = None  # memory array that is the client's model; None: see `client_models`
     normalized: ClassVar[bool | None] = None  # True: messages are divided by K_m; None: hparams.normalize_steps
-    everybody: ClassVar[bool] = False  # True: all clients must participate in every round
+    full_participation: ClassVar[bool] = False  # True: all clients must participate in every round
     accumulates_messages: ClassVar[bool] = False  # True: the server tracks sum_m p_m of client arrays
     psi_in_steps: ClassVar[bool] = True  # False: psi acts at the server only (OSP, "only server proximal")
     step_proxes: ClassVar[int] = 0  # prox calls per local step
@@ -196,13 +198,13 @@ class Federated(Algorithm):
     Runs after the transform, so that client and server compute their updates from the same transformed message.
     """
 
-    def through(self, transform: Transform) -> Self:
+    def with_transform(self, transform: Transform) -> Self:
         changed = copy.copy(self)
         changed.__dict__["transform"] = transform
         return changed
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def client_arrays(self) -> tuple[str, ...]:
         if not self.transform.residuals:
             return self.remembered
         return self.remembered + tuple(f"left_of_{name}" for name in self.sent if name not in self.delta_arrays)
@@ -227,14 +229,14 @@ class Federated(Algorithm):
         return specialize(self.local_steps, parallel=False, **self._parts)
 
     @cached_property
-    def _visit(self) -> Kernel:
+    def _run_clients(self) -> Kernel:
         return specialize(
             run_clients,
             parallel=True,
             local_steps=self.client_steps,
             encode=self.transform.encode,
             remember=self.remember,
-            part=part_of(self.problem.data.x),
+            part=slice_kernel(self.problem.data.x),
             memory_of=pick(self.remembered),
             message_of=pick(self.sent),
         )
@@ -244,7 +246,7 @@ class Federated(Algorithm):
 
     def check_participation(self, sampled: int, clients: int) -> None:
         allowed = f"all {clients} clients: {self.name} requires full participation"
-        require(not self.everybody or sampled == clients, "hparams.clients_per_round", sampled, allowed)
+        require(not self.full_participation or sampled == clients, "hparams.clients_per_round", sampled, allowed)
 
     def client_update(
         self, received: State, memory: State, rows: ClientData, order: Array, edges: Array, keys: Array | None = None
@@ -253,11 +255,11 @@ class Federated(Algorithm):
 
         Batch b is order[edges[b]:edges[b+1]]. Random transforms require keys [1], the client's `message_keys`.
         """
-        kept = [np.stack([memory[name] for name in self.kept])] if self.kept else None
+        kept = [np.stack([memory[name] for name in self.client_arrays])] if self.client_arrays else None
         cohort = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
         assert keys is not None or not self.transform.random
         messages, new_memory = self._messages(received, cohort, kept, rows, keys, self._buffer_pool.new(1))
-        return dict(zip(self.sent, messages[0], strict=True)), dict(zip(self.kept, new_memory[0], strict=True))
+        return dict(zip(self.sent, messages[0], strict=True)), dict(zip(self.client_arrays, new_memory[0], strict=True))
 
     @cached_property
     def _transform_numbers(self) -> Numbers:
@@ -267,13 +269,13 @@ class Federated(Algorithm):
 
     def _received(self, state: State) -> Any:
         """Return the part of the state that clients receive, by name."""
-        names = self.broadcast + self.clocks
+        names = self.broadcast + self.broadcast_scalars
         return named(names)(*(state[name] for name in names))
 
     @cached_property
     def _buffer_pool(self) -> BufferPool:
         shape = len(self.varying), self.problem.layout.size
-        return BufferPool(len(self.sent), len(self.kept), shape, self.problem.dtype)
+        return BufferPool(len(self.sent), len(self.client_arrays), shape, self.problem.dtype)
 
     def _messages(
         self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, out: Buffers
@@ -283,7 +285,7 @@ class Federated(Algorithm):
         if memory is not None:
             np.stack(list(memory), out=kept)
         keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
-        self._visit(
+        self._run_clients(
             self._received(state), kept, messages, self.varying.client_lr, self.varying.options,
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
             self.problem.model.widths, self.geometry, self._transform_numbers, keys, len(self.remembered),
@@ -292,31 +294,31 @@ class Federated(Algorithm):
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
-        state = self.begun(state, cohort)
+        state = self.start_round(state, cohort)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
         out = self._buffer_pool[len(cohort.clients)]
         messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, out)
-        return self.concluded(state, cohort, messages, kept)
+        return self.finish_round(state, cohort, messages, kept)
 
-    def concluded(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
-        """Aggregate the messages [S, sent, J, P] and take the server step; `state` is from `begun`."""
+    def finish_round(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
+        """Aggregate the messages [S, sent, J, P] and take the server step; `state` is from `start_round`."""
         aggregates, arrived = self.aggregates(messages, cohort)
         return Round(self.server_step(state, aggregates), aggregates.dropped, messages, memory, arrived)
 
-    def concluded_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
+    def finish_round_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
         """Take the server step from the `fixed_point_sum` of the messages that `arrived` [S, J], noise included."""
         assert cohort.fraction_bits is not None
-        weights = self.counted(cohort)
+        weights = self.message_weights(cohort)
         aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, self.problem.dtype)
         return Round(self.server_step(state, aggregates), aggregates.dropped, arrived=arrived)
 
-    def begun(self, state: State, cohort: Cohort) -> State:
+    def start_round(self, state: State, cohort: Cohort) -> State:
         """Return the state at the start of a round; the broadcast arrays and scalars are taken from it."""
         return state
 
     def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
         """Return the aggregated messages, with noise if required, and which messages are finite: [S, J]."""
-        weights = self.counted(cohort)
+        weights = self.message_weights(cohort)
         if cohort.fraction_bits is None:
             aggregates, arrived = aggregate(messages, self.sent, weights)
         else:
@@ -325,11 +327,11 @@ class Federated(Algorithm):
         noise = self.noise_on_mean(cohort)
         return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived
 
-    def counted(self, cohort: Cohort) -> MessageWeights:
+    def message_weights(self, cohort: Cohort) -> MessageWeights:
         """Return the weights of a cohort's messages."""
         normalized = cohort.normalize if self.normalized is None else self.normalized
         mean_steps = self.effective_steps(np.array([cohort.mean_steps]))[0] if normalized else None
-        return MessageWeights(cohort.weights, cohort.all_weights, self.effective_steps(cohort.steps), mean_steps)
+        return MessageWeights(cohort.weights, cohort.total_weight, self.effective_steps(cohort.steps), mean_steps)
 
     def noise_on_mean(self, cohort: Cohort) -> Array | None:
         """Return the standard deviation [J] of the noise added to this round's mean; None without noise."""
@@ -339,8 +341,8 @@ class Federated(Algorithm):
 
     def _max_message_factor(self, cohort: Cohort) -> Array:
         """Return the largest factor by which step normalization scales a message: [J]."""
-        mean_steps = self.counted(cohort).mean_steps
-        least = self.effective_steps(np.array([cohort.least_steps]))[0]
+        mean_steps = self.message_weights(cohort).mean_steps
+        least = self.effective_steps(np.array([cohort.min_steps]))[0]
         return np.ones(len(self.varying)) if mean_steps is None else mean_steps / least
 
     def effective_steps(self, steps: Array) -> Array:
@@ -363,12 +365,14 @@ class Federated(Algorithm):
         sent = self.transform.bytes_of(self.problem.layout.size, self.problem.dtype.itemsize, self._transform_numbers)
         return Costs(up, down, up * sent, down * vector, proxes, len(cohort.order))
 
-    def spent(self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluated | None = None) -> dict[str, Array]:
+    def privacy_spent(
+        self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluations | None = None
+    ) -> dict[str, Array]:
         clients, numbers = self.problem.data.clients, self._transform_numbers
-        return self.transform.spent(rounds, sampled, clients, dropped, numbers, evaluated)
+        return self.transform.privacy_spent(rounds, sampled, clients, dropped, numbers, evaluated)
 
-    def vectors_at_work(self, sampled: int, clients: int) -> int:
-        return super().vectors_at_work(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.kept))
+    def peak_vectors(self, sampled: int, clients: int) -> int:
+        return super().peak_vectors(sampled, clients) + sampled * (len(self.sent) + 2 * len(self.client_arrays))
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
         """Return the models; without `model_in_memory`, `sent[0]` must be the change of `broadcast[0]`."""

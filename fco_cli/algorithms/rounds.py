@@ -13,12 +13,12 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # arrays by name; the first axis is J
-Memory = Iterable[Array]  # stored arrays [kept, J, P] of each client
-Buffers = tuple[Array, Array]  # messages [S, sent, J, P] and client memory [S, kept, J, P]
+Memory = Iterable[Array]  # stored arrays [client_arrays, J, P] of each client
+Buffers = tuple[Array, Array]  # messages [S, sent, J, P] and client memory [S, client_arrays, J, P]
 
-# Number of local steps per round. epochs: from each client's own epochs; alike: the rounded mean of those for all
-# clients; coin: the same number for all clients, drawn per round from the geometric distribution with that mean.
-Pace = Literal["epochs", "alike", "coin"]
+# Number of local steps per round. epochs: from each client's own epochs; equal: the rounded mean of those for all
+# clients; geometric: the same number for all clients, drawn per round from the geometric distribution with that mean.
+LocalSteps = Literal["epochs", "equal", "geometric"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Varying:
     transform: Numbers | None = None  # [J], records of the transform's parameters; None: equal for all jobs
 
     @classmethod
-    def in_rates(cls, algorithm: HasNumbers, psi: HasNumbers, client_lr: Array, server_lr: Array) -> Varying:
+    def from_rates(cls, algorithm: HasNumbers, psi: HasNumbers, client_lr: Array, server_lr: Array) -> Varying:
         """Return the parameters of jobs that differ only in their learning rates."""
         jobs = len(client_lr)
         return cls(client_lr, server_lr, stack_numbers([psi] * jobs), stack_numbers([algorithm] * jobs))
@@ -55,10 +55,10 @@ class Cohort:
     edges: Array  # batch b is order[edges[b]:edges[b + 1]]
     first: Array  # [S + 1]; client i has the batches first[i] to first[i + 1] - 1
     weights: Array  # [S], proportional to p_m
-    all_weights: float  # sum of the weights of all clients, including those not in the cohort
+    total_weight: float  # sum of the weights of all clients, including those not in the cohort
     mean_steps: float  # weighted mean of K_m over all clients; the expectation if K is drawn
     normalize: bool = True  # True: messages are divided by their client's K_m
-    least_steps: float = 1.0  # minimum of K_m over all clients
+    min_steps: float = 1.0  # minimum of K_m over all clients
     seed: int = 0  # with round and client, determines the random numbers of messages
     round: int = 0  # index of the round, from 0
     fraction_bits: int | None = None  # of fixed-point sums (fixed_point.py); None: floating-point sums
@@ -100,7 +100,7 @@ class Round(NamedTuple):
     state: State
     dropped: Array  # [J], number of messages that were not finite and therefore ignored
     messages: Array | None = None  # [S, sent, J, P]; overwritten by the next round
-    memory: Array | None = None  # [S, kept, J, P], new memory of the cohort; overwritten by the next round
+    memory: Array | None = None  # [S, client_arrays, J, P], new memory of the cohort; overwritten by the next round
     arrived: Array | None = None  # [S, J], True if the message was finite; otherwise the client's memory is not updated
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fco_cli.algorithms.aggregate import Aggregates
 from fco_cli.algorithms.primitives import add, assign, descend, subtract
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Cohort, Pace, State
+from fco_cli.algorithms.rounds import Cohort, LocalSteps, State
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import steps_of
@@ -32,11 +32,11 @@ class Scaffnew(Federated):
     name: str = "scaffnew"
     coin: bool = False
     broadcast = ("w",)
-    clocks = ("steps",)  # 1/p
+    broadcast_scalars = ("steps",)  # 1/p
     remembered = ("u",)
     sent = ("w",)
     normalized = False
-    everybody = True
+    full_participation = True
     delta_arrays = ("w",)
     accumulates_messages = True
     server_proxes = 1
@@ -46,8 +46,8 @@ class Scaffnew(Federated):
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew supports no other mirror map")
 
     @property
-    def pace(self) -> Pace:
-        return "coin" if self.coin else "alike"
+    def local_step_rule(self) -> LocalSteps:
+        return "geometric" if self.coin else "equal"
 
     @staticmethod
     @kernel
@@ -73,7 +73,7 @@ class Scaffnew(Federated):
     def initial_memory(self, w: Array) -> Array:
         return w[None].copy()  # u_m = w_0: h_m = 0
 
-    def begun(self, state: State, cohort: Cohort) -> State:
+    def start_round(self, state: State, cohort: Cohort) -> State:
         return state | {"steps": np.full(len(self.varying), cohort.mean_steps)}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:

@@ -12,7 +12,7 @@ from fco_cli.code_digest import parse as parser
 from fco_cli.code_digest.parse import Module, parse, sha256
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder, write_atomically
-from fco_cli.private_folder import why_unsafe
+from fco_cli.private_folder import unsafe_reason
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ParsedModules:
 
     def _read(self) -> dict[str, Module]:
         try:
-            if why_unsafe(self.path.parent):
+            if unsafe_reason(self.path.parent):
                 return {}
             content = self.path.read_bytes()
             checksum, body = content[:SHA256_BYTES], content[SHA256_BYTES:]
@@ -65,7 +65,7 @@ class ParsedModules:
         body = msgspec.msgpack.encode(dict(list(self.modules.items())[-MAX_CACHED:]))
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not why_unsafe(self.path.parent):
+            if not unsafe_reason(self.path.parent):
                 checksum = hashlib.sha256(_parser_source() + body).digest()
                 write_atomically(self.path, checksum + body, flush=False)
         except (OSError, UserError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import answered, one_line_endings, run_hydra
+from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra
 from fco_cli.commands.streams import table_console
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ HELP = f"""\
 
 def main() -> None:
     """Run the command line."""
-    with one_line_endings("fco-advise"):
-        if not answered(lambda: HELP):
+    with one_line_errors("fco-advise"):
+        if not handle_version_and_help(lambda: HELP):
             run_hydra("fco-advise", advise)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import Parser, answered, one_line_endings
-from fco_cli.commands.streams import say, table_console
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
+from fco_cli.commands.streams import print_line, table_console
 from fco_cli.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and run the command; a user error prints one line and exits with code 2."""
-    with one_line_endings("fco-data"):
-        if not answered():
+    with one_line_errors("fco-data"):
+        if not handle_version_and_help():
             options = _parser().parse_args(arguments)
             options.do(options)
 
@@ -109,7 +109,7 @@ def _convert(options: argparse.Namespace) -> None:
 
     data = _read(options)
     save(data, options.target)
-    say(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
+    print_line(f"{options.target}: {len(data.y)} samples of {len(data.clients)} clients, {data.x.shape[1]} features")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -123,7 +123,7 @@ def _check(options: argparse.Namespace) -> None:
         losses = all_losses()
         require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
         check_labels(data, losses[options.loss]())
-    say(f"{options.source}: OK: {len(data.y)} samples of {len(data.clients)} clients")
+    print_line(f"{options.source}: OK: {len(data.y)} samples of {len(data.clients)} clients")
 
 
 def _describe(options: argparse.Namespace) -> None:
@@ -142,7 +142,7 @@ def _describe(options: argparse.Namespace) -> None:
         _print(_of_columns(profile))  # before the validation, which may fail
     if options.table:
         write_atomically(options.table, profile_csv(profile))
-        say(f"table: {options.table}")
+        print_line(f"table: {options.table}")
     description = Description(_read(options), profile)
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in description.rows():
@@ -150,7 +150,7 @@ def _describe(options: argparse.Namespace) -> None:
     _print(table)
     if options.picture:
         description.draw(options.picture)
-        say(f"picture: {options.picture}")
+        print_line(f"picture: {options.picture}")
 
 
 def _of_columns(profile: Profile) -> Table:

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import Parser, answered, one_line_endings
-from fco_cli.commands.streams import say
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
+from fco_cli.commands.streams import print_line
 from fco_cli.errors import UserError, require
 
 
 def main() -> None:
-    with one_line_endings("fco-federate"):
-        if answered():
+    with one_line_errors("fco-federate"):
+        if handle_version_and_help():
             return
         arguments = _parser().parse_args()
         from fco_cli.federation.settings import party_home
@@ -31,34 +31,38 @@ def main() -> None:
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
     """Run the server; create the federation first if it does not exist."""
-    from fco_cli.federation.flare import enrol
+    from fco_cli.federation.flare import enrollment
 
     founded = home / "founded.json"
     if not founded.exists():
-        say(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
-        enrol.create_federation(arguments.address, home)
+        print_line(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
+        enrollment.create_federation(arguments.address, home)
     about = json.loads(founded.read_text(encoding="utf-8"))
     host = arguments.address.rpartition(":")[0]
     allowed = f"at {about['host']}, the host for which {home} was created"
     require(about["host"] == host, "the address", arguments.address, allowed)
-    require(enrol.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
-    enrol.restrict(enrol.kit_path(home, host), True, home, {})
-    say(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
-    say("next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve")
-    enrol.start(enrol.kit_path(home, host), "server", f"org={enrol.ORGANIZATION}")
+    require(enrollment.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
+    enrollment.restrict(enrollment.kit_path(home, host), True, home, {})
+    print_line(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
+    print_line(
+        "next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve"
+    )
+    enrollment.start(enrollment.kit_path(home, host), "server", f"org={enrollment.ORGANIZATION}")
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
     """Sign the request of a hospital."""
-    from fco_cli.federation.flare import enrol
+    from fco_cli.federation.flare import enrollment
 
     if not (home / "founded.json").exists():
         raise UserError(f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one")
-    signed, fingerprint = enrol.approve(arguments.request, home)
+    signed, fingerprint = enrollment.approve(arguments.request, home)
     name = signed.name.removesuffix(".signed.zip")
-    say(f"signed: {signed}")
-    say(f"next: send it back, and send the fingerprint by another channel, such as telephone: {fingerprint}")
-    say(f"at the hospital: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})")
+    print_line(f"signed: {signed}")
+    print_line(f"next: send it back, and send the fingerprint by another channel, such as telephone: {fingerprint}")
+    print_line(
+        f"at the hospital: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})"
+    )
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
@@ -66,25 +70,27 @@ def status(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare.link import federation_status
 
     sites, jobs = federation_status(home)
-    say(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
+    print_line(f"sites: {', '.join(sites) or 'none'}; jobs running: {jobs}")
     if sites:
-        say(f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]")
+        print_line(
+            f"next: fco-run task=custom task.loss=logistic federation=flare federation.sites=[{','.join(sites)}]"
+        )
 
 
 def request(arguments: argparse.Namespace, home: Path) -> None:
     """Create a key and a certificate request."""
-    from fco_cli.federation.flare import enrol
+    from fco_cli.federation.flare import enrollment
 
-    valid = enrol.NAME.fullmatch(arguments.name) is not None
+    valid = enrollment.NAME.fullmatch(arguments.name) is not None
     require(valid, "the name", arguments.name, "lowercase letters, digits and -, starting with a letter (at most 31)")
-    path = enrol.request(arguments.name, home)
-    say(f"request: {path} (the key stays in this folder)")
-    say("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
+    path = enrollment.request(arguments.name, home)
+    print_line(f"request: {path} (the key stays in this folder)")
+    print_line("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
-    from fco_cli.federation.flare import enrol
+    from fco_cli.federation.flare import enrollment
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
@@ -95,17 +101,19 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrol.load_site(settings)  # read now, so that errors in the file are reported here
-    kit = enrol.kit_path(home, name)
+    site = enrollment.load_site(settings)  # read now, so that errors in the file are reported here
+    kit = enrollment.kit_path(home, name)
     if not kit.exists():
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
-        enrol.package(signed, name, home, arguments.fingerprint)
-    enrol.restrict(kit, False, home, settings)
+        enrollment.package(signed, name, home, arguments.fingerprint)
+    enrollment.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
-    say(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrol.AUDIT_FILE}")
-    say("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
-    enrol.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
+    print_line(
+        f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrollment.AUDIT_FILE}"
+    )
+    print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
+    enrollment.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 
 
 def _parser() -> argparse.ArgumentParser:

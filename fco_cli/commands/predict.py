@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import Parser, answered, one_line_endings
-from fco_cli.commands.streams import say
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
+from fco_cli.commands.streams import print_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; invalid input exits with code 2 and one line."""
-    with one_line_endings("fco-predict"):
-        if not answered():
+    with one_line_errors("fco-predict"):
+        if not handle_version_and_help():
             predict(_parser().parse_args(arguments))
 
 
@@ -45,7 +45,7 @@ def predict(options: argparse.Namespace) -> None:
         from fco_cli.files import write_atomically
 
         write_atomically(options.output, content.encode())
-        say(f"{options.output}: {content.count(chr(10)) - 1} predictions")
+        print_line(f"{options.output}: {content.count(chr(10)) - 1} predictions")
 
 
 def predictions(record: Path, table: Path) -> str:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import Parser, answered, one_line_endings
-from fco_cli.commands.streams import say, table_console
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
+from fco_cli.commands.streams import print_line, table_console
 from fco_cli.csv_writer import escape_unprintable
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
@@ -52,8 +52,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; print one line and exit with code 2 on invalid input."""
-    with one_line_endings("fco-report"):
-        if not answered():
+    with one_line_errors("fco-report"):
+        if not handle_version_and_help():
             report(make_parser().parse_args(arguments))
 
 
@@ -128,15 +128,15 @@ def _print_summary(results: Results, made: Report) -> None:
     """Print the figures of every study, the verdicts on the paper's claims if any, and the output paths."""
     for study in results.studies:
         kinds = ", ".join(one.kind for one in made.figures if one.study is study)
-        say(f"{study.slug}: {kinds} from {_runs(study)}")
+        print_line(f"{study.slug}: {kinds} from {_runs(study)}")
     for study in results.leaderboard:
-        say(f"{study.slug}: leaderboard from {_runs(study)}")
+        print_line(f"{study.slug}: leaderboard from {_runs(study)}")
     for path, drawn in made.paths:
-        say(f"{path.slug}: {', '.join(drawn)}")
+        print_line(f"{path.slug}: {', '.join(drawn)}")
     if made.ledger:
         _print_claims(results, made.ledger)
-    say(f"figures: {made.page.parent / 'figures'}")
-    say(f"report: {made.page}")
+    print_line(f"figures: {made.page.parent / 'figures'}")
+    print_line(f"report: {made.page}")
 
 
 def _runs(study: Study) -> str:
@@ -152,9 +152,9 @@ def _print_claims(results: Results, ledger: list[Entry]) -> None:
 
     missing = [name for name in options_of("experiment") if _is_paper_experiment(name) and results.study(name) is None]
     if missing:
-        say(f"not run: {', '.join(missing)}")
-        say(f"  run each with: fco-run -m experiment={missing[0]}, then fco-report again")
-    say(f"claims: {headline(ledger)}")
+        print_line(f"not run: {', '.join(missing)}")
+        print_line(f"  run each with: fco-run -m experiment={missing[0]}, then fco-report again")
+    print_line(f"claims: {headline(ledger)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fco_cli.commands.shell import Parser, answered, end, one_line_endings
+from fco_cli.commands.shell import Parser, exit_with_message, handle_version_and_help, one_line_errors
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.reporting.style import LEADERBOARD, SEARCH
@@ -33,8 +33,8 @@ ON_DEMAND = (
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; print one line and exit with code 2 on invalid input or a path that is not writable."""
-    with one_line_endings("fco-reproduce"):
-        if answered():
+    with one_line_errors("fco-reproduce"):
+        if handle_version_and_help():
             return
         options = _options(arguments)
         try:
@@ -94,10 +94,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--download", action="store_true", help="download missing data instead of skipping experiments")
     options = parser.parse_args(arguments)
     if options.algo and options.algo not in options_of("algo"):
-        end("fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}")
+        exit_with_message(
+            "fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}"
+        )
     for name in options.experiments:
         if name not in known:
-            end("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
+            exit_with_message("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
     if options.leaderboard:
         options.experiments += [name for name in known if name.startswith(LEADERBOARD)]
     if not options.experiments:

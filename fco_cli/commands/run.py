@@ -8,8 +8,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import answered, exit_process, one_line_endings, run_hydra
-from fco_cli.commands.streams import say, table_console
+from fco_cli.commands.shell import exit_process, handle_version_and_help, one_line_errors, run_hydra
+from fco_cli.commands.streams import print_line, table_console
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
@@ -24,11 +24,11 @@ log = logging.getLogger("fco")
 
 def program() -> None:
     """Run the command line and exit; entry point of the program."""
-    with one_line_endings("fco-run"):
+    with one_line_errors("fco-run"):
         if {"-m", "--multirun"} & set(sys.argv[1:]):
-            from fco_cli.sweeps.starting import loading_early
+            from fco_cli.sweeps.starting import preload_workers
 
-            with loading_early():
+            with preload_workers():
                 main()
         else:
             main()
@@ -37,13 +37,13 @@ def program() -> None:
 
 def main() -> None:
     """Run the command line and close connections to sites."""
-    if answered(help_text):
+    if handle_version_and_help(help_text):
         return
     try:
         run_hydra("fco-run", run, sweep, expect)
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
-            settings.hang_up()
+            settings.close_connection()
 
 
 def run(config: DictConfig) -> float:
@@ -54,9 +54,9 @@ def run(config: DictConfig) -> float:
     from fco_cli.config import Run
     from fco_cli.simulation.smoothness import why_diverged
     from fco_cli.simulation.stop import Stop
+    from fco_cli.sweeps.display import RunProgress
     from fco_cli.sweeps.run import Sweep
     from fco_cli.sweeps.runner import execute
-    from fco_cli.sweeps.screen import RunProgress
     from hydra_plugins.fco_launcher import JobConfig
 
     if config.theory is not None:
@@ -77,8 +77,8 @@ def run(config: DictConfig) -> float:
     if verdict := outcome.result.get("convergence"):
         log.info(verdict["line"])
     table_console().print(final_table(outcome.result))
-    say(f"record: {one.folder}")
-    say(f"next: fco-report {one.output_dir / one.task.name}")
+    print_line(f"record: {one.folder}")
+    print_line(f"next: fco-report {one.output_dir / one.task.name}")
     return outcome.result["final"]["objective"]
 
 
@@ -93,8 +93,8 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
     from rich.console import Console
 
     from fco_cli.commands.tables import best_table
+    from fco_cli.sweeps.display import SweepProgress
     from fco_cli.sweeps.run import Sweep
-    from fco_cli.sweeps.screen import SweepProgress
 
     all_runs = Sweep(jobs, overrides, **options)
     if configs[0].dry_run:
@@ -104,10 +104,10 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
     if table := best_table(all_runs.finished_folders):
         table_console(160).print(table)
         if diverged := all_runs.diverged:
-            say(f"{diverged} of {len(all_runs.unique)} runs diverged")
+            print_line(f"{diverged} of {len(all_runs.unique)} runs diverged")
         if not_converged := all_runs.not_converged:
-            say(f"{not_converged} of {len(all_runs.unique)} runs have not converged (see result.json)")
-        say(f"next: fco-report {all_runs.runs[0].output_dir}")
+            print_line(f"{not_converged} of {len(all_runs.unique)} runs have not converged (see result.json)")
+        print_line(f"next: fco-report {all_runs.runs[0].output_dir}")
     return all_runs.values()
 
 
@@ -170,7 +170,7 @@ def _path(config: DictConfig) -> float:
     """Run experiment=path and print the selected models."""
     from fco_cli.commands.tables import path_lines, path_table
     from fco_cli.config import Run
-    from fco_cli.path.record import recorded_selection
+    from fco_cli.path.record import run_path
     from fco_cli.simulation.stop import Stop
 
     if config.dry_run:
@@ -179,16 +179,16 @@ def _path(config: DictConfig) -> float:
         raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=path")
     one = Run.of(config)
     with Stop() as stop:
-        result = recorded_selection(one, stop)
+        result = run_path(one, stop)
     table_console(160).print(path_table(result))
     for line in path_lines(result):
-        say(line)
-    say(f"record: {one.folder}")
+        print_line(line)
+    print_line(f"record: {one.folder}")
     next_commands = [f"fco-report {one.output_dir}"]
     if (one.folder / "1se" / "linear_model.json").exists():
         next_commands.append(f"fco-predict {one.folder / '1se'} NEW.csv")
     for command in next_commands:
-        say(f"next: {command}")
+        print_line(f"next: {command}")
     return result["chosen"]["min"]["cv_loss"]
 
 

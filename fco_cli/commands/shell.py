@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fco_cli import VERSION
 from fco_cli.commands.streams import OutputError, discard_output, flush_streams, prepare_streams
-from fco_cli.errors import Interrupted, SweepFailed, UserError, is_foreseen, one_line
+from fco_cli.errors import Interrupted, SweepFailed, UserError, is_expected, one_line
 from fco_cli.help import GROUPS, options_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {self.prog} --help lists the options")
 
 
-def answered(help_text: Callable[[], str] | None = None) -> bool:
+def handle_version_and_help(help_text: Callable[[], str] | None = None) -> bool:
     """Print the help or the version if requested and return True; called before slow imports."""
     if help_text and {"-h", "--help"} & set(sys.argv[1:]):
         print(help_text(), end="")
@@ -58,19 +58,19 @@ def run_hydra(
     `expect` is called with some of the configurations of a sweep while the others are composed.
     """
     gc.set_threshold(100_000, 50, 100)  # start-up creates many objects and little garbage
-    with one_line_endings(command):
+    with one_line_errors(command):
         import hydra
 
         from fco_cli import hydra_on_314, theory
         from fco_cli.config import register
-        from fco_cli.config.compose import blaming_words
-        from fco_cli.config.words import check_words, quoted
+        from fco_cli.config.compose import attribute_errors_to_overrides
+        from fco_cli.config.overrides import check_overrides, quoted
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
 
         def guarded(config: DictConfig) -> Any:
             started.append(True)
-            with one_line_endings(command):  # Hydra would add lines to uncaught exceptions
+            with one_line_errors(command):  # Hydra would add lines to uncaught exceptions
                 return job(config)
 
         def guarded_sweep(*arguments: Any, **options: Any) -> list[Any]:
@@ -83,14 +83,14 @@ def run_hydra(
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quoted, sys.argv[1:])
-        hydra_on_314.mend()
+        hydra_on_314.patch_argparse()
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
         register()
         theory.register()
         _compose_once()
         argparse.ArgumentParser.error = _refuse_flag  # type: ignore  # Hydra's parser prints eight lines
-        check_words(sys.argv[1:])
-        with blaming_words(started, "command line"):
+        check_overrides(sys.argv[1:])
+        with attribute_errors_to_overrides(started, "command line"):
             hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
 
 
@@ -109,7 +109,7 @@ def _compose_once() -> None:
 
 
 @contextmanager
-def one_line_endings(command: str) -> Iterator[None]:
+def one_line_errors(command: str) -> Iterator[None]:
     """Convert every exception to a one-line message and an exit code; log tracebacks of internal errors."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C prints a message
@@ -123,23 +123,23 @@ def one_line_endings(command: str) -> Iterator[None]:
             raise
         flush_streams()
     except Interrupted as problem:
-        end(command, problem.exit_code, "stopped; the same command continues from what is saved")
+        exit_with_message(command, problem.exit_code, "stopped; the same command continues from what is saved")
     except KeyboardInterrupt:  # before anything was saved, or a second Ctrl-C
-        end(command, 130, "stopped")
+        exit_with_message(command, 130, "stopped")
     except BrokenPipeError:  # the reader has exited, as `head` does; no message is needed
         discard_output()
         sys.exit(PIPE_CLOSED)
     except OutputError as problem:
         discard_output()
-        end(command, 2, f"standard output: cannot be written: {problem.strerror}")
+        exit_with_message(command, 2, f"standard output: cannot be written: {problem.strerror}")
     except SweepFailed as problem:
-        end(command, 1, str(problem))
+        exit_with_message(command, 1, str(problem))
     except MemoryError as problem:
-        end(command, 2, f"task: not enough memory: {one_line(problem)}")
+        exit_with_message(command, 2, f"task: not enough memory: {one_line(problem)}")
     except Exception as problem:
-        if not is_foreseen(problem):
+        if not is_expected(problem):
             _exit_with_internal_error(command, problem)
-        end(command, 2, one_line(problem) + _suggestion(getattr(problem, "override", None)))
+        exit_with_message(command, 2, one_line(problem) + _suggestion(getattr(problem, "override", None)))
 
 
 def _check_environment() -> None:
@@ -160,8 +160,8 @@ def _exit_with_internal_error(command: str, problem: Exception) -> NoReturn:
             file.write(f"{datetime.now().isoformat(timespec='seconds')} {VERSION}: {sys.argv}\n{trace}\n")
     except OSError:
         print(trace, file=sys.stderr, end="")
-        end(command, 1, f"{summary}; please report it with the traceback above", problem)
-    end(command, 1, f"{summary}; please report it with the traceback in {path}", problem)
+        exit_with_message(command, 1, f"{summary}; please report it with the traceback above", problem)
+    exit_with_message(command, 1, f"{summary}; please report it with the traceback in {path}", problem)
 
 
 def error_log() -> Path:
@@ -183,7 +183,7 @@ def _suggestion(argument: str | None) -> str:
     return f"; did you mean {' or '.join(candidates)}?" if candidates else ""
 
 
-def end(command: str, exit_code: int, message: str, cause: BaseException | None = None) -> NoReturn:
+def exit_with_message(command: str, exit_code: int, message: str, cause: BaseException | None = None) -> NoReturn:
     """Print a one-line message to stderr (for a failed sweep, a line per run) and exit."""
     printable = "".join(c if c.isprintable() or (c == "\n" and exit_code == 1) else repr(c)[1:-1] for c in message)
     print(f"{command}: {printable}", file=sys.stderr)
@@ -196,7 +196,7 @@ def exit_process(command: str) -> None:
     If other threads are running, return, so that Python waits for them.
     """
     if threading.active_count() == 1:
-        with one_line_endings(command):
+        with one_line_errors(command):
             atexit._run_exitfuncs()
             flush_streams()
             os._exit(0)

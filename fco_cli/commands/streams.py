@@ -88,7 +88,7 @@ def discard_output() -> None:
     os.close(null)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line, with control characters escaped."""
     print(escape_unprintable(line), flush=True)
 

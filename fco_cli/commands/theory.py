@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fco_cli.commands.shell import answered, one_line_endings, run_hydra
-from fco_cli.commands.streams import say, table_console
+from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra
+from fco_cli.commands.streams import print_line, table_console
 from fco_cli.errors import require
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command line."""
-    with one_line_endings("fco-theory"):
-        if not answered(_help):
+    with one_line_errors("fco-theory"):
+        if not handle_version_and_help(_help):
             sys.argv.insert(1, "experiment=theory")
             run_hydra("fco-theory", check)
 
@@ -38,7 +38,7 @@ def check(config: DictConfig) -> None:
     folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
     result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
     table_console(160).print(theory_table(result))
-    say(f"figure: {folder / 'theory.png'}")
+    print_line(f"figure: {folder / 'theory.png'}")
 
 
 HELP = """\

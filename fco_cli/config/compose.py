@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fco_cli.errors import UserError, is_foreseen, one_line
+from fco_cli.errors import UserError, is_expected, one_line
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -42,7 +42,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 
 
 @contextmanager
-def blaming_words(started: list[bool], where: str) -> Iterator[None]:
+def attribute_errors_to_overrides(started: list[bool], where: str) -> Iterator[None]:
     """Convert any exception into a UserError about the overrides, unless `started` is nonempty.
 
     Until our own code has started, only Hydra has run, and its exceptions are caused by the overrides.
@@ -50,6 +50,6 @@ def blaming_words(started: list[bool], where: str) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if started or is_foreseen(problem):
+        if started or is_expected(problem):
             raise
         raise UserError(f"{where}: {type(problem).__name__}: {one_line(problem)}") from problem

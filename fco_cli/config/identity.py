@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RATES = ("client_lr", "server_lr")  # may vary along the job axis
 STOPPING_KEYS = frozenset(("tolerance", "most_rounds"))  # stopping rule of rounds=auto
 EXECUTION = ("fco_cli.sweeps.runner", "execute")
-PATH_EXECUTION = ("fco_cli.path.record", "recorded_selection")
+PATH_EXECUTION = ("fco_cli.path.record", "run_path")
 # Packages and modules that no result depends on; the configuration enters by its values.
 WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "kernels.cache")
 
@@ -111,7 +111,7 @@ def execution_roots(run: Run) -> tuple[Definition, ...]:
 
 def packages_not_used(run: Run) -> tuple[str, ...]:
     """Return the packages that the code refers to but this run does not execute."""
-    return () if run.federation.apart else ("federation",)
+    return () if run.federation.is_remote else ("federation",)
 
 
 def _digest(content: Any) -> str:

@@ -73,7 +73,7 @@ class Run:
         for key in ("algo", "regularizer", "mirror", "transform", "federation"):
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
-        parts["task"] = parts["federation"].placed(parts["task"], parts["hparams"])
+        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -132,7 +132,7 @@ class Run:
 
     def check_sites(self) -> None:
         """Raise UserError for settings that would need rows or models of single clients outside of their sites."""
-        if self.federation.apart:
+        if self.federation.is_remote:
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: rows stay at their sites")
             is_hidden = not (self.federation.masked or self.federation.noise) or self.algo.personal is None
             allowed = f"one without personal models: the metrics of {self.algo.name} would disclose those of each site"
@@ -150,15 +150,15 @@ class Run:
         what = f"hparams.rounds={hparams.rounds}: the metrics of an evaluation every {hparams.eval_every}"
         require_memory(what, evaluations * BYTES_PER_EVALUATION)
 
-    def check_batches(self, sizes: Array, together: bool) -> None:
+    def check_batches(self, sizes: Array, needs_full_batch: bool) -> None:
         """Raise UserError if batches are too small, or if the row indices of a round do not fit into memory.
 
-        `sizes` are the rows of the clients. `together` is True if the loss of a client is not a sum over rows, so that
+        `sizes` are the rows of the clients. `needs_full_batch` is True if the loss of a client is not a sum over rows, so that
         a batch must contain all of them.
         """
         hparams, largest = self.hparams, int(sizes.max())
         allowed = f"at least {largest}, the rows of the largest client: this task needs all rows in one batch"
-        if together and self.algo.federated:
+        if needs_full_batch and self.algo.federated:
             require(hparams.batch_size >= largest, "hparams.batch_size", hparams.batch_size, allowed)
         rows = int(np.sort(sizes)[-hparams.sampled(len(sizes)) :].sum()) * hparams.local_epochs
         require_memory(f"hparams.local_epochs={hparams.local_epochs}: the batches of a round", rows * 8)
@@ -174,7 +174,7 @@ class Run:
     @property
     def method(self) -> Algorithm:
         """The algorithm with the transform of its messages."""
-        return self.algo.through(self.transform)
+        return self.algo.with_transform(self.transform)
 
     @property
     def yaml(self) -> str:

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.data.cells import CellParser, parse_number
+from fco_cli.data.column_index import ColumnIndex, index_columns
 from fco_cli.data.format import name_array, shown
-from fco_cli.data.places import ColumnIndex, index_columns
 from fco_cli.data.source import ReadOptions
 from fco_cli.data.tables import RawTable, Table, label_column, row_clients
 from fco_cli.errors import UserError

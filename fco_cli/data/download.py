@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.errors import UserError
-from fco_cli.files import cache_folder, one_at_a_time
+from fco_cli.files import cache_folder, exclusive_access
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def fetch(archive: Archive) -> Path:
     home = private_cache("data")
     if archive.folder.exists():
         return require_private(home / archive.folder.name)
-    with one_at_a_time(home):
+    with exclusive_access(home):
         if archive.folder.exists():  # unpacked by another process
             return require_private(home / archive.folder.name)
         return unpack(_retrieve(archive, home), home / archive.folder.name)
@@ -80,7 +80,7 @@ def fetch_files(name: str, files: Sequence[RemoteFile]) -> Path:
     """Return the cache folder `name` with the files, downloaded if necessary."""
     home = private_cache("data")
     folder = home / name
-    with one_at_a_time(home):
+    with exclusive_access(home):
         folder.mkdir(mode=0o700, exist_ok=True)
         require_private(folder)
         for file in files:

@@ -373,9 +373,9 @@ def first_row(wrong: Callable[[Array], Array], values: Array) -> int | None:
 def check_labels(data: FederatedData, loss: Loss) -> int:
     """Return the number of model outputs for the loss; raise UserError if the loss does not accept the labels."""
     y, classes = data.y, None if data.classes is None else len(data.classes)
-    if not (fits := loss.takes(y, classes)).all():
+    if not (fits := loss.accepts_labels(y, classes)).all():
         row = int(np.argmin(fits))
-        data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.allowed(classes)}")
+        data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.describe_labels(classes)}")
     if data.classes is not None and len(data.classes) > 2 and not loss.classification:
         raise UserError(
             f"{data.source}: the labels are the classes {format_list(data.classes)}; the {loss.name} loss needs numbers"

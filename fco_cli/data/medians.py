@@ -44,7 +44,7 @@ class MedianSearch:
         return MedianSearch(self.count, low, edges[columns, first], self.done + 1)
 
 
-def counts_up_to(x: Array, edges: Array) -> Array:
+def count_up_to_edges(x: Array, edges: Array) -> Array:
     """Count, on a client, the values of each column of x [N, d] that do not exceed its edges [d, BINS]."""
     counts = np.zeros(edges.shape, np.int64)
     if len(x) <= len(edges):  # few rows of many columns

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fco_cli.data.cells import DATE_ADVICE, CellParser
+from fco_cli.data.column_index import ColumnIndex, index_columns
 from fco_cli.data.format import name_array, shown
-from fco_cli.data.places import ColumnIndex, index_columns
 from fco_cli.data.source import ReadOptions, as_user_error
 from fco_cli.data.tables import RawTable, Table, label_column, row_clients
 from fco_cli.errors import UserError, install_extra

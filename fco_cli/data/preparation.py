@@ -16,7 +16,7 @@ import numpy as np
 
 from fco_cli.data.cells import category_name
 from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
-from fco_cli.data.medians import MedianSearch, counts_up_to
+from fco_cli.data.medians import MedianSearch, count_up_to_edges
 from fco_cli.data.moments import Moments
 from fco_cli.data.source import Columns
 from fco_cli.data.summary import Summary, check_summary
@@ -266,7 +266,7 @@ def _check_finite(total: Summary) -> None:
         )
 
 
-def median_search(total: Summary) -> MedianSearch:
+def start_median_search(total: Summary) -> MedianSearch:
     """Return the initial state of the median search; columns without numbers get the interval [0, 0]."""
     has_numbers = total.moments.count > 0
     low, high = np.where(has_numbers, total.low, 0.0), np.where(has_numbers, total.high, 0.0)
@@ -278,8 +278,8 @@ def prepared(data: FederatedData, recipe: Recipe) -> Preparation:
     total = check_summary(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
     if recipe.fill != "median":
         return agree(total, recipe)
-    search = median_search(total)
+    search = start_median_search(total)
     while not search.finished:
         edges = search.edges
-        search = search.narrowed(counts_up_to(table.x, edges) for _, table in data.by_client())
+        search = search.narrowed(count_up_to_edges(table.x, edges) for _, table in data.by_client())
     return agree(total, recipe, search.high)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder
-from fco_cli.private_folder import why_unsafe
+from fco_cli.private_folder import unsafe_reason
 
 
 def private_cache(name: str) -> Path:
@@ -29,7 +29,7 @@ def require_private(folder: Path) -> Path:
         ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
         if ours and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             folder.chmod(0o700)
-        reason = why_unsafe(folder) if folder.is_dir() and not folder.is_symlink() else "it is not a folder"
+        reason = unsafe_reason(folder) if folder.is_dir() and not folder.is_symlink() else "it is not a folder"
     except OSError as problem:
         raise UserError(f"{folder}: cannot be used: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
     if reason:

@@ -48,7 +48,7 @@ def read(
     return data.take(np.isin(data.client, choose(data.clients.tolist())))
 
 
-def read_alone(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
+def read_single_client(path: Path, name: str, columns: Columns | None = None) -> FederatedData:
     """Read the rows of one client, a site of a federation; `name` replaces client names in the file."""
     source = find_source(path, FORMATS)
     arrays = read_arrays(source, ReadOptions(columns or Columns(), all_clients, in_folder=True))

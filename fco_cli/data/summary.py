@@ -79,7 +79,7 @@ class Summary:
         return fields | {name: array.tolist() for name, array in arrays.items()}
 
     @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> Summary:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Summary:
         """Return the summary from the output of `plain`."""
         count = np.array(plain["count"], dtype=np.int64)
         moments = Moments(count, np.array(plain["mean"], float), np.array(plain["deviations"], float))

@@ -30,7 +30,7 @@ from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.config import Run
 from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, make_task
-from fco_cli.federation.settings import InThisProcess
+from fco_cli.federation.settings import NoFederation
 from fco_cli.path.solve import Solutions, solve
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, all_losses
@@ -95,7 +95,7 @@ class FederatedLinear(BaseEstimator):
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
-            federation=InThisProcess(), seed=seed, output_dir=Path(), force=False, record_clients=False,
+            federation=NoFederation(), seed=seed, output_dir=Path(), force=False, record_clients=False,
             record_path=False, threads=None, experiment=None, path=None, resolved={},
         )  # fmt: skip
 
@@ -155,7 +155,7 @@ class Regression(RegressorMixin, FederatedLinear):
 
     def _loss(self) -> Loss:
         """Return the loss named by `loss`."""
-        known = [name for name, kind in all_losses().items() if kind.hit is Loss.hit and kind.together is None]
+        known = [name for name, kind in all_losses().items() if kind.hit is Loss.hit and kind.client_loss is None]
         if self.loss not in known:
             raise UserError(f"loss: got {self.loss!r}, must be one of {', '.join(known)}")
         return all_losses()[self.loss]()
@@ -182,8 +182,8 @@ class Regression(RegressorMixin, FederatedLinear):
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
         with as_python_errors():
             loss = self._loss()
-            if not loss.takes(y).all():
-                raise UserError(f"y: the {loss.name} loss needs {loss.allowed()}")
+            if not loss.accepts_labels(y).all():
+                raise UserError(f"y: the {loss.name} loss needs {loss.describe_labels()}")
             solutions = self._solve(self._task(X, y, groups, sample_weight, loss, 1))
         self.coef_, self.intercept_ = solutions.models[0, :-1].copy(), float(solutions.models[0, -1])
         self.n_rounds_, self.kkt_ = int(solutions.rounds[0]), float(solutions.residuals[0])

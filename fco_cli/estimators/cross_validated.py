@@ -17,7 +17,7 @@ from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
 from fco_cli.path.select import select
 from fco_cli.path.solve import Solutions
-from fco_cli.problem.folds import Deal, Given
+from fco_cli.problem.folds import FoldAssignment, PredefinedFolds
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
@@ -73,7 +73,7 @@ class CrossValidated(FederatedLinear):
         return self._in_data_units(task, selection.refitted.take([selection.refit_index(self.choice)]))
 
     @staticmethod
-    def _folds_from_pairs(pairs: Any, task: InMemory) -> tuple[Deal, int]:
+    def _folds_from_pairs(pairs: Any, task: InMemory) -> tuple[FoldAssignment, int]:
         """Return the folds and their number from (train, test) pairs as scikit-learn's splitters yield them."""
         fold, counts = np.zeros(task.n_rows, dtype=np.int64), np.zeros(task.n_rows, dtype=np.int64)
         try:
@@ -85,7 +85,7 @@ class CrossValidated(FederatedLinear):
             counts[:] = 0
         if (counts != 1).any():
             raise UserError("cv: must be a whole number, or pairs (train, test) with every row in exactly one test set")
-        return Given.to(len(held_out), fold[task.order]), len(held_out)
+        return PredefinedFolds.to(len(held_out), fold[task.order]), len(held_out)
 
 
 class RegressionCV(CrossValidated, Regression):

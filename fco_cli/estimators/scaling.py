@@ -27,7 +27,7 @@ from fco_cli.problem.regularizers.penalties import (
     ElasticNet,
     L2Squared,
     NoRegularizer,
-    Weighted,
+    WeightedPenalty,
     soft_threshold_each,
     weighted_absolute_sum,
 )
@@ -171,7 +171,7 @@ def _is_scalable(psi: Regularizer) -> bool:
 
 def _is_homogeneous(psi: Regularizer) -> bool:
     """Return True if psi can be rescaled to keep its value, relative to the squared labels, when labels are scaled."""
-    return isinstance(psi, NoRegularizer | Weighted | Nuclear)
+    return isinstance(psi, NoRegularizer | WeightedPenalty | Nuclear)
 
 
 def _mean_and_spread(values: Array, weights: Array) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import rounded
+from fco_cli.algorithms.fixed_point import to_fixed_point
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Header, Keys, Request, SignedKey
@@ -126,7 +126,7 @@ class Masks:
     def mask(self, content: bytes, response: Message) -> Message:
         """Return the response in masked fixed-point numbers; `fits` marks the jobs with all numbers in range."""
         with np.errstate(over="ignore"):  # such numbers are out of range
-            whole, fits = rounded(response.arrays, self.bits, len(self.secrets) + 1)
+            whole, fits = to_fixed_point(response.arrays, self.bits, len(self.secrets) + 1)
         digest = hashlib.sha256(content).digest()
         arrays = {name: values.view(np.uint64) for name, values in whole.items()}
         for other, secret in self.secrets.items():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fco_cli.algorithms.fixed_point import MOST_BITS
+from fco_cli.algorithms.fixed_point import MAX_FRACTION_BITS
 from fco_cli.problem.losses import MAX_CLASSES
 
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
@@ -49,7 +49,7 @@ class Request(Header, kw_only=True, forbid_unknown_fields=True):
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Assignment of rows to folds (`folds.Deal`)."""
+    """Assignment of rows to folds (`folds.FoldAssignment`)."""
 
     folds: Annotated[int, Meta(ge=2, lt=2**31)]
     by: Literal["rows", "clients", "each_client"]
@@ -185,7 +185,7 @@ class Keys(Request, kw_only=True):
     """Request to use these mask keys."""
 
     keys: dict[str, SignedKey]
-    bits: Annotated[int, Meta(ge=8, le=MOST_BITS)]
+    bits: Annotated[int, Meta(ge=8, le=MAX_FRACTION_BITS)]
 
 
 REQUESTS: dict[str, type[Request]] = {

@@ -27,13 +27,13 @@ class Federation:
 
     name: str
 
-    def placed(self, task: Task, hparams: Hparams) -> Task:
+    def bind_task(self, task: Task, hparams: Hparams) -> Task:
         """Return the task, connected to the sites' data if clients are remote."""
         return task
 
     @property
-    def apart(self) -> bool:
-        return self.name != InThisProcess.name
+    def is_remote(self) -> bool:
+        return self.name != NoFederation.name
 
     @property
     def masked(self) -> bool:
@@ -46,7 +46,7 @@ class Federation:
 
 
 @dataclass(kw_only=True)
-class InThisProcess(Federation):
+class NoFederation(Federation):
     """Simulation: all clients are in this process."""
 
     name: str = "none"
@@ -93,7 +93,7 @@ class Flare(Federation):
         multiplier = self.evaluation_noise
         return None if multiplier is None else EvaluationNoise(self.evaluation_norm, multiplier)
 
-    def placed(self, task: Task, hparams: Hparams) -> Task:
+    def bind_task(self, task: Task, hparams: Hparams) -> Task:
         from fco_cli.federation.coordinator.task import CustomAtSites
 
         allowed = "custom with federation=flare: the data are the sites' files"
@@ -138,7 +138,7 @@ def _connection(
     return _connections[-1]
 
 
-def hang_up() -> None:
+def close_connection() -> None:
     """Close all connections of this process; their threads would keep it alive."""
     for sites in _connections:
         sites.disconnect()

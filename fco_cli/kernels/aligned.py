@@ -12,7 +12,7 @@ Array = np.ndarray
 
 LINE = 64  # bytes of a cache line, and of the longest vector register
 PANEL = 32  # columns of a panel; for four vectors, this many fit in registers (vector.py)
-READERS = 6  # number of vectors from which copying the rows pays off
+MIN_READERS = 6  # number of vectors from which copying the rows pays off
 
 
 class BatchRows(NamedTuple):
@@ -33,7 +33,7 @@ def aligned_empty(count, x):
 
 
 @kernel
-def rows_on_lines(count, x):
+def aligned_rows(count, x):
     """Return an uninitialized, cache-aligned array for `count` rows of x [n, d]: [count, d + padding].
 
     Each row starts at a cache line, so that no load crosses two of them. It occupies an odd number of lines: rows of
@@ -45,29 +45,29 @@ def rows_on_lines(count, x):
 
 
 @kernel
-def where_they_are(x, rows):
+def batch_in_place(x, rows):
     """Return a batch that reads the rows in place and prefetches nothing."""
     return BatchRows(x, rows, np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @kernel
-def gathered(x, rows, coming, vectors):
+def gather_rows(x, rows, coming, vectors):
     """Return a batch of x[rows] that prefetches x[coming]; rows are copied for READERS or more vectors."""
     upcoming, prefetched = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
     for i in range(coming.shape[0]):
         upcoming[i] = x.ctypes.data + coming[i] * x.strides[0]
-    if vectors < READERS:
+    if vectors < MIN_READERS:
         return BatchRows(x, rows, upcoming, prefetched)
-    copies = rows_on_lines(rows.shape[0], x)
+    copies = aligned_rows(rows.shape[0], x)
     for i in range(rows.shape[0]):
         copy(x[rows[i]], copies[i])
     return BatchRows(copies, np.arange(rows.shape[0]), upcoming, prefetched)
 
 
 @kernel
-def in_place(x, rows, coming, vectors):
+def gather_in_place(x, rows, coming, vectors):
     """Return a batch that reads the rows in place, for models that gain nothing from copies or prefetch."""
-    return where_they_are(x, rows)
+    return batch_in_place(x, rows)
 
 
 @kernel

@@ -28,7 +28,7 @@ from numba.core.serialize import dumps
 
 from fco_cli.errors import UserError
 from fco_cli.files import cache_folder, write_atomically
-from fco_cli.private_folder import why_unsafe
+from fco_cli.private_folder import unsafe_reason
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def kernel_folder() -> Path | None:
         for directory in (path.parent, path):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(os.path.realpath(path))  # resolve once, so that no symbolic link can be replaced later
-        if reason := why_unsafe(folder):
+        if reason := unsafe_reason(folder):
             log.warning("Cache folder %s is not used; kernels are compiled at every start: %s", folder, reason)
             return None
         return folder if os.access(folder, os.W_OK) else None

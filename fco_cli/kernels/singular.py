@@ -17,7 +17,7 @@ from fco_cli.kernels.tiles import (
     row_of,
     set_zero,
     subtract,
-    wide,
+    to_tiles,
     write,
 )
 from fco_cli.kernels.tridiagonal import eigenvectors
@@ -26,7 +26,7 @@ ANGLE = 1e-13  # largest cosine of two rows that count as orthogonal
 SWEEPS = 40  # upper bound, not reached in practice: about two per eigenvalue (QL), up to ten for rows (Jacobi)
 ROUNDING = 1e-15  # singular values up to this fraction of the norm are rounding error
 ROUNDING_OF_SQUARES = 1e-16  # rounding error of the entries of A A^T
-NOTHING = 1e-20  # a row of at most this length counts as orthogonal to all others
+NEGLIGIBLE = 1e-20  # a row of at most this length counts as orthogonal to all others
 
 
 @kernel
@@ -50,7 +50,7 @@ def gram(tiles, own, count, g):
 
 
 @kernel
-def lengths(g, squared):
+def copy_squared_lengths(g, squared):
     """Copy the first entries of the diagonal of A A^T, the squared lengths of the rows of A, to `squared`."""
     for i in range(squared.shape[0]):
         squared[i] = g[i // TILE, i * TILE + i % TILE]
@@ -172,7 +172,7 @@ def are_orthogonal(product, alpha, beta, slack):
 
     They do if their cosine is at most ANGLE, if their product is at most `slack`, or if it is rounding error.
     """
-    rounding = (max(alpha, beta) <= ROUNDING * ROUNDING) | (min(alpha, beta) <= NOTHING * NOTHING)
+    rounding = (max(alpha, beta) <= ROUNDING * ROUNDING) | (min(alpha, beta) <= NEGLIGIBLE * NEGLIGIBLE)
     return rounding | (product * product <= max(ANGLE * ANGLE * alpha * beta, slack * slack))
 
 
@@ -180,7 +180,7 @@ def are_orthogonal(product, alpha, beta, slack):
 def all_orthogonal(g, squared, slack):
     """Return True if all pairs of rows of A count as orthogonal, given g = A A^T and its diagonal `squared`."""
     others, wrong = np.zeros(TILE * g.shape[0]), 0.0
-    lengths(g, others[: squared.shape[0]])
+    copy_squared_lengths(g, others[: squared.shape[0]])
     for i in range(squared.shape[0]):
         for t in range(g.shape[0]):
             row, beta = row_of(g[t], i), row_of(others, t)
@@ -254,7 +254,7 @@ def singular_pairs(a, count, slack):
                 add_product(u[t], 1, TILE, stop, count, a[s], target)
         for _ in range(SWEEPS):
             gram(rows, own, count, h)
-            lengths(h, squared)
+            copy_squared_lengths(h, squared)
             if not is_finite(squared[0]) or all_orthogonal(h, squared, slack):
                 return u, rows, squared
             if not rotations:
@@ -266,7 +266,7 @@ def singular_pairs(a, count, slack):
 @kernel
 def singular_values(z, block):
     """Return the singular values of the matrix z, unsorted."""
-    tiles, norm = wide(z, block)
+    tiles, norm = to_tiles(z, block)
     _u, _rows, values = singular_pairs(tiles, min(block.rows, block.columns), 0.0)
     for i in range(values.shape[0]):
         values[i] = 0.0 if values[i] <= ROUNDING * ROUNDING else norm * np.sqrt(values[i])

@@ -87,7 +87,7 @@ def subtract(tile, count, v, x, p, y):
 
 
 @kernel
-def wide(z, block):
+def to_tiles(z, block):
     """Return the tiles of z / |z|, transposed if z has more rows than columns, and the norm |z|.
 
     The scaling avoids overflow and underflow of fourth powers. If z is not finite, the tiles are NaN. The result is
@@ -112,7 +112,7 @@ def wide(z, block):
 
 @kernel
 def write(tiles, block, out):
-    """Write tiles to the matrix `out`, transposed as in `wide`."""
+    """Write tiles to the matrix `out`, transposed as in `to_tiles`."""
     rows, columns = block.rows, block.columns
     for r in range(rows):
         if rows <= columns:

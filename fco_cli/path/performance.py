@@ -1,6 +1,6 @@
 """Out-of-sample metrics of the selected models, over all rows and by client.
 
-Here all rows are in this process; `fco_cli.path.told` computes the same metrics from sums and histograms of sites.
+All rows are in this process; `site_metrics` computes the same metrics from sums and histograms of sites.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def client_metrics(loss: Loss, scores: Array, y: Array, owners: Array, names: li
 
 def metrics_of(loss: Loss, scores: Array, y: Array) -> MetricRow:
     """Return the metrics of a set of rows; standard errors are those of means over rows."""
-    if loss.together is not None:  # the loss is not a sum over rows
+    if loss.client_loss is not None:  # the loss is not a sum over rows
         return {"rows": len(y), **loss.metrics(scores[0].astype(float), y.astype(float), np.array([0, len(y)]))}
     losses = np.array([loss.value.as_python(scores[:, i], y[i]) for i in range(len(y))], dtype=float)
     line: MetricRow = {"rows": len(y), "loss": float(losses.mean()), "loss_error": _standard_error(losses)}

@@ -31,7 +31,7 @@ from fco_cli.path.solve import Solutions
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
-from fco_cli.simulation.clients import again_after_losses
+from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.provenance import software
 from fco_cli.simulation.record import LARGEST_CHECKPOINT, Record, check_writer, writer_stamp
 from fco_cli.simulation.stop import Stop
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 ZERO = 1e-10  # singular values below count as 0, relative to the largest weight
 
 
-def recorded_selection(run: Run, stop: Stop) -> dict[str, Any]:
+def run_path(run: Run, stop: Stop) -> dict[str, Any]:
     """Return the result of a path, from its record if it is complete; an interrupted path resumes."""
     record = Record(run.folder)
     if not run.force and (result := record.result(PathResult)):
@@ -60,7 +60,7 @@ def _select_and_write(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
     assert run.path is not None
     watch, settings = Stopwatch(), run.path
     # invalid settings raise UserError here, before anything is written
-    selector = again_after_losses(lambda: Selector(run, settings, stop.check), stop)
+    selector = retry_after_losses(lambda: Selector(run, settings, stop.check), stop)
 
     def cache(name: str, compute: Callable[[], Part]) -> Part:
         stop.check()
@@ -72,10 +72,10 @@ def _select_and_write(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
             _remove_parts(run.folder)
         elif result := record.result(PathResult):
             return result
-        selection = again_after_losses(lambda: selector.select(cache), stop)
+        selection = retry_after_losses(lambda: selector.select(cache), stop)
         record.save_config(run.yaml)
         seconds = watch.lap()
-        return again_after_losses(lambda: _write(run, selection, seconds), stop)
+        return retry_after_losses(lambda: _write(run, selection, seconds), stop)
 
 
 def _stored_part(path: Path, written_by: str, compute: Callable[[], Part]) -> Part:

@@ -17,17 +17,17 @@ from threadpoolctl import threadpool_limits
 from fco_cli.config import Run
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
-from fco_cli.federation.coordinator.elsewhere import SiteRows
+from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
 from fco_cli.path.curve import Curve
-from fco_cli.path.largest import path_parameter, path_values
 from fco_cli.path.performance import MetricRow, calibration_bins, client_metrics, metrics_of
-from fco_cli.path.solve import Solutions, problem_on, solve_path
+from fco_cli.path.site_metrics import client_metrics_from_sites, metrics_from_sites
+from fco_cli.path.solve import Solutions, problem_for, solve_path
 from fco_cli.path.stability import Stability, complementary_halves, selected_features
-from fco_cli.path.told import client_metrics_from_sites, metrics_from_sites
+from fco_cli.path.values import path_parameter, path_values
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import Deal, HeldOut
+from fco_cli.problem.folds import FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.risk import scores_of
@@ -83,7 +83,9 @@ def no_cache(_name: str, compute: Callable[[], Part]) -> Part:
     return compute()
 
 
-def select(run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None) -> Selection:
+def select(
+    run: Run, settings: PathSettings, on_round: Callable[[], None], deal: FoldAssignment | None = None
+) -> Selection:
     """Select a strength, or a radius, for the run's regularizer."""
     with limited_threads(run.threads):
         return Selector(run, settings, on_round, deal).select()
@@ -107,23 +109,23 @@ class Selector:
     """Model selection for one run; the constructor raises UserError for invalid settings, before any work."""
 
     def __init__(
-        self, run: Run, settings: PathSettings, on_round: Callable[[], None], deal: Deal | None = None
+        self, run: Run, settings: PathSettings, on_round: Callable[[], None], deal: FoldAssignment | None = None
     ) -> None:
         self.run, self.settings, self.on_round = run, settings, on_round
         self.parameter = path_parameter(run.regularizer)  # raises UserError if there is none
         self.task = run.task.cross_validated()
         self.data = self.task.data(run.seed, run.hparams.dtype)
-        self.problem = problem_on(run, self.data)
+        self.problem = problem_for(run, self.data)
         require(self.problem.model.convex, "task", run.task.name, "one with a linear model")
         self.deal = deal or self._deal()
         numbers = (self.deal.folds + 1) * settings.strengths * self.problem.layout.size
         require_memory(f"path.strengths={settings.strengths}: the models of all folds", 8 * numbers)
         self.values = path_values(self.problem, settings.strengths, settings.ratio, settings.largest)
 
-    def _deal(self) -> Deal:
+    def _deal(self) -> FoldAssignment:
         """Return the assignment of the training rows to folds."""
         settings, data = self.settings, self.data
-        return Deal.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
+        return FoldAssignment.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
 
     def select(self, cache: Cache = no_cache) -> Selection:
         """Solve the path and its folds, refit the selected models and evaluate them."""
@@ -160,7 +162,7 @@ class Selector:
             assert data.held_out is not None
 
             def compute(data: TaskData = data) -> Part:
-                solutions, validation = self._solve(data), problem_on(self.run, data).validation
+                solutions, validation = self._solve(data), problem_for(self.run, data).validation
                 assert validation is not None
                 return solutions.as_arrays() | {"losses": validation(solutions.models, gradient=False).value}
 
@@ -179,7 +181,7 @@ class Selector:
         training, loss = self.data.training, self.data.loss
         splits, indices = zip(self._splits(self.deal), folds, self.deal, strict=True), list(chosen.values())
         if isinstance(training, SiteRows):
-            parts = [data.held_out.told(fold.solutions.models[indices]) for data, fold, _ in splits]  # type: ignore[union-attr]
+            parts = [data.held_out.site_metrics(fold.solutions.models[indices]) for data, fold, _ in splits]  # type: ignore[union-attr]
             return client_metrics_from_sites(loss, parts, list(chosen))
         scores = np.empty((len(chosen), self.problem.model.widths[-1], len(training.y)))
         for data, fold, held_out in splits:
@@ -201,7 +203,7 @@ class Selector:
         if test is None:
             return None
         if isinstance(test, SiteRows):
-            return metrics_from_sites(self.data.loss, test.told(model[None]), 0)
+            return metrics_from_sites(self.data.loss, test.site_metrics(model[None]), 0)
         return metrics_of(self.data.loss, scores_of(self.problem.model, test, model[None])[0], test.y)
 
     def _stability(self) -> Stability:

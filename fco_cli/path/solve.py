@@ -15,16 +15,16 @@ from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.errors import UserError
-from fco_cli.path.largest import null_model, with_value
+from fco_cli.path.values import null_model, with_value
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.convergence import has_converged
-from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
 from fco_cli.simulation.hparams import AUTO
-from fco_cli.sweeps.problems import automatic_rate_for, holder_of
-from fco_cli.sweeps.runner import jobs_at_once
+from fco_cli.sweeps.problems import automatic_rate_for, clients_factory
+from fco_cli.sweeps.runner import max_jobs_per_round
 
 MAX_STATE_BYTES = 512 * 2**20  # of a stack
 
@@ -47,9 +47,9 @@ class Solutions:
         return Solutions(**{name: values[indices] for name, values in self.as_arrays().items()})
 
 
-def problem_on(run: Run, data: TaskData) -> Problem:
+def problem_for(run: Run, data: TaskData) -> Problem:
     """Return the problem of the run on the training rows of `data`."""
-    return data.joined(run.regularizer, run.mirror, run.hparams.weighting)
+    return data.to_problem(run.regularizer, run.mirror, run.hparams.weighting)
 
 
 def solve_path(
@@ -71,14 +71,14 @@ def solve(
     start: Array | None = None,
 ) -> Solutions:
     """Solve for every regularizer of a list; all are of one kind and differ in numbers only (see `solve_path`)."""
-    problem = replace(problem_on(run, data), held_out=None, test=None)
+    problem = replace(problem_for(run, data), held_out=None, test=None)
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
-    setup = Setup(run.task, problem, hparams, run.seed, run.algo, clients=holder_of(problem, hparams, run.seed))
+    setup = Setup(run.task, problem, hparams, run.seed, run.algo, clients=clients_factory(problem, hparams, run.seed))
     factor = relative(run.hparams.client_lr)
     rate = float(run.hparams.client_lr) if factor is None else factor * automatic_rate_for(run, problem)
     jobs: list[Job] = []
-    size = jobs_at_once(run, problem, MAX_STATE_BYTES)
+    size = max_jobs_per_round(run, problem, MAX_STATE_BYTES)
     for low in range(0, len(regularizers), size):
         part = regularizers[low : low + size]
         varying = Varying(
@@ -90,7 +90,7 @@ def solve(
         block = [Job() for _ in part]
         initial = np.tile(_warm_start(jobs, problem), (len(part), 1)) if start is None else start[low : low + size]
         simulation = Simulation(setup, block, varying, start=initial)
-        while simulation.advance(PATIENCE):
+        while simulation.advance(BATCH_SECONDS):
             on_round()
         jobs += block
     return _as_solutions(run, jobs, regularizers, problem, tolerance)

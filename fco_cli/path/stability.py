@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import Deal, HeldOut
+from fco_cli.problem.folds import FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import TaskData
 
@@ -25,7 +25,7 @@ from fco_cli.problem.problem import TaskData
 def complementary_halves(data: ClientData, pairs: int, by: str, classes: bool, seed: int) -> Iterator[HeldOut]:
     """Yield the held-out rows of `pairs` random halves and of their complements."""
     for draw in range(pairs):
-        yield from Deal.of(data, 2, "rows" if by == "rows" else "clients", classes, seed, draw + 1)
+        yield from FoldAssignment.of(data, 2, "rows" if by == "rows" else "clients", classes, seed, draw + 1)
 
 
 def selected_features(data: TaskData, models: Array, features: Sequence[str] | None) -> Array:

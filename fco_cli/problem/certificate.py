@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.problem.data import Elsewhere, SparseRows
+from fco_cli.problem.data import RemoteRows, SparseRows
 from fco_cli.problem.descent import row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.penalties import Weighted
+from fco_cli.problem.regularizers.penalties import WeightedPenalty
 from fco_cli.problem.risk import QuadraticRisk, scores_of
 
 GAP = 10  # tolerance on the relative gap, as a multiple of the tolerance on KKT residuals
@@ -39,7 +39,7 @@ def is_certified(problem: Problem, numbers: Numbers, model: Array, tolerance: fl
     """
     if not (problem.model.convex and problem.regularizer.convex):
         return None
-    if isinstance(problem.data, Elsewhere) and not problem.data.exact:
+    if isinstance(problem.data, RemoteRows) and not problem.data.is_exact:
         return None
     with np.errstate(all="ignore"):
         w = np.asarray(model, dtype=float)
@@ -89,7 +89,7 @@ def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack
     """Return R [P], whose slack is half of `slack`; 0 for weights whose distance psi does not bound."""
     psi = problem.regularizer
     each = psi.each(problem.layout, problem.features)
-    added, factors = psi.curvature(numbers, each), each if isinstance(psi, Weighted) else np.ones(len(each))
+    added, factors = psi.curvature(numbers, each), each if isinstance(psi, WeightedPenalty) else np.ones(len(each))
     if psi.dominates_two_norm:
         added = added + slack * (numbers["strength"][0] * factors / (2 * objective)) ** 2
     if psi.bounds_two_norm:
@@ -144,7 +144,7 @@ def hessian(problem: Problem, w: Array) -> Array | None:
 def _has_rows(problem: Problem) -> bool:
     """Return True if F is a sum over local rows that depend on their own scores only."""
     linear = isinstance(problem.model, Linear) and not problem.model.site_bias
-    return linear and problem.loss.together is None and not isinstance(problem.data, Elsewhere)
+    return linear and problem.loss.client_loss is None and not isinstance(problem.data, RemoteRows)
 
 
 def _row_curvature(problem: Problem, w: Array) -> Array:

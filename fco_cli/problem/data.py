@@ -56,7 +56,7 @@ def slice_sparse(x, low, high):
     return SparseRows(x.values, x.columns, x.starts[low : high + 1], x.features)
 
 
-def part_of(x: Rows) -> Kernel:
+def slice_kernel(x: Rows) -> Kernel:
     """Return the kernel that slices such rows, slice(x, low, high)."""
     return slice_sparse if isinstance(x, SparseRows) else slice_dense
 
@@ -89,7 +89,7 @@ class ClientData:
         """Return the data of client m."""
         low, high = self.offsets[m : m + 2]
         weights = None if self.row_weights is None else self.row_weights[low:high]
-        x = part_of(self.x).as_python(self.x, low, high)
+        x = slice_kernel(self.x).as_python(self.x, low, high)
         return ClientData(x, self.y[low:high], np.array([0, high - low], dtype=np.int64), weights)
 
     @cached_property
@@ -136,7 +136,7 @@ class ClientData:
         return shares / shares.sum()
 
 
-class Elsewhere(ClientData, ABC):
+class RemoteRows(ClientData, ABC):
     """Data of clients whose rows are at remote sites: x [0, d] and y [0] are empty, `offsets` are known.
 
     Functions of the rows are computed by the sites and received as sums.
@@ -144,7 +144,7 @@ class Elsewhere(ClientData, ABC):
 
     @property
     @abstractmethod
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """True if sums over the rows are received without noise."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class Elsewhere(ClientData, ABC):
         """Return the largest eigenvalue of the Hessians of batches of all clients."""
 
     @abstractmethod
-    def jobs_at_once(self, broadcast: int, sent: int, size: int) -> int:
+    def max_jobs_per_round(self, broadcast: int, sent: int, size: int) -> int:
         """Return how many jobs fit into one round with these numbers of vectors of length `size` per client.
 
         Raise UserError if not even one job fits.
@@ -182,7 +182,7 @@ def rows_of(batches, k):
 
 
 @kernel
-def whole(batches):
+def full_batch(batches):
     """Return all rows of the client as one batch."""
     rows = batches.y.shape[0]
     order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)

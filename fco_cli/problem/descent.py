@@ -90,7 +90,7 @@ def each_row(scores, y, rows, observed, slopes):
                     row[c] *= weight
 
 
-def of_a_row(data: ClientData, loss: Loss) -> dict[str, Any]:
+def row_kernels(data: ClientData, loss: Loss) -> dict[str, Any]:
     """Return the kernels that a loop over rows calls."""
     weighted = data.row_weights is not None
     return {
@@ -102,9 +102,9 @@ def of_a_row(data: ClientData, loss: Loss) -> dict[str, Any]:
 
 def row_loop(data: ClientData, model: Model, loss: Loss, observe: Kernel = observe_nothing) -> Kernel:
     """Return the loop over jobs and rows for a loss: `each_row`, or the loss's own if the rows depend on each other."""
-    if loss.together is not None:
-        return specialize(loss.together, see=observe)
-    parts = of_a_row(data, loss)
+    if loss.client_loss is not None:
+        return specialize(loss.client_loss, observe=observe)
+    parts = row_kernels(data, loss)
     loop = specialize(each_row, observe=observe, **parts)
     if not model.site_bias:
         return loop

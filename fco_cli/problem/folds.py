@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.errors import require
-from fco_cli.problem.data import ClientData, Elsewhere
+from fco_cli.problem.data import ClientData, RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.streams import FOLDS, generator
 
@@ -19,7 +19,7 @@ WAYS = ("rows", "clients", "each_client")
 
 
 @dataclass(frozen=True)
-class Deal:
+class FoldAssignment:
     """Assignment of the rows of every client, or of whole clients, to folds."""
 
     folds: int  # for by="each_client", the number of clients
@@ -29,7 +29,7 @@ class Deal:
     draw: int = 0  # index of the draw, for several draws with one seed
 
     @classmethod
-    def of(cls, data: ClientData, folds: int, by: str, classes: bool, seed: int, draw: int = 0) -> Deal:
+    def of(cls, data: ClientData, folds: int, by: str, classes: bool, seed: int, draw: int = 0) -> FoldAssignment:
         """Return the assignment for these data; raise UserError if there are too many folds."""
         rows = int(data.sizes.sum())
         if by == "rows":
@@ -41,7 +41,7 @@ class Deal:
                 folds <= data.clients, "path.folds", folds, f"at most {data.clients}, the number of training clients"
             )
         deal = cls(folds, by, classes, seed, draw)
-        if not isinstance(data, Elsewhere):  # remote rows are checked when they are held out
+        if not isinstance(data, RemoteRows):  # remote rows are checked when they are held out
             deal.check(np.bincount(deal.members(data), minlength=folds))
         return deal
 
@@ -78,13 +78,13 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Given(Deal):
+class PredefinedFolds(FoldAssignment):
     """Predefined folds."""
 
     folded: Array = field(default_factory=lambda: np.array([], dtype=np.int64))  # [N]
 
     @classmethod
-    def to(cls, folds: int, folded: Array) -> Given:
+    def to(cls, folds: int, folded: Array) -> PredefinedFolds:
         deal = cls(folds, "rows", classes=False, seed=0, folded=folded)
         deal.check(np.bincount(folded, minlength=folds))
         return deal
@@ -97,7 +97,7 @@ class Given(Deal):
 class HeldOut:
     """One fold: the rows that are held out."""
 
-    deal: Deal
+    deal: FoldAssignment
     number: int
 
     def rows(self, data: ClientData) -> Array:

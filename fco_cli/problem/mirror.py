@@ -9,7 +9,7 @@ import numpy as np
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.regularizers.base import OneBlock
+from fco_cli.problem.regularizers.base import BlockInfo
 
 prange = range  # Numba's parallel range in the compiled kernel
 
@@ -63,7 +63,7 @@ def to_primal(z, t, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = OneBlock(piece, rows, columns, geometry.each[start:stop])
+                block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
                 primal(z[j, start:stop], t[j], geometry.psi[j], geometry.h[0], block, out[j, start:stop])
             else:
                 copy(z[j, start:stop], out[j, start:stop])
@@ -88,7 +88,7 @@ def primal_of_stored(z, t, geometry, batches, k, out):
             for e in range(x.starts[batches.order[i]], x.starts[batches.order[i] + 1]):
                 for c in range(outputs):
                     at = c * features + x.columns[e]
-                    block = OneBlock(piece, 1, 1, geometry.each[at : at + 1])
+                    block = BlockInfo(piece, 1, 1, geometry.each[at : at + 1])
                     primal(z[j, at : at + 1], t[j], geometry.psi[j], geometry.h[0], block, out[j, at : at + 1])
         copy(z[j, stop:], out[j, stop:])
 
@@ -109,7 +109,7 @@ def prox_of_each(z, t, geometry, out):
                         z[j, i : i + 1],
                         t[j, i],
                         geometry.psi[j],
-                        OneBlock(piece, 1, 1, geometry.each[i : i + 1]),
+                        BlockInfo(piece, 1, 1, geometry.each[i : i + 1]),
                         out[j, i : i + 1],
                     )
             else:
@@ -136,7 +136,7 @@ def psi_value(w, geometry, total):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
                 total[j] += value(
-                    w[j, start:stop], geometry.psi[j], OneBlock(piece, rows, columns, geometry.each[start:stop])
+                    w[j, start:stop], geometry.psi[j], BlockInfo(piece, rows, columns, geometry.each[start:stop])
                 )
 
 
@@ -147,7 +147,7 @@ def psi_subgradient(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = OneBlock(piece, rows, columns, geometry.each[start:stop])
+                block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
                 subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
 
 
@@ -161,7 +161,7 @@ def linear_minimization_oracle(g, geometry, out):
                 lmo(
                     g[j, start:stop],
                     geometry.psi[j],
-                    OneBlock(piece, rows, columns, geometry.each[start:stop]),
+                    BlockInfo(piece, rows, columns, geometry.each[start:stop]),
                     out[j, start:stop],
                 )
 

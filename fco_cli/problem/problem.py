@@ -62,7 +62,7 @@ class TaskData:
         validation = replace(validation, trained_as=trained_as)
         return replace(self, training=training, held_out=validation, test=None, clients=None)
 
-    def joined(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
+    def to_problem(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """Return the problem with this regularizer, mirror map (default: Euclidean) and weighting of clients."""
         return Problem(
             self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
@@ -92,7 +92,7 @@ class Problem:
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
         self.mirror.primal(self.regularizer)  # raises UserError if there is no closed form
-        if self.loss.together is not None and self.data.row_weights is not None:
+        if self.loss.client_loss is not None and self.data.row_weights is not None:
             raise UserError(
                 f"task.weights: the {self.loss.name} loss does not support row weights; remove task.weights"
             )
@@ -227,7 +227,7 @@ class Problem:
         return specialize(psi_subgradient, subgradient=self.regularizer.subgradient)
 
     @cached_property
-    def farthest(self) -> Kernel:
+    def linear_minimization_oracle(self) -> Kernel:
         """Linear minimization oracle of psi's constraint set."""
         return specialize(linear_minimization_oracle, lmo=self.regularizer.lmo)
 

@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.kernels.aligned import PANEL, to_panels, where_they_are
+from fco_cli.kernels.aligned import PANEL, batch_in_place, to_panels
 from fco_cli.kernels.compiled import Kernel, kernel, kernel_in_order, specialize
 from fco_cli.kernels.products import add_to_columns
-from fco_cli.problem.data import ClientData, Elsewhere
-from fco_cli.problem.descent import backward, each_row, forward, gather, of_a_row, row_loop
+from fco_cli.problem.data import ClientData, RemoteRows
+from fco_cli.problem.descent import backward, each_row, forward, gather, row_kernels, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.site_bias import bias_finder, client_biases
@@ -60,7 +60,7 @@ def evaluate_quadratic(panels, linear, constant, w, rows, products, values, grad
         for j in range(w.shape[0]):
             for k in range(low, high):
                 products[j, k] = 0
-        columns = where_they_are(panels[panel], rows[:high] if half else rows)
+        columns = batch_in_place(panels[panel], rows[:high] if half else rows)
         add_to_columns(products, 1, size, low, columns, 0, high - low, w)
     for j in prange(w.shape[0]):
         total = 0.0
@@ -189,7 +189,7 @@ def score_clients(w, x, widths, start, scores):
     """Compute the scores [J, C, N] of all rows, one client at a time, so that its rows stay in cache."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        own = forward(w, where_they_are(x, rows), widths)
+        own = forward(w, batch_in_place(x, rows), widths)
         for j in range(own.shape[0]):
             for c in range(own.shape[1]):
                 for i in range(own.shape[2]):
@@ -239,7 +239,7 @@ class DataRisk:
         At least ten, because wide models are read from memory at every step. All rows of a client if the loss couples
         them, and for networks, whose layers are faster on many rows.
         """
-        all_rows = not isinstance(self.model, Linear) or self.model.site_bias or self.loss.together is not None
+        all_rows = not isinstance(self.model, Linear) or self.model.site_bias or self.loss.client_loss is not None
         groups = CACHE_BYTES // (ROW_GROUP * self.data.x.shape[1] * self.data.x.dtype.itemsize)
         return int(self.data.sizes.max()) if all_rows else ROW_GROUP * max(2, groups)
 
@@ -287,7 +287,7 @@ def ordered_sum(parts: Array) -> Array:
 
 def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
     """Return F: from sufficient statistics if that is cheaper, else by passes over the rows; from sites if remote."""
-    if isinstance(data, Elsewhere):
+    if isinstance(data, RemoteRows):
         return data.risk(weights)
     size = model.layout.size
     plain = isinstance(model, Linear) and not model.site_bias and isinstance(data.x, np.ndarray)
@@ -298,7 +298,7 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
 
 def biases_of(data: ClientData, model: Model, loss: Loss, w: Array) -> Array:
     """Return the bias of every client that minimizes the loss of its rows: [M, J]."""
-    finder = bias_finder(of_a_row(data, loss), loss)
+    finder = bias_finder(row_kernels(data, loss), loss)
     find = specialize(client_biases, parallel=True, forward=model.forward, best_bias=finder)
     biases = np.empty((data.clients, len(w)), w.dtype)
     find(w, data.x, data.targets, model.widths, data.offsets, biases)

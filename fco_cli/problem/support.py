@@ -31,7 +31,7 @@ def compare(w, truth, threshold, found, hits, distance):
         found[j], hits[j], distance[j] = large, right, np.sqrt(squares)
 
 
-def compared(w: Array, truth: Array, threshold: float) -> SupportComparison:
+def compare_support(w: Array, truth: Array, threshold: float) -> SupportComparison:
     """Return the comparison of the first n weights of models [J, P] with the true weights [n]."""
     jobs = len(w)
     result = SupportComparison(np.empty(jobs, np.int64), np.empty(jobs, np.int64), np.empty(jobs))

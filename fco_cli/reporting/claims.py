@@ -20,11 +20,11 @@ from fco_cli.errors import UserError
 from fco_cli.reporting.claim_tests import KINDS, NEED_WHOLE_GRID, bound_holds
 from fco_cli.reporting.design import JUDGING_PROFILES, PAPER, is_shipped, reason_undecided
 from fco_cli.reporting.evidence import Diverged, Evidence, Finding, Level, Needs, NotRun
-from fco_cli.reporting.gate import LOADER
+from fco_cli.reporting.findings import format_findings
 from fco_cli.reporting.margins import scale_margins
-from fco_cli.reporting.measured import format_findings
 from fco_cli.reporting.select import Choice, choose
 from fco_cli.reporting.studies import Results, Rule, Study
+from fco_cli.reporting.validation import LOADER
 
 REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN = "reproduced", "mixed", "not reproduced", "not run"
 VERDICTS = (REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN)

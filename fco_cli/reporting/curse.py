@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.reporting.figures import add_title, new_figure, styled
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style
 from fco_cli.reporting.text import for_figure
+from fco_cli.reporting.validation import is_number
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays
 
 if TYPE_CHECKING:

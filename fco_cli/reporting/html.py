@@ -80,7 +80,7 @@ def render(results: Results, report: Report) -> str:
 
 def _sources(results: Results) -> str:
     """Describe the sources of the report, as in "3 runs and 1 path"."""
-    counts = {"run": sum(len(study.runs) for study in results.every_study), "path": len(results.paths)}
+    counts = {"run": sum(len(study.runs) for study in results.all_studies), "path": len(results.paths)}
     return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fco_cli.files import write_atomically
 from fco_cli.reporting import figures
-from fco_cli.reporting.many import parallel_map
+from fco_cli.reporting.method_results import LEVELS, MethodResult, final_gap, has_stalled, rank_methods, rounds_to
+from fco_cli.reporting.parallel import parallel_map
 from fco_cli.reporting.select import Spread, describe_spread
-from fco_cli.reporting.standings import LEVELS, MethodResult, final_gap, has_stalled, rank_methods, rounds_to
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.tables import as_markdown, as_numbers

@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.reporting.figures import line_options, new_figure, styled
 from fco_cli.reporting.leaderboard import Problem, methods_of
-from fco_cli.reporting.standings import FLOOR, LEVELS, MethodResult, cost_of, final_gap, has_stalled, rounds_to
+from fco_cli.reporting.method_results import FLOOR, LEVELS, MethodResult, cost_of, final_gap, has_stalled, rounds_to
 from fco_cli.reporting.studies import settings_of
 from fco_cli.reporting.style import FAMILIES, OTHERS, algorithm_order, algorithm_style, family_of
 from fco_cli.reporting.text import for_figure

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.reporting.design import is_shipped
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.paths import CHOICES, RecordedPath
 from fco_cli.reporting.select import Cell, Choice, Spread
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.tables import as_text
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.validation import is_number
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting import brain, curse
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Choice
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import metric_style
+from fco_cli.reporting.validation import is_number
 from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays
 
 MAX_BYTES = 4 * MEBIBYTE

@@ -18,8 +18,8 @@ from msgspec import Meta
 
 from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
-from fco_cli.reporting.gate import is_number, read_yaml
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.validation import is_number, read_yaml
 from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
 from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
 

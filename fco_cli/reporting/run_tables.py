@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.validation import is_number
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.reporting.many import parallel_map
+from fco_cli.reporting.parallel import parallel_map
 from fco_cli.reporting.paths import RecordedPath
 from fco_cli.reporting.records import RecordedRun, paths_below, read_record, records_below, theories_below
 from fco_cli.reporting.run_tables import rounds_table, runs_table
@@ -91,7 +91,7 @@ class Results:
     paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
 
     @property
-    def every_study(self) -> list[Study]:
+    def all_studies(self) -> list[Study]:
         return [*self.studies, *self.search, *self.leaderboard]
 
     def study(self, name: str) -> Study | None:
@@ -101,11 +101,11 @@ class Results:
 
     def table(self) -> pd.DataFrame:
         """Return a table with a row per run: identity, status, final metrics and configuration."""
-        return runs_table(self.every_study)
+        return runs_table(self.all_studies)
 
     def rounds(self) -> pd.DataFrame:
         """Return a table with a row per evaluated round of every run."""
-        return rounds_table(self.every_study)
+        return rounds_table(self.all_studies)
 
 
 def collect(folders: Iterable[Path]) -> Results:

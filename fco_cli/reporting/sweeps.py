@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fco_cli.reporting.figures import drawable, line_options, log_scale, new_figure, styled
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.select import Choice
 from fco_cli.reporting.studies import Study, settings_of
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.tables import arrival, target
 from fco_cli.reporting.text import for_figure
+from fco_cli.reporting.validation import is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

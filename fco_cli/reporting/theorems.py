@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fco_cli.reporting.gate import parse_yaml
 from fco_cli.reporting.text import printable
+from fco_cli.reporting.validation import parse_yaml
 from fco_cli.results import TheoryResult, read_result
 from fco_cli.typed_files import MEBIBYTE, read_bounded
 

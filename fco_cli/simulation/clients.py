@@ -16,12 +16,12 @@ import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.rounds import Round
-from fco_cli.algorithms.transforms import Evaluated
+from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.evaluate import OwnMetrics, evaluate_own
-from fco_cli.simulation.memory import Saved, client_memory
+from fco_cli.simulation.memory import SavedMemory, client_memory
 from fco_cli.simulation.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class ClientsLost(Exception):
     """A loss of connection to some clients; the run can continue from its checkpoint once they are back."""
 
 
-def again_after_losses(work: Callable[[], T], stop: Stop) -> T:
+def retry_after_losses(work: Callable[[], T], stop: Stop) -> T:
     """Return the result of `work`, called again after every ClientsLost: it continues from its checkpoint."""
     losses = 0
     while True:
@@ -73,7 +73,7 @@ class Clients(ABC):
         """Restrict the stack to the jobs of a mask [J]."""
 
     @abstractmethod
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         """Return the clients' part of a checkpoint of job j."""
 
     @abstractmethod
@@ -81,10 +81,10 @@ class Clients(ABC):
         """Confirm that the checkpoints of all jobs are on disk."""
 
     @abstractmethod
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         """Restore job j from a checkpoint."""
 
-    def evaluated(self, evaluations: int) -> Evaluated | None:
+    def evaluated(self, evaluations: int) -> Evaluations | None:
         """Return what a number of evaluations disclosed about the rows; None if the rows are in this process."""
         return None
 
@@ -98,8 +98,8 @@ class LocalClients(Clients):
     def __init__(self, problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> None:
         self.problem, self.jobs = problem, len(w)
         self.memory = None
-        if algorithm.kept:
-            self.memory = client_memory(algorithm.initial_kept(w), problem.data.clients, folders)
+        if algorithm.client_arrays:
+            self.memory = client_memory(algorithm.initial_client_arrays(w), problem.data.clients, folders)
 
     def round(self, algorithm: Algorithm, state: State, cohort: Cohort | None) -> Round:
         remembered = None if self.memory is None or cohort is None else self.memory.of_clients(cohort.clients)
@@ -135,7 +135,7 @@ class LocalClients(Clients):
         if self.memory is not None:
             self.memory.keep(jobs)
 
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         return {} if self.memory is None else self.memory.save(j)
 
     def saved(self) -> None:
@@ -143,6 +143,6 @@ class LocalClients(Clients):
             for j in range(self.jobs):
                 self.memory.saved(j)
 
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         if self.memory is not None:
             self.memory.load(j, saved)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.problem.certificate import LARGEST_DIFFERENCED, LARGEST_MATRIX, ROUNDING, hessian, is_certified
-from fco_cli.problem.data import Elsewhere
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
@@ -102,7 +102,7 @@ def judge(
     relative_to = "lambda" if is_strength else "the initial gradient"
     slope = _slope(rounds, np.array(history["objective"]), 0.1)
     verdict = Verdict(bool(residuals[-1] <= threshold), float(residuals[-1]) / scale, relative_to, slope)
-    if isinstance(problem.data, Elsewhere) and not problem.data.exact:
+    if isinstance(problem.data, RemoteRows) and not problem.data.is_exact:
         return replace(verdict, converged=False, advice="convergence cannot be tested with noisy evaluations")
     if verdict.converged:
         gap = certified or is_certified(problem, numbers, model, tolerance)

@@ -18,7 +18,7 @@ from fco_cli.algorithms import Algorithm, Cohort, State, Varying
 from fco_cli.algorithms.rounds import Costs, Round
 from fco_cli.errors import UserError
 from fco_cli.problem.certificate import is_certified
-from fco_cli.problem.data import Elsewhere
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, LocalClients
@@ -26,9 +26,9 @@ from fco_cli.simulation.convergence import is_gap_due, residual_threshold
 from fco_cli.simulation.evaluate import Metrics, evaluate, summarize_own
 from fco_cli.simulation.history import History
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.memory import Saved
-from fco_cli.simulation.path import Snapshots, as_snapshot, snapshot_rounds
+from fco_cli.simulation.memory import SavedMemory
 from fco_cli.simulation.sampling import Sampler
+from fco_cli.simulation.snapshots import Snapshots, as_snapshot, snapshot_rounds
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
@@ -40,7 +40,7 @@ EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple
 # of the rounds evaluated before.
 MAX_BATCH_MODELS, MAX_BATCH_NUMBERS = 64, 2**18
 MAX_OVERRUN = 1 / 8
-PATIENCE = 0.2  # seconds of rounds in one batch
+BATCH_SECONDS = 0.2  # seconds of rounds in one batch
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Job:
 
     round: int = 0  # completed rounds
     state: State = field(default_factory=dict)  # without the job axis; empty before the first round
-    memory: Saved = field(default_factory=dict)  # the clients' memory, as stored in a checkpoint
+    memory: SavedMemory = field(default_factory=dict)  # the clients' memory, as stored in a checkpoint
     counters: Array = field(default_factory=lambda: np.zeros(len(COUNTERS), dtype=np.int64))
     history: History = field(default_factory=History)  # metric -> value at every evaluated round
     seconds: float = 0.0  # computation time, over all sessions
@@ -140,7 +140,7 @@ class Simulation:
         setup, data = self.setup, self.setup.problem.data
         if self.algorithm.federated:
             shares = data.shares(setup.hparams.weighting)
-            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.pace, shares)
+            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.local_step_rule, shares)
         if not (batch := self.algorithm.pooled_batch):
             return None
         pooled = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
@@ -180,7 +180,7 @@ class Simulation:
         """Return True if another round may run before these steps are evaluated."""
         problem, every, last = self.setup.problem, self.setup.hparams.eval_every, steps[-1]
         # The memory of personal models and of remote clients cannot be restored to an earlier round.
-        if self.algorithm.personal or isinstance(problem.data, Elsewhere):
+        if self.algorithm.personal or isinstance(problem.data, RemoteRows):
             return False
         if last.done >= self.rounds - self.setup.record_clients or not last.finite.all():
             return False
@@ -321,7 +321,7 @@ class Simulation:
         """Return the privacy loss of all messages up to a step, if the algorithm's transform bounds it."""
         sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
         evaluations = len(self.running[0].history.rows) + 1
-        return self.algorithm.spent(step.done, sampled, step.counters[-1], self.clients.evaluated(evaluations))
+        return self.algorithm.privacy_spent(step.done, sampled, step.counters[-1], self.clients.evaluated(evaluations))
 
     def _limits(self) -> Metrics:
         """Return the values [J] of the monitored metrics above which a job counts as diverged."""

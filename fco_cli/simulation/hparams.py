@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fco_cli.algorithms.fixed_point import MOST_BITS
+from fco_cli.algorithms.fixed_point import MAX_FRACTION_BITS
 from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
 from fco_cli.problem.streams import LAST_BATCHES
@@ -46,8 +46,13 @@ class Hparams:
         require(0 < self.tolerance < 1, "hparams.tolerance", self.tolerance, "above 0, below 1")
         require(self.weighting in ("uniform", "examples"), "hparams.weighting", self.weighting, "uniform or examples")
         require(self.last_batch in LAST_BATCHES, "hparams.last_batch", self.last_batch, "keep, drop or straddle")
-        is_valid = self.fraction_bits is None or 8 <= self.fraction_bits <= MOST_BITS
-        require(is_valid, "hparams.fraction_bits", self.fraction_bits, f"null or a whole number from 8 to {MOST_BITS}")
+        is_valid = self.fraction_bits is None or 8 <= self.fraction_bits <= MAX_FRACTION_BITS
+        require(
+            is_valid,
+            "hparams.fraction_bits",
+            self.fraction_bits,
+            f"null or a whole number from 8 to {MAX_FRACTION_BITS}",
+        )
         require(self.dtype in ("float32", "float64"), "hparams.dtype", self.dtype, "float32 or float64")
 
     @property

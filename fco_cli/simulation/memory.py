@@ -23,7 +23,7 @@ from fco_cli.problem.layout import Array
 
 LARGE = 16 * 2**20  # bytes; a job's memory of this size or more is kept in a file
 FILE = "checkpoint_memory.bin"
-Saved = dict[str, Array]  # part of a checkpoint that describes one job's memory
+SavedMemory = dict[str, Array]  # part of a checkpoint that describes one job's memory
 
 
 class DamagedMemory(Exception):
@@ -70,11 +70,11 @@ class ClientMemory(ABC):
         """Restrict the stack to the jobs of a mask [J]."""
 
     @abstractmethod
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         """Return the part of job j's checkpoint that describes its memory."""
 
     @abstractmethod
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         """Restore job j from a checkpoint; raise DamagedMemory if it does not match."""
 
     def saved(self, j: int) -> None:  # noqa: B027 - only files have something to do
@@ -105,12 +105,12 @@ class ProcessMemory(ClientMemory):
         self.initial = self.initial[:, jobs]
         self.rows = {m: row[:, jobs] for m, row in self.rows.items()}
 
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         shape = (0, len(self.initial), self.initial.shape[2])
         rows = [row[:, j] for row in self.rows.values()] or np.empty(shape, self.initial.dtype)
         return {"clients": np.array(list(self.rows), dtype=np.int64), "rows": np.array(rows)}
 
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         clients, rows = saved.get("clients"), saved.get("rows")
         if clients is None or rows is None or clients.ndim != 1 or clients.dtype.kind != "i":
             raise DamagedMemory("the checkpoint has no client memory")
@@ -179,7 +179,7 @@ class FileMemory(ClientMemory):
         self.initial, self.slots, self.saved_slots = self.initial[:, jobs], self.slots[jobs], self.saved_slots[jobs]
         self.paths = [path for path, kept in zip(self.paths, jobs, strict=True) if kept]
 
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         """Flush the rows to disk before the checkpoint that refers to them is written."""
         if (self.slots[j] >= 0).any():
             with self._open(j) as file:
@@ -191,7 +191,7 @@ class FileMemory(ClientMemory):
         remembered, _, size = self.initial.shape
         return np.array([remembered, size, self.initial.itemsize])
 
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         slots = saved.get("place")
         if slots is None or slots.shape != self.slots[j].shape or not np.isin(slots, (-1, 0, 1)).all():
             raise DamagedMemory("the checkpoint has no valid index of the client memory")

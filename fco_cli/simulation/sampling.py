@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fco_cli.algorithms.rounds import Cohort, Pace
+from fco_cli.algorithms.rounds import Cohort, LocalSteps
 from fco_cli.problem.layout import Array
 from fco_cli.problem.streams import COHORTS, COIN, Stream, batches_of, generator, local_steps_of
 from fco_cli.simulation.hparams import Hparams
@@ -14,7 +14,7 @@ class Sampler:
     """Sampler of the cohorts of a run, from the number of rows of each client."""
 
     def __init__(
-        self, sizes: Array, hparams: Hparams, seed: int, pace: Pace = "epochs", shares: Array | None = None
+        self, sizes: Array, hparams: Hparams, seed: int, pace: LocalSteps = "epochs", shares: Array | None = None
     ) -> None:
         """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted."""
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
@@ -23,8 +23,8 @@ class Sampler:
         if shares is None:
             shares = sizes if hparams.weighting == "examples" else np.ones(len(sizes))
         self.weights = shares.astype(float)
-        self.all_weights, self.least_steps = float(self.weights.sum()), float(self.steps.min())
-        self.mean_steps = float((self.weights * self.steps).sum() / self.all_weights)
+        self.total_weight, self.min_steps = float(self.weights.sum()), float(self.steps.min())
+        self.mean_steps = float((self.weights * self.steps).sum() / self.total_weight)
         if pace != "epochs":
             self.mean_steps = float(round(self.mean_steps))
         self.sampled = hparams.sampled(len(sizes))
@@ -40,10 +40,10 @@ class Sampler:
             clients,
             *batches,
             weights=self.weights[clients],
-            all_weights=self.all_weights,
+            total_weight=self.total_weight,
             mean_steps=self.mean_steps,
             normalize=hparams.normalize_steps,
-            least_steps=self.least_steps,
+            min_steps=self.min_steps,
             seed=self.seed,
             round=round_index,
             fraction_bits=hparams.fraction_bits,
@@ -51,6 +51,6 @@ class Sampler:
 
     def _common_steps(self, round_index: int) -> int | None:
         """Return the number of local steps of every client; None if each takes the steps of its epochs."""
-        if self.pace == "coin":
+        if self.pace == "geometric":
             return int(generator(self.seed, COIN, round_index).geometric(1 / self.mean_steps))
         return None if self.pace == "epochs" else int(self.mean_steps)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
-from fco_cli.problem.data import Batches, Elsewhere, SparseRows
+from fco_cli.problem.data import Batches, RemoteRows, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Model, SparseLinear
 from fco_cli.problem.problem import Problem
@@ -24,7 +24,7 @@ UNKNOWN = "a number > 0: auto needs the smoothness constant L, which is unknown"
 
 def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations: int = 20) -> float:
     """Estimate L from batches of a few random clients, precisely enough for a warning."""
-    if isinstance(problem.data, Elsewhere):
+    if isinstance(problem.data, RemoteRows):
         return problem.data.smoothness(seed, batch_size)
     random = generator(seed, PROBES)
     return largest_curvature(
@@ -40,7 +40,7 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
     _check_automatic(problem)
     random = generator(seed, PROBES, 2)
     clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
-    if isinstance(problem.data, Elsewhere):
+    if isinstance(problem.data, RemoteRows):
         return _inverse(problem.data.smoothness(seed, batch_size))
     return _inverse(largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random))
 
@@ -48,7 +48,7 @@ def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
 def automatic_rate_of_mean(problem: Problem, seed: int) -> float:
     """Return the rate of `hparams.client_lr=auto` for steps along grad F: 1/L with the L of F."""
     _check_automatic(problem)
-    is_known = _with_curvature_bound(problem) is problem or not isinstance(problem.data, Elsewhere)
+    is_known = _with_curvature_bound(problem) is problem or not isinstance(problem.data, RemoteRows)
     require(is_known, "hparams.client_lr", AUTO, f"{UNKNOWN} for the {problem.loss.name} loss of rows at other sites")
     return _inverse(smoothness_of_mean(problem, seed, iterations=50))
 
@@ -110,7 +110,7 @@ def largest_curvature(
 
 def _with_curvature_bound(problem: Problem) -> Problem:
     """Return the problem with the loss whose curvature at w_0 bounds that of its loss everywhere."""
-    loss = problem.loss.most_curved
+    loss = problem.loss.curvature_bound
     return problem if loss is problem.loss else replace(problem, loss=loss)
 
 

@@ -61,13 +61,13 @@ def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Pos
 def expect(run: Run, options: Options) -> None:
     """Let a worker prepare for a run while the sweep is still being composed, if there is a fork server."""
     most = options.n_jobs or cores()
-    is_local = has_fork_server() and options.backend == "local" and not run.federation.apart
+    is_local = has_fork_server() and options.backend == "local" and not run.federation.is_remote
     if is_local and count_prepared_workers() < most > 1 and (run.force or not Record(run.folder).result()):
         prepare_worker(run)
 
 
 def _is_remote(stacks: list[Stack]) -> bool:
-    return any(run.federation.apart for stack in stacks for run in stack.runs)
+    return any(run.federation.is_remote for stack in stacks for run in stack.runs)
 
 
 def _with_threads(stack: Stack, threads: int) -> Stack:

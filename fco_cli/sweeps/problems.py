@@ -10,8 +10,8 @@ import numpy as np
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.federation.coordinator.clients import at_work
-from fco_cli.federation.coordinator.elsewhere import SiteRows
+from fco_cli.federation.coordinator.clients import remote_clients
+from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.simulation.clients import Clients, LocalClients
@@ -46,7 +46,7 @@ def _data(keyed: _Keyed) -> TaskData:
 @functools.lru_cache(maxsize=1)
 def _problem(keyed: _Keyed) -> Problem:
     run = keyed.run
-    return _data(_Keyed(run, run.identity.data)).joined(run.regularizer, run.mirror, run.hparams.weighting)
+    return _data(_Keyed(run, run.identity.data)).to_problem(run.regularizer, run.mirror, run.hparams.weighting)
 
 
 def problem_of(run: Run) -> Problem:
@@ -59,7 +59,7 @@ def checked_problem_of(run: Run) -> Problem:
     """Return `problem_of` the run; raise UserError if its clients or batches do not match the run's settings."""
     problem = problem_of(run)
     run.check_clients(problem.data.clients)
-    run.check_batches(problem.data.sizes, problem.loss.together is not None or problem.model.site_bias)
+    run.check_batches(problem.data.sizes, problem.loss.client_loss is not None or problem.model.site_bias)
     return problem
 
 
@@ -70,7 +70,7 @@ def _automatic_rate(keyed: _Keyed) -> float:
 
 def automatic_rate_for(run: Run, problem: Problem) -> float:
     """Return 1/L of a problem, with the L of F or of batches as the run's algorithm requires."""
-    if run.algo.steps_on_mean:
+    if run.algo.uses_mean_gradient:
         return automatic_rate_of_mean(problem, run.seed)
     return automatic_rate(problem, run.seed, _batch_size(run) or int(problem.data.sizes.max()))
 
@@ -82,7 +82,7 @@ def smoothness_for(run: Run, problem: Problem) -> float | None:
     """
     if not run.algo.federated or run.federation.noise is not None:  # sites would disclose their L without noise
         return None
-    if not run.algo.steps_on_mean:
+    if not run.algo.uses_mean_gradient:
         rows = run.hparams.batch_size if "batch_size" in run.algo.uses else int(problem.data.sizes.max())
         smoothness = estimate_smoothness(problem, run.seed, rows)
     elif isinstance(problem.data, SiteRows):  # would cost one message per site and iteration
@@ -104,19 +104,19 @@ def client_lr_of(run: Run) -> float:
         return float(rate)
     if "client_lr" not in run.algo.uses:
         return 1.0
-    kind = (run.mirror.name, run.algo.steps_on_mean, run.hparams.weighting, _batch_size(run))
+    kind = (run.mirror.name, run.algo.uses_mean_gradient, run.hparams.weighting, _batch_size(run))
     return times * _automatic_rate(_Keyed(run, f"{run.identity.data} {kind}"))
 
 
 def setup_of(run: Run, problem: Problem) -> Setup:
     """Return the setup shared by all runs of the run's stack."""
-    record, clients = (run.record_clients, run.record_path), holder_of(problem, run.hparams, run.seed)
+    record, clients = (run.record_clients, run.record_path), clients_factory(problem, run.hparams, run.seed)
     return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients)
 
 
-def holder_of(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
+def clients_factory(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:
     """Return the factory of the problem's clients, in this process or at remote sites."""
-    return at_work(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else LocalClients
+    return remote_clients(problem.data, hparams, seed) if isinstance(problem.data, SiteRows) else LocalClients
 
 
 def varying_of(runs: list[Run]) -> Varying:

@@ -21,11 +21,11 @@ from fco_cli.config import Run
 from fco_cli.config.identity import check_code
 from fco_cli.kernels.compile_time import Stopwatch
 from fco_cli.kernels.compiled import set_threads
-from fco_cli.problem.data import Elsewhere
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import again_after_losses
+from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.convergence import Verdict, judge
-from fco_cli.simulation.engine import PATIENCE, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.provenance import software
@@ -87,7 +87,7 @@ def execute(runs: list[Run], observer: Observer, stop: Stop, memory_mb: int = 51
                 outcomes[outcome.run.run_id] = outcome
 
         if waiting:
-            again_after_losses(run_remaining, stop)
+            retry_after_losses(run_remaining, stop)
     for run in busy:
         log.info("%s: another process is working on this run; waiting for it", run.folder)
         _wait_for(record_of(run), stop)
@@ -124,7 +124,7 @@ def problem_and_smoothness(run: Run) -> tuple[Problem, float | None]:
     # The limit is set here because it holds for the whole process: either thread would lift it for the other.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
         future = pool.submit(checked_problem_of, run)
-        set_threads(run.threads or (1 if run.federation.apart else os.cpu_count()) or 1)  # sites compute themselves
+        set_threads(run.threads or (1 if run.federation.is_remote else os.cpu_count()) or 1)  # sites compute themselves
         problem = future.result()
         pool.submit(lambda: problem.risk)
         pool.submit(lambda: problem.validation)
@@ -143,7 +143,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
         else:
             record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
-    size = jobs_at_once(first, problem, memory_mb * 2**20)
+    size = max_jobs_per_round(first, problem, memory_mb * 2**20)
     # After a kill the jobs of a stack may have checkpoints of different rounds; jobs of the same round form a stack.
     for done in sorted({job.round for job in jobs}):
         members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == done]
@@ -175,7 +175,7 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
         record.note(line)
         if is_single:
             log.info(line)
-    if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.steps_on_mean):
+    if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.uses_mean_gradient):
         record.note(warning)
         if is_single:
             log.warning(warning)
@@ -184,18 +184,18 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
 def bytes_per_job(run: Run, problem: Problem) -> int:
     """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.method.vectors_at_work(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
-        clients, len(run.method.kept), size, itemsize
+    return run.method.peak_vectors(run.hparams.sampled(clients), clients) * size * itemsize + bytes_of_job(
+        clients, len(run.method.client_arrays), size, itemsize
     )
 
 
-def jobs_at_once(run: Run, problem: Problem, memory: int) -> int:
+def max_jobs_per_round(run: Run, problem: Problem, memory: int) -> int:
     """Return the largest number of jobs that fit into memory and, for remote clients, into one message."""
     most = max(1, memory // bytes_per_job(run, problem))
-    if isinstance(problem.data, Elsewhere):
+    if isinstance(problem.data, RemoteRows):
         method = run.method
         assert isinstance(method, Federated)
-        most = min(most, problem.data.jobs_at_once(len(method.broadcast), len(method.sent), problem.layout.size))
+        most = min(most, problem.data.max_jobs_per_round(len(method.broadcast), len(method.sent), problem.layout.size))
     return most
 
 
@@ -207,7 +207,7 @@ def _simulate(
     check_experiment(runs, jobs[0].history)
     unfinished = dict(enumerate(jobs))
     watch, saved = Stopwatch(), time.monotonic()
-    while simulation.advance(PATIENCE):
+    while simulation.advance(BATCH_SECONDS):
         seconds = watch.lap()
         for job in unfinished.values():
             job.seconds += seconds / len(unfinished)  # a job's share of the stack's time

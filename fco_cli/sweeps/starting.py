@@ -24,7 +24,7 @@ _copies: list[BaseProcess] = []
 
 
 @contextmanager
-def loading_early() -> Iterator[None]:
+def preload_workers() -> Iterator[None]:
     """Run a fork server with the workers' code while the body runs, and start workers as copies of it.
 
     Only for commands: the server keeps its initial environment, and a calling program may need the single fork server

@@ -23,7 +23,7 @@ import numpy as np
 from fco_cli.data.private_cache import private_cache, require_private
 from fco_cli.data.source import as_user_error, check_file
 from fco_cli.errors import UserError, one_line
-from fco_cli.files import one_at_a_time
+from fco_cli.files import exclusive_access
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
@@ -89,7 +89,7 @@ def prepare(data_dir: str | None, subjects: list[int]) -> Prepared:
         folder = fmri_cache() / _digest(files)
     prepared = _load(folder)
     if prepared is None:
-        with one_at_a_time(folder.parent):  # wait for another process that prepares the same data
+        with exclusive_access(folder.parent):  # wait for another process that prepares the same data
             prepared = _load(folder)
             if prepared is None:
                 _prepare(files, folder)

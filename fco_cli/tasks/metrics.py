@@ -6,8 +6,8 @@ import numpy as np
 
 from fco_cli.kernels.singular import singular_values
 from fco_cli.problem.layout import Array
-from fco_cli.problem.regularizers import OneBlock
-from fco_cli.problem.support import compared
+from fco_cli.problem.regularizers import BlockInfo
+from fco_cli.problem.support import compare_support
 
 
 def support_recovery(estimate: Array, truth: Array) -> dict[str, Array]:
@@ -29,7 +29,7 @@ def sparse_recovery(w: Array, truth: Array, threshold: float) -> dict[str, Array
 
     Weights up to the threshold count as zero.
     """
-    comparison = compared(w, truth, threshold)
+    comparison = compare_support(w, truth, threshold)
     scores = _scores(comparison.hits, comparison.found, int(np.count_nonzero(truth)))
     return {**scores, "density": comparison.found / len(truth), "recovery_error": comparison.distance}
 
@@ -43,7 +43,7 @@ def rank(matrices: Array, threshold: float) -> Array:
     """Return the number of singular values above the threshold for matrices [J, r, c]; NaN values count as above."""
     shape, ranks = matrices.shape[1:], []
     for matrix in matrices:
-        block = OneBlock(0, shape[0], shape[1], np.ones(0))
+        block = BlockInfo(0, shape[0], shape[1], np.ones(0))
         values = singular_values(np.ascontiguousarray(matrix).reshape(-1), block)
         ranks.append((~(values <= threshold)).sum())  # NaN counts
     return np.array(ranks)

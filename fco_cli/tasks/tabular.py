@@ -57,7 +57,7 @@ class Tabular(Task):
         known = ["auto", *all_losses()]
         require(self.loss in known, "task.loss", self.loss, "one of " + ", ".join(known))
         if self.loss != "auto":
-            self.chosen_loss()  # raises UserError for an invalid parameter
+            self.configured_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
         allowed = "null or balanced"
         require(self.class_weight in (None, "balanced"), "task.class_weight", self.class_weight, allowed)
@@ -93,7 +93,7 @@ class Tabular(Task):
             Holdout("test", "test", self.test, self.test_fraction, auto_method="none"),
         )
 
-    def chosen_loss(self) -> Loss:
+    def configured_loss(self) -> Loss:
         """Return the configured loss; it must not be auto."""
         return self._make_loss(self.loss)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fco_cli.kernels.aligned import in_place
+from fco_cli.kernels.aligned import gather_in_place
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Block, Layout
@@ -69,7 +69,7 @@ class Distance:
 
     size: int
 
-    gather: ClassVar[Kernel] = in_place
+    gather: ClassVar[Kernel] = gather_in_place
     forward: ClassVar[Kernel] = distances
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = distances_backward

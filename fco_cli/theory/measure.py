@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.algorithms import Cohort, Varying, all_algorithms
+from fco_cli.algorithms.client_loop import local_steps, memory_of, message_of
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.visit import local_steps, memory_of, message_of
 from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.kernels.named import named, pick
 from fco_cli.problem.data import Batches
@@ -61,7 +61,7 @@ def tracer(algorithm: Federated) -> Kernel:
     """Return `trace` for an algorithm that broadcasts one vector and, if it is dual, the time t."""
     return specialize(
         trace, local_steps=algorithm.client_steps, memory_of=pick(()), message_of=pick(algorithm.sent),
-        receive=receive_dual if algorithm.clocks else receive_primal,
+        receive=receive_dual if algorithm.broadcast_scalars else receive_primal,
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def full_cohort(clients: int, steps: int, first_row: int) -> Cohort:
     order = np.tile(np.arange(steps) + first_row, clients)
     return Cohort(
         np.arange(clients), order, np.arange(len(order) + 1), np.arange(clients + 1) * steps,
-        weights=np.ones(clients), all_weights=float(clients), mean_steps=float(steps),
+        weights=np.ones(clients), total_weight=float(clients), mean_steps=float(steps),
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def bind_algorithm(name: str, problem: Problem, client_lr: Array, server_lr: Arr
     """Return the algorithm bound to the problem, with one job per pair of learning rates."""
     algorithm = all_algorithms()[name]()  # type: ignore[call-arg]
     assert isinstance(algorithm, Federated)
-    return algorithm.bind(problem, Varying.in_rates(algorithm, problem.regularizer, client_lr, server_lr))
+    return algorithm.bind(problem, Varying.from_rates(algorithm, problem.regularizer, client_lr, server_lr))
 
 
 def measure(
@@ -119,7 +119,7 @@ def measure(
         times = t + np.arange(steps + 1)[:, None] * rates  # [K + 1, J]
         mean = states.mean(axis=0)  # [K + 1, J, P]
         shadow = mean[1:].copy()
-        if algorithm.clocks:  # the states of a primal method are primal points already
+        if algorithm.broadcast_scalars:  # the states of a primal method are primal points already
             problem.to_primal(mean[1:].reshape(-1, size), times[1:].ravel(), geometry, shadow.reshape(-1, size))
         total += shadow.sum(axis=0)
         deviations = (states - mean) ** 2

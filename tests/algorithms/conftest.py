@@ -130,11 +130,11 @@ def drive():
     def run(algorithm: Algorithm, cohorts: list[Cohort], state: State | None = None, memory=None):
         w = np.zeros((len(algorithm.varying), algorithm.problem.layout.size), algorithm.problem.dtype)
         state = algorithm.initial_state(w) if state is None else state
-        memory = memory or ProcessMemory(algorithm.initial_kept(w))
+        memory = memory or ProcessMemory(algorithm.initial_client_arrays(w))
         models = []
         for cohort in cohorts:
-            made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.kept else None)
-            if algorithm.kept:
+            made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.client_arrays else None)
+            if algorithm.client_arrays:
                 memory.write(cohort.clients, made.memory, made.arrived)
             state = made.state
             models.append(algorithm.output(state).copy())

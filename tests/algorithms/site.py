@@ -39,11 +39,13 @@ def main() -> None:
     own = dict(np.load(Path(sys.argv[1])))
     name, strength, rates, batch_size = str(own["name"]), float(own["strength"]), own["rates"], int(own["batch_size"])
     rows = ClientData(own["x"], own["y"], np.array([0, len(own["y"])]))
-    algorithm = all_algorithms()[name]().through(all_transforms()[str(own["transform"])]())
+    algorithm = all_algorithms()[name]().with_transform(all_transforms()[str(own["transform"])]())
     psi = all_regularizers()["l1"](strength=strength) if strength else all_regularizers()["none"]()
-    problem = TaskData(rows, Linear(rows.x.shape[1]), Squared()).joined(psi)
-    client = algorithm.bind(problem, Varying.in_rates(algorithm, psi, rates[:1], rates[1:]))
-    memory = dict(zip(client.kept, client.initial_kept(np.zeros((1, problem.layout.size))), strict=True))
+    problem = TaskData(rows, Linear(rows.x.shape[1]), Squared()).to_problem(psi)
+    client = algorithm.bind(problem, Varying.from_rates(algorithm, psi, rates[:1], rates[1:]))
+    memory = dict(
+        zip(client.client_arrays, client.initial_client_arrays(np.zeros((1, problem.layout.size))), strict=True)
+    )
     while (received := receive(sys.stdin.buffer)) is not None:
         round_index = int(received.pop("round"))
         order, edges, _ = batches_of(0, round_index, own["number"], np.array([len(rows.y)]), batch_size, 1)

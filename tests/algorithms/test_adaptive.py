@@ -36,7 +36,7 @@ def test_with_v_frozen_at_1_it_is_fedmid_osp(
     problem = make_problem(regularizer(psi, **SEPARABLE[psi]), sizes=SIZES)
     cohorts = cohorts_of(problem, make_hparams(), 6)
     frozen = Frozen(beta1=0.0)
-    frozen = frozen.bind(problem, Varying.in_rates(frozen, problem.regularizer, np.array([0.05]), np.array([0.7])))
+    frozen = frozen.bind(problem, Varying.from_rates(frozen, problem.regularizer, np.array([0.05]), np.array([0.7])))
     frozen.tau = np.zeros(1)
     plain = drive(make_algorithm("fedmid_osp", problem, 0.05, 0.7), cohorts)[0]
     np.testing.assert_array_equal(drive(frozen, cohorts)[0], plain)

@@ -41,7 +41,7 @@ def ends(make_problem, regularizer, make_hparams, cohorts_of, make_algorithm, dr
         _, largest = solution(problem, l1_prox(strength))
         optimum, _ = solution(problem, l1_prox(strengths * strength))
         algorithm = make_algorithm(name, problem, rate / largest / slower, slower * eta_s, **options)
-        cohorts = cohorts_of(problem, make_hparams(clients_per_round=sampled), rounds, algorithm.pace)
+        cohorts = cohorts_of(problem, make_hparams(clients_per_round=sampled), rounds, algorithm.local_step_rule)
         w = drive(algorithm, full_gradients(cohorts, SIZES))[0][-1]
         residual = problem.kkt_residual(w, problem.risk(w).gradient, problem.regularizer.numbers)[0]
         return np.abs(w[0] - optimum).max(), residual
@@ -61,7 +61,7 @@ def test_scaffnew_with_random_numbers_of_steps(ends):
         assert ends("scaffnew", loss, coin=True)[1] < 1e-10
 
 
-@pytest.mark.parametrize("name", [name for name in EXACT if not all_algorithms()[name].everybody])
+@pytest.mark.parametrize("name", [name for name in EXACT if not all_algorithms()[name].full_participation])
 def test_exact_methods_with_partial_participation(name, ends):
     assert ends(name, sampled=2, rounds=150, rate=0.5)[1] < 1e-10
 

@@ -15,7 +15,7 @@ def test_strength_0_is_fedmid_osp(mirror, make_problem, make_algorithm, make_hpa
     """Bit for bit, with every mirror map."""
     plain = make_problem(regularizer("l1", strength=0.1))
     h = MIRRORS[mirror](power=1.5) if mirror == "p_norm" else MIRRORS[mirror]()
-    problem = TaskData(plain.data, plain.model, plain.loss).joined(plain.regularizer, h)
+    problem = TaskData(plain.data, plain.model, plain.loss).to_problem(plain.regularizer, h)
     cohorts, start = cohorts_of(problem, make_hparams(), 5), problem.initial_models(problem.regularizer.numbers)
     models = [
         drive(algorithm, cohorts, algorithm.initial_state(start))[0]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.fixed_point import as_numbers, rounded
+from fco_cli.algorithms.fixed_point import from_fixed_point, to_fixed_point
 
 
 @pytest.mark.parametrize("bits", [0, 10, 40])
 def test_a_number_becomes_its_nearest_multiple(bits):
     values = np.random.default_rng(0).standard_normal((3, 50))
-    whole, fits = rounded({"z": values}, bits, clients=4)
+    whole, fits = to_fixed_point({"z": values}, bits, clients=4)
     assert fits.all()
-    error = as_numbers(whole["z"], bits) - values
+    error = from_fixed_point(whole["z"], bits) - values
     assert np.abs(error).max() <= 0.5**bits / 2
     assert error.min() < 0 < error.max()
 
@@ -21,8 +21,8 @@ def test_a_number_becomes_its_nearest_multiple(bits):
 def test_values_out_of_range_are_reported():
     """The limit is 2^62 for the sum over all clients. Jobs out of range or not finite are 0."""
     values = np.array([[2.0**20, 1], [2.0**22, 1], [np.nan, 1], [np.inf, 1]])
-    whole, fits = rounded({"z": values}, 40, clients=2)
+    whole, fits = to_fixed_point({"z": values}, 40, clients=2)
     assert fits.tolist() == [True, False, False, False]
     assert (whole["z"][1:] == 0).all()
-    _, fits = rounded({"z": values}, 40, clients=8)
+    _, fits = to_fixed_point({"z": values}, 40, clients=8)
     assert not fits.any()

@@ -45,7 +45,7 @@ def test_against_a_loop(name, preset, make_problem, make_hparams, cohorts_of, dr
     """The server keeps the largest weights of the mean; in fediter_ht the clients do so after every step."""
     run = preset(name)
     problem = make_problem(run.regularizer, sizes=SIZES, features=5)
-    varying = Varying.in_rates(run.algo, run.regularizer, np.array([RATE]), np.array([run.hparams.server_lr]))
+    varying = Varying.from_rates(run.algo, run.regularizer, np.array([RATE]), np.array([run.hparams.server_lr]))
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2, batch_size=4, local_epochs=2), 5)
     models = np.array(drive(run.algo.bind(problem, varying), cohorts)[0])[:, 0]
 

@@ -35,7 +35,7 @@ def test_the_sums_by_hand(
     heavy, plain = make_algorithm(name, problem, 0.05, 0.7, momentum=0.5), make_algorithm(parent, problem, 0.05, 0.7)
     state, v, steps, t = heavy.initial_state(np.zeros((1, problem.layout.size))), 0.0, 0.0, 0.0
     for cohort in cohorts:
-        own = {key: state[key] for key in (*plain.broadcast, *plain.clocks)}
+        own = {key: state[key] for key in (*plain.broadcast, *plain.broadcast_scalars)}
         aggregates, _ = plain.aggregates(plain.round(own, cohort).messages, cohort)
         v, steps = 0.5 * v + aggregates.mean[plain.sent[0]], 0.5 * steps + aggregates.steps
         before, state = state, heavy.round(state, cohort).state

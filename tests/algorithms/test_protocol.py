@@ -44,9 +44,9 @@ def test_declarations_match_the_arrays_of_a_round(name, suited, make_algorithm, 
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     made = algorithm.round(state, cohort, np.repeat(memory[None], 3, axis=0))
     assert made.state.keys() == state.keys()
-    assert {*algorithm.broadcast, *algorithm.clocks} <= state.keys()
+    assert {*algorithm.broadcast, *algorithm.broadcast_scalars} <= state.keys()
     assert all(state[key].shape == w.shape for key in algorithm.broadcast)
-    assert all(state[key].shape == (2,) for key in algorithm.clocks)
+    assert all(state[key].shape == (2,) for key in algorithm.broadcast_scalars)
     assert made.messages.shape == (3, len(algorithm.sent), *w.shape)
     assert made.memory.shape == (3, *memory.shape)
     assert made.arrived.all()
@@ -115,9 +115,9 @@ def test_clients_in_separate_processes_give_the_same_bits(
     state = server.initial_state(np.zeros((1, problem.layout.size)))
     for r in range(rounds):
         cohort = sampler.cohort(r)
-        state = server.begun(state, cohort)
+        state = server.start_round(state, cohort)
         for m in cohort.clients:
-            wanted = {key: state[key] for key in (*server.broadcast, *server.clocks)}
+            wanted = {key: state[key] for key in (*server.broadcast, *server.broadcast_scalars)}
             site.send(clients[m].stdin, {"round": np.array(r), **wanted})
         answers = [site.receive(clients[m].stdout) for m in cohort.clients]
         messages = np.array([[answer[key] for key in server.sent] for answer in answers])
@@ -143,7 +143,7 @@ def test_jobs_of_a_stack_are_independent(name, suited, make_hparams, cohorts_of,
     def run(jobs):
         own, numbers = stack_numbers(several[j] for j in jobs), stack_numbers(psi[j] for j in jobs)
         algorithm = several[0].bind(problem, Varying(rates[jobs], server[jobs], numbers, own))
-        cohorts = cohorts_of(problem, make_hparams(clients_per_round=3), 4, algorithm.pace)
+        cohorts = cohorts_of(problem, make_hparams(clients_per_round=3), 4, algorithm.local_step_rule)
         models, _, memory = drive(algorithm, cohorts)
         return np.array(models), memory.read(np.arange(3))
 
@@ -186,7 +186,7 @@ def test_a_mirror_map_is_supported_or_rejected(name, mirror, suited, make_algori
         with pytest.raises(UserError, match=rf"^mirror: got '{mirror.name}', must be euclidean: [^\n]*$"):
             all_algorithms()[name]().check_pair(plain.regularizer, mirror)
         return
-    problem = TaskData(plain.data, plain.model, plain.loss).joined(plain.regularizer, mirror)
+    problem = TaskData(plain.data, plain.model, plain.loss).to_problem(plain.regularizer, mirror)
     algorithm = make_algorithm(name, problem, 0.01, 0.9)
     start = problem.initial_models(problem.regularizer.numbers)
     memory = ProcessMemory(algorithm.initial_memory(start))

@@ -26,7 +26,7 @@ def draw(problem, make_hparams, cohorts_of):
 
     def cohorts(rounds, coin=False, **changes):
         hparams = make_hparams(clients_per_round=3, **changes)
-        return cohorts_of(problem, hparams, rounds, "coin" if coin else "alike")
+        return cohorts_of(problem, hparams, rounds, "geometric" if coin else "equal")
 
     return cohorts
 
@@ -49,7 +49,7 @@ def test_against_the_listing(
     problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=2, weighting=weighting)
     algorithm = make_algorithm("scaffnew", problem, 0.05, 0.3, coin=coin)  # server_lr has no effect
     hparams = make_hparams(clients_per_round=3, weighting=weighting)
-    cohorts = cohorts_of(problem, hparams, 8, algorithm.pace)
+    cohorts = cohorts_of(problem, hparams, 8, algorithm.local_step_rule)
     assert (len({int(cohort.steps[0]) for cohort in cohorts}) > 1) == coin
     p, eta, prox = 1 / 3, 0.05, l1_prox(STRENGTH)
     start = np.array([0.3, -0.2, 0.1])

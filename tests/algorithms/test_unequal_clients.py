@@ -36,7 +36,7 @@ def hospitals() -> ClientData:
 def distances(name, weighting, normalize, make_algorithm) -> dict[str, float]:
     """Return the distance (maximum norm) of a method's limit from the solution for every weighting."""
     data = TaskData(hospitals(), Linear(FEATURES), Logistic())
-    problem = data.joined(L1(strength=0.05), weighting=weighting)
+    problem = data.to_problem(L1(strength=0.05), weighting=weighting)
     algorithm = make_algorithm(name, problem, RATE)
     hparams = Hparams(RATE, 1.0, ROUNDS, 4, 10, 1, weighting=weighting, normalize_steps=normalize)
     sampler, state = Sampler(problem.data.sizes, hparams, 0), algorithm.initial_state(np.zeros((1, FEATURES + 1)))
@@ -44,7 +44,7 @@ def distances(name, weighting, normalize, make_algorithm) -> dict[str, float]:
         state = algorithm.round(state, sampler.cohort(r)).state
     found = {}
     for other in ("uniform", "examples"):
-        pooled = data.joined(L1(strength=0.05), weighting=other)
+        pooled = data.to_problem(L1(strength=0.05), weighting=other)
         solver = make_algorithm("optimum", pooled)
         optimum = solver.output(solver.round(solver.initial_state(np.zeros((1, FEATURES + 1)))).state)
         found[other] = float(np.abs(algorithm.output(state) - optimum).max())

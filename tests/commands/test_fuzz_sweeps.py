@@ -74,7 +74,7 @@ WORDS = st.one_of(
 LINES = st.lists(WORDS, min_size=1, max_size=3)
 OPTIONS = {  # of algorithms that have some
     name: [f"algo.{option.name}" for option in fields(kind)] for name, kind in all_algorithms().items()
-    if kind.federated and not kind.everybody and len(fields(kind)) > 1
+    if kind.federated and not kind.full_participation and len(fields(kind)) > 1
 }  # fmt: skip
 
 

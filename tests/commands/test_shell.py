@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fco_cli.commands import shell
-from fco_cli.commands.shell import one_line_endings
-from fco_cli.commands.streams import say
+from fco_cli.commands.shell import one_line_errors
+from fco_cli.commands.streams import print_line
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 WITHIN = "from fco_cli.commands.shell import one_line_endings\nwith one_line_endings('fco-x'):\n    "
@@ -77,7 +77,7 @@ def test_a_full_standard_error_is_no_fault():
 @pytest.mark.parametrize("threads", ["0", "-1", " 0"])
 def test_a_wrong_number_of_threads_is_one_line(monkeypatch, capsys, threads):
     monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
-    with pytest.raises(SystemExit) as ended, one_line_endings("fco-x"):
+    with pytest.raises(SystemExit) as ended, one_line_errors("fco-x"):
         raise AssertionError
     assert ended.value.code == 2
     said = f"fco-x: NUMBA_NUM_THREADS: got {threads!r}, must be a whole number of at least 1\n"
@@ -87,7 +87,7 @@ def test_a_wrong_number_of_threads_is_one_line(monkeypatch, capsys, threads):
 def test_an_internal_error_is_one_line_and_its_traceback_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shell, "error_log", lambda: tmp_path / "log" / "errors.log")
     for _ in range(2):
-        with pytest.raises(SystemExit) as ended, one_line_endings("fco-x"):
+        with pytest.raises(SystemExit) as ended, one_line_errors("fco-x"):
             {}["key"]
         assert ended.value.code == 1
         advice = f"please report it with the traceback in {tmp_path}/log/errors.log"
@@ -100,7 +100,7 @@ def test_an_internal_error_is_one_line_and_its_traceback_is_kept(tmp_path, monke
 def test_an_internal_error_without_a_place_for_its_log_shows_the_traceback(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(shell, "error_log", lambda: tmp_path / "file" / "errors.log")
-    with pytest.raises(SystemExit), one_line_endings("fco-x"):
+    with pytest.raises(SystemExit), one_line_errors("fco-x"):
         {}["key"]
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
@@ -108,5 +108,5 @@ def test_an_internal_error_without_a_place_for_its_log_shows_the_traceback(tmp_p
 
 
 def test_lines_show_control_characters(capsys):
-    say("report: a\x1b[31m\nb é")
+    print_line("report: a\x1b[31m\nb é")
     assert capsys.readouterr().out == "report: a\\x1b[31m\\x0ab é\n"

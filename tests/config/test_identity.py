@@ -17,11 +17,11 @@ from hydra import compose, initialize_config_module
 from fco_cli import code_digest
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
-from fco_cli.code_digest import follow, modules
+from fco_cli.code_digest import modules, references
 from fco_cli.config import Run, register
 from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
 from fco_cli.errors import UserError
-from fco_cli.path.record import recorded_selection
+from fco_cli.path.record import run_path
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.stop import Stop
@@ -158,11 +158,11 @@ def executed(work):
     return {(module.removesuffix(".__init__"), name) for module, name in names if not name.startswith("<")}
 
 
-EXEMPT = tuple(f"fco_cli.{name}" for name in (*follow.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
+EXEMPT = tuple(f"fco_cli.{name}" for name in (*references.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
 
 
 def check_coverage(run):
-    work = (lambda: recorded_selection(run, Stop())) if run.path else (lambda: execute([run], Silent(), Stop()))
+    work = (lambda: run_path(run, Stop())) if run.path else (lambda: execute([run], Silent(), Stop()))
     missing = executed(work) - covered(run)
     assert not {(module, name) for module, name in missing if not module.startswith(EXEMPT)}
 
@@ -312,4 +312,4 @@ def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
 def forget():
     """Clear the caches, as in a new process."""
     modules.parsed_module.cache_clear()
-    follow.digest_of.cache_clear()
+    references.digest_of.cache_clear()

@@ -13,7 +13,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 from fco_cli.data.format import Features, FederatedData, from_arrays
-from fco_cli.data.medians import BINS, EXCHANGES, MedianSearch, counts_up_to
+from fco_cli.data.medians import BINS, EXCHANGES, MedianSearch, count_up_to_edges
 from fco_cli.data.preparation import Categories, Preparation, Recipe, agree, prepared
 from fco_cli.data.summary import MAX_CATEGORIES, Summary, merged
 from fco_cli.errors import UserError
@@ -91,7 +91,7 @@ def test_medians_are_as_exact_as_stated(clients):
         return
     search = MedianSearch(np.array([len(pooled)]), pooled[:1], pooled[-1:])
     while not search.finished:
-        search = search.narrowed(counts_up_to(x, search.edges) for x in columns)
+        search = search.narrowed(count_up_to_edges(x, search.edges) for x in columns)
     width = (pooled[-1] - pooled[0]) / BINS**EXCHANGES
     assert BINS**EXCHANGES == 2**32
     assert abs(search.high[0] - pooled[(len(pooled) + 1) // 2 - 1]) <= width + 1e-9 * max(
@@ -104,7 +104,7 @@ def test_counts_are_the_same_by_rows_and_by_columns(shape):
     random = np.random.default_rng(0)
     x, edges = random.integers(9, size=shape).astype(float), np.sort(random.uniform(0, 9, (shape[1], BINS)))
     x[random.random(shape) < 0.3] = np.nan
-    np.testing.assert_array_equal(counts_up_to(x, edges), (x[:, :, None] <= edges).sum(axis=0))
+    np.testing.assert_array_equal(count_up_to_edges(x, edges), (x[:, :, None] <= edges).sum(axis=0))
 
 
 def test_bitwise_independence_of_the_client_order():
@@ -121,7 +121,7 @@ def test_messages_are_plain_json():
     data.x[data.client == "a", 1] = np.nan  # a client without any dose
     for name, own in data.by_client():
         message = Summary.of(name, own)
-        again = Summary.of_plain(json.loads(json.dumps(message.plain(), allow_nan=False)))
+        again = Summary.from_plain(json.loads(json.dumps(message.plain(), allow_nan=False)))
         assert again.plain() == message.plain()
         assert again.low.tolist() == message.low.tolist()
 

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, csr_matrix, issparse, save_npz
 from sklearn.datasets import dump_svmlight_file
 
 from fco_cli.data import read, save
-from fco_cli.data.readers import read_alone
+from fco_cli.data.readers import read_single_client
 from fco_cli.data.source import Columns
 
 DENSE = np.array([[0, 1.5, 0, 0], [2, 0, 0, -3], [0, 0, 0, 0], [0, 4, 0, 5.0]])
@@ -173,4 +173,4 @@ def test_one_endless_line_is_refused(svm, error_message, monkeypatch):
 
 def test_a_site_s_rows_are_a_table(npz):
     with pytest.raises(Exception, match="supported only in simulations"):
-        read_alone(npz(), "north")
+        read_single_client(npz(), "north")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federation.flare.enrol import LEAD, kit_path
+from fco_cli.federation.flare.enrollment import LEAD, kit_path
 from fco_cli.federation.flare.link import FlareLink
 from fco_cli.federation.message import Message
 from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, start_stack

@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.commands.loopback import Loopback
-from fco_cli.federation.coordinator.clients import at_work
-from fco_cli.federation.settings import Flare, hang_up
+from fco_cli.federation.coordinator.clients import remote_clients
+from fco_cli.federation.settings import Flare, close_connection
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
@@ -39,7 +39,7 @@ def main() -> None:
             try:
                 measure(str(federation.home("coordinator")), rounds)
             finally:
-                hang_up()
+                close_connection()
 
 
 def files(folder: Path, features: int) -> dict[str, Path]:
@@ -58,13 +58,13 @@ def measure(home: str, rounds: int) -> None:
         options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
     task = Custom(**options | {"path": "", "loss": "squared", "holdout": "none"})
     begin = time.monotonic()
-    placed = Flare(sites=sorted(SIZES), home=home).placed(task, Hparams(1e-5, 1.0, rounds, 3, 10, 1))
+    bind_task = Flare(sites=sorted(SIZES), home=home).bind_task(task, Hparams(1e-5, 1.0, rounds, 3, 10, 1))
     algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)
     for every in (1, rounds):
         hparams = Hparams(1e-5, 1.0, rounds, 3, 10, 1, eval_every=every)
-        problem = placed.data(0, "float64").joined(psi)
-        setup = Setup(placed, problem, hparams, 0, algorithm, clients=at_work(problem.data, hparams, 0))
-        varying = Varying.in_rates(algorithm, psi, np.array([1e-5]), np.ones(1))
+        problem = bind_task.data(0, "float64").to_problem(psi)
+        setup = Setup(bind_task, problem, hparams, 0, algorithm, clients=remote_clients(problem.data, hparams, 0))
+        varying = Varying.from_rates(algorithm, psi, np.array([1e-5]), np.ones(1))
         simulation, seconds, used = Simulation(setup, [Job()], varying), [], 0.0
         while True:
             now = time.monotonic()

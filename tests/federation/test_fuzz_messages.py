@@ -23,7 +23,7 @@ from fco_cli.config import Run
 from fco_cli.data.source import Columns
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
-from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
@@ -129,11 +129,11 @@ def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, *
         algorithm, psi = all_algorithms()[algo](), L1(strength=0.05)
         bits = sites.mask_bits
         hparams = Hparams(0.05, 0.7, 2, 3, 100 if loss == "cox" else 4, 1, weighting="examples", fraction_bits=bits)
-        problem = task.data(0, "float64").joined(psi, weighting="examples")
+        problem = task.data(0, "float64").to_problem(psi, weighting="examples")
         if rate:
             made.append(problem.data.smoothness(0, 4))
-        setup = Setup(task, problem, hparams, 0, algorithm, clients=at_work(problem.data, hparams, 0))
-        varying = Varying.in_rates(algorithm, psi, np.array([0.05, 0.02]), np.ones(2))
+        setup = Setup(task, problem, hparams, 0, algorithm, clients=remote_clients(problem.data, hparams, 0))
+        varying = Varying.from_rates(algorithm, psi, np.array([0.05, 0.02]), np.ones(2))
         jobs = [Job(), Job()]
         made.extend(jobs)
         simulation = Simulation(setup, jobs, varying)

@@ -12,10 +12,10 @@ import pytest
 from scipy.stats import chi2
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.fixed_point import as_numbers, rounded
+from fco_cli.algorithms.fixed_point import from_fixed_point, to_fixed_point
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
@@ -60,11 +60,11 @@ def test_masks_cancel_only_in_the_sum_over_all_sites(all_credentials):
         for name, one in agreed(all_credentials).items()
     }
     total = sum(masked.values()).view(np.int64)
-    exact = sum(rounded({"w": one}, BITS, 3)[0]["w"] for one in values.values())
+    exact = sum(to_fixed_point({"w": one}, BITS, 3)[0]["w"] for one in values.values())
     np.testing.assert_array_equal(total, exact)
-    np.testing.assert_allclose(as_numbers(total, BITS), sum(values.values()), atol=3 * 2.0**-BITS)
+    np.testing.assert_allclose(from_fixed_point(total, BITS), sum(values.values()), atol=3 * 2.0**-BITS)
     two = (masked["east"] + masked["north"]).view(np.int64)
-    assert (np.abs(as_numbers(two, BITS)) > 100).any()  # south's masks remain
+    assert (np.abs(from_fixed_point(two, BITS)) > 100).any()  # south's masks remain
 
 
 def test_masked_numbers_are_uniform(all_credentials):
@@ -87,7 +87,7 @@ def test_masks_depend_on_the_request(all_credentials):
 def test_numbers_out_of_range_are_reported_and_not_sent(all_credentials):
     """Only the job with such numbers is dropped."""
     values = np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0], [2.0**22, 1.0]])
-    whole, fits = rounded({"w": values}, BITS, 3)
+    whole, fits = to_fixed_point({"w": values}, BITS, 3)
     assert fits.tolist() == [True, False, False, False]
     assert not whole["w"][1:].any()
     responses = [one.mask(b"q", Message("", arrays={"w": values})) for one in agreed(all_credentials).values()]
@@ -142,11 +142,11 @@ def both(hospitals, make_sites, psi_for, make_hparams, all_credentials) -> Calla
         sites = make_sites(folder, all_credentials=all_credentials, mask_bits=BITS if masked else None, policy=policy)
         setups = []
         for one in (task, CustomAtSites.of(task, sites)):
-            problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
+            problem = one.data(0, hparams.dtype).to_problem(psi, weighting=hparams.weighting)
             setups.append(Setup(one, problem, hparams, 0, algorithm))
-        setups[1] = dataclasses.replace(setups[1], clients=at_work(setups[1].problem.data, hparams, 0))
+        setups[1] = dataclasses.replace(setups[1], clients=remote_clients(setups[1].problem.data, hparams, 0))
         rates = np.array([0.05, 0.02], hparams.dtype)
-        return *setups, Varying.in_rates(algorithm, psi, rates, np.ones_like(rates))
+        return *setups, Varying.from_rates(algorithm, psi, rates, np.ones_like(rates))
 
     return make
 
@@ -194,7 +194,7 @@ def test_sites_draw_the_noise_themselves(both):
     states = []
     for _ in range(2):
         _, remote, varying = both("fedavg", rounds=rounds, normalize_steps=False)
-        remote = dataclasses.replace(remote, algorithm=remote.algorithm.through(noise))
+        remote = dataclasses.replace(remote, algorithm=remote.algorithm.with_transform(noise))
         states.append([job.model for job in run(remote, varying)])
     first, second = (np.array(models) for models in states)
     assert (first != second).all()
@@ -229,6 +229,6 @@ def test_settings_that_masks_do_not_allow(make_hparams, hospitals, settings, hpa
     task = task_of(hospitals("logistic"), "logistic", path="")
     given = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
     with pytest.raises(UserError) as caught:
-        Flare(**{"sites": NAMES, "masks": True, **settings}).placed(task, given)
+        Flare(**{"sites": NAMES, "masks": True, **settings}).bind_task(task, given)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)

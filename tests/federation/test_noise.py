@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, total_epsilon
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import BadMessage, Message, converted
 from fco_cli.federation.noise import EvaluationNoise, clip_and_add_noise
@@ -73,14 +73,16 @@ def test_invalid_noise_is_refused_by_the_site(change):
 
 
 def test_evaluations_count_as_rounds_with_full_participation():
-    from fco_cli.algorithms.transforms import Evaluated
+    from fco_cli.algorithms.transforms import Evaluations
 
-    assert epsilon_of(7, 5, 5, 4.0, 1e-5, Evaluated(3, 4.0)) == pytest.approx(
-        epsilon_of(10, 5, 5, 4.0, 1e-5), rel=1e-12
+    assert total_epsilon(7, 5, 5, 4.0, 1e-5, Evaluations(3, 4.0)) == pytest.approx(
+        total_epsilon(10, 5, 5, 4.0, 1e-5), rel=1e-12
     )
-    assert epsilon_of(7, 2, 5, 4.0, 1e-5) < epsilon_of(7, 2, 5, 4.0, 1e-5, Evaluated(1, 40.0))
-    assert epsilon_of(7, 2, 5, 4.0, 1e-5, Evaluated(1, 0.0)) == math.inf
-    assert epsilon_of(0, 2, 5, 4.0, 1e-5, Evaluated(2, 4.0)) == pytest.approx(epsilon_of(2, 5, 5, 4.0, 1e-5), rel=1e-12)
+    assert total_epsilon(7, 2, 5, 4.0, 1e-5) < total_epsilon(7, 2, 5, 4.0, 1e-5, Evaluations(1, 40.0))
+    assert total_epsilon(7, 2, 5, 4.0, 1e-5, Evaluations(1, 0.0)) == math.inf
+    assert total_epsilon(0, 2, 5, 4.0, 1e-5, Evaluations(2, 4.0)) == pytest.approx(
+        total_epsilon(2, 5, 5, 4.0, 1e-5), rel=1e-12
+    )
 
 
 @pytest.fixture
@@ -96,10 +98,10 @@ def private(hospitals, make_sites, psi_for, make_hparams):
         remote = CustomAtSites.of(
             dataclasses.replace(task, standardize=False, fill="refuse"), make_sites(folder, noise=noise)
         )
-        problem = remote.data(0, "float64").joined(psi)
-        through = algorithm.through(ClipNoise(noise_multiplier=4.0))
-        setup = Setup(remote, problem, hparams, 0, through, clients=at_work(problem.data, hparams, 0))
-        job = run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1)))[0]
+        problem = remote.data(0, "float64").to_problem(psi)
+        through = algorithm.with_transform(ClipNoise(noise_multiplier=4.0))
+        setup = Setup(remote, problem, hparams, 0, through, clients=remote_clients(problem.data, hparams, 0))
+        job = run(setup, Varying.from_rates(algorithm, psi, np.array([0.05]), np.ones(1)))[0]
         evaluate_test(remote, problem, job.model)
         return job, problem, [Message.unpacked(content) for content in remote.connection.link.sent]
 
@@ -110,9 +112,9 @@ def test_epsilon_run_covers_rounds_and_evaluations(private):
     """Rounds 0, 2, 4 and 6 on two parts each, the test rows, and the gradient at the start."""
     job, problem, requests = private(EvaluationNoise(norm=1.0, multiplier=4.0))
     problem.kkt_scale(np.zeros(1, [("radius", float)]).view(np.recarray))
-    spent = [epsilon_of(r + 2 * (r // 2 + 1) + 2, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
+    spent = [total_epsilon(r + 2 * (r // 2 + 1) + 2, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
     assert job.history["epsilon_run"] == pytest.approx(spent, rel=1e-9)
-    assert job.history["epsilon"] == [epsilon_of(r, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
+    assert job.history["epsilon"] == [total_epsilon(r, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
     evaluations = [one for one in requests if one.kind == "evaluate"]
     assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which is requested last
     assert all(one.head["noise"]["deviation"] > 0 for one in evaluations)
@@ -139,7 +141,7 @@ def test_epsilon_run_is_infinite_without_evaluation_noise(private):
 
 def test_a_simulation_has_no_epsilon_run(private, make_problem, make_algorithm):
     algorithm = make_algorithm("fedavg", make_problem(), transform=ClipNoise(noise_multiplier=4.0))
-    assert set(algorithm.spent(3, 2, np.zeros(1))) == {"epsilon"}
+    assert set(algorithm.privacy_spent(3, 2, np.zeros(1))) == {"epsilon"}
 
 
 def test_curvature_is_not_requested(private):
@@ -164,7 +166,7 @@ def test_rows_that_need_preparation_are_refused(tmp_path, hospitals, make_sites)
 def test_a_task_that_needs_summaries_is_refused(hospitals, make_hparams, key, task):
     federation = Flare(sites=["east", "north"], evaluation_noise=2.0)
     with pytest.raises(UserError, match=rf"^task\.{key}.* with federation\.evaluation_noise: summaries of rows"):
-        federation.placed(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
+        federation.bind_task(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
 
 
 @pytest.mark.parametrize("wrong", [{"evaluation_noise": 0.0}, {"evaluation_noise": 1.0, "evaluation_norm": math.inf}])

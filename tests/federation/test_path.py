@@ -12,7 +12,7 @@ from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
-from fco_cli.path.record import recorded_selection
+from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
 from fco_cli.simulation.stop import Stop
 from tests.federation.coordinator.test_clients import NAMES
@@ -118,7 +118,7 @@ def test_cox(both, at_sites, tmp_path):
         assert ours.keys() == theirs.keys()
         assert ours["rows"] == theirs["rows"]
         assert 0.5 < theirs["concordance"] <= 1
-    result = recorded_selection(at_sites("cox", f"output_dir={tmp_path}"), Stop())
+    result = run_path(at_sites("cox", f"output_dir={tmp_path}"), Stop())
     assert result["status"] == "finished"
 
 
@@ -155,7 +155,7 @@ def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path):
 
         sites.connect = connected
         sites.disconnect()
-        assert recorded_selection(run, Stop())["status"] == "finished"
+        assert run_path(run, Stop())["status"] == "finished"
         folders.append(run.folder)
     for name in ("path.csv", "clients.csv", "min/model.npz"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name

@@ -7,21 +7,21 @@ import pytest
 
 from fco_cli.kernels.aligned import (
     LINE,
+    MIN_READERS,
     PANEL,
-    READERS,
+    aligned_rows,
+    batch_in_place,
     can_prefetch_pair,
-    gathered,
+    gather_rows,
     prefetch_pair,
-    rows_on_lines,
     to_panels,
-    where_they_are,
 )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 1024])
 def test_rows_start_at_cache_lines_and_occupy_an_odd_number_of_them(width, dtype):
-    buffer = rows_on_lines.as_python(3, np.empty((1, width), dtype))
+    buffer = aligned_rows.as_python(3, np.empty((1, width), dtype))
     lines = buffer.strides[0] / LINE
     assert buffer.shape[0] == 3
     assert buffer.shape[1] >= width
@@ -33,7 +33,7 @@ def test_rows_start_at_cache_lines_and_occupy_an_odd_number_of_them(width, dtype
 
 def test_rows_are_copied_for_many_vectors_and_read_in_place_for_few():
     x, rows = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
-    copies, same = (gathered(x, rows, np.array([5, 1]), vectors) for vectors in (READERS, READERS - 1))
+    copies, same = (gather_rows(x, rows, np.array([5, 1]), vectors) for vectors in (MIN_READERS, MIN_READERS - 1))
     np.testing.assert_array_equal(copies.x[copies.rows, :5], x[rows])
     assert copies.x.ctypes.data % LINE == 0
     np.testing.assert_array_equal(same.x[same.rows], x[rows])
@@ -45,18 +45,18 @@ def test_rows_are_copied_for_many_vectors_and_read_in_place_for_few():
 def test_read_only_rows_are_gathered():
     x = np.arange(12.0).reshape(3, 4)
     x.flags.writeable = False
-    for vectors in (1, READERS):
-        batch = gathered(x, np.array([2, 1]), np.array([0]), vectors)
+    for vectors in (1, MIN_READERS):
+        batch = gather_rows(x, np.array([2, 1]), np.array([0]), vectors)
         np.testing.assert_array_equal(batch.x[batch.rows, :4], x[[2, 1]])
 
 
 def test_the_next_rows_are_prefetched_in_pairs():
     x = np.arange(12.0).reshape(3, 4)
-    batch = gathered(x, np.array([0]), np.array([2, 1, 0]), READERS)
+    batch = gather_rows(x, np.array([0]), np.array([2, 1, 0]), MIN_READERS)
     assert can_prefetch_pair(batch)
     assert prefetch_pair(batch) == (x[2].ctypes.data, x[1].ctypes.data)
     assert not can_prefetch_pair(batch)
-    assert not can_prefetch_pair(where_they_are(x, np.array([0])))
+    assert not can_prefetch_pair(batch_in_place(x, np.array([0])))
 
 
 @pytest.mark.parametrize("columns", [1, PANEL, PANEL + 3])

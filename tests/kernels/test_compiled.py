@@ -118,8 +118,8 @@ def test_an_algorithm_as_python_agrees_with_its_machine_code(
         return problem.descend_dual(with_psi=True)(*arguments)
 
     plain.__dict__["_parts"] = {**plain._parts, "descend": descend, "descend_dual": descend_dual}
-    assert compiled._visit.is_compilable
-    assert not plain._visit.is_compilable
+    assert compiled._run_clients.is_compilable
+    assert not plain._run_clients.is_compilable
     np.testing.assert_allclose(one_round(plain), one_round(compiled), rtol=1e-13, atol=1e-14)
 
 

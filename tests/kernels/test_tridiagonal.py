@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fco_cli.kernels.singular import gram, tridiagonal
-from fco_cli.kernels.tiles import empty_tiles, wide
+from fco_cli.kernels.tiles import empty_tiles, to_tiles
 from fco_cli.kernels.tridiagonal import LANES, eigenvectors
-from fco_cli.problem.regularizers import OneBlock
+from fco_cli.problem.regularizers import BlockInfo
 from fco_cli.problem.regularizers.nuclear import Nuclear
 
 pytestmark = pytest.mark.machine_code
@@ -29,7 +29,7 @@ def matrix_of(diagonal, off_diagonal):
 def tridiagonal_of(matrix):
     """Return the tridiagonal form of A A^T / |A|^2."""
     count = len(matrix)
-    tiles, _norm = wide(matrix.reshape(-1), OneBlock(0, *matrix.shape, np.ones(0)))
+    tiles, _norm = to_tiles(matrix.reshape(-1), BlockInfo(0, *matrix.shape, np.ones(0)))
     g, diagonal, off_diagonal = empty_tiles(count, count), np.empty(count), np.zeros(count)
     gram(tiles, len(tiles), count, g)
     tridiagonal(g, np.zeros((count + 3) // 4 * 4), diagonal, off_diagonal)
@@ -86,7 +86,7 @@ def test_decoupled_and_non_finite_matrices_are_rejected(wrong):
 )
 def test_thresholding_with_close_singular_values(values, dtype):
     """Both ways to compute eigenvectors, at once and by rotations, give accurate results."""
-    out, psi, block = np.empty(1024, dtype), Nuclear(strength=1.0).numbers[0], OneBlock(0, 32, 32, np.ones(0))
+    out, psi, block = np.empty(1024, dtype), Nuclear(strength=1.0).numbers[0], BlockInfo(0, 32, 32, np.ones(0))
     matrix = with_values(values).astype(dtype)
     u, s, v = np.linalg.svd(matrix.astype(float))
     for threshold in (1e-5, 1e-3, 0.05, 0.3, *values[[3, 30]]):
@@ -98,7 +98,7 @@ def test_thresholding_with_close_singular_values(values, dtype):
 
 def test_thresholding_along_local_steps():
     """The states of dual averaging have rank 10 at first and full rank later, with singular values around t."""
-    random, psi, block = np.random.default_rng(3), Nuclear(strength=0.5).numbers[0], OneBlock(0, 32, 32, np.ones(0))
+    random, psi, block = np.random.default_rng(3), Nuclear(strength=0.5).numbers[0], BlockInfo(0, 32, 32, np.ones(0))
     z, out, truth, rate = np.zeros(1024), np.zeros(1024), np.diag(np.repeat([1.0, 0.0], 16)).ravel(), 1e-4
     for k in range(1, 60):
         x = random.standard_normal((10, 1024)) + random.standard_normal(1024) * (k % 13 > 3)

@@ -11,10 +11,10 @@ import pytest
 from fco_cli.commands.tables import path_lines
 from fco_cli.errors import Interrupted, UserError
 from fco_cli.path import record
-from fco_cli.path.record import recorded_selection
+from fco_cli.path.record import run_path
 from fco_cli.path.select import select
-from fco_cli.path.solve import problem_on
-from fco_cli.problem.folds import Deal
+from fco_cli.path.solve import problem_for
+from fco_cli.problem.folds import FoldAssignment
 from fco_cli.simulation.stop import Stop
 
 
@@ -39,7 +39,7 @@ def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, ps
     run, made = selection(f"regularizer={psi}", "path.tolerance=1e-6", "hparams.tolerance=1e-9")
     assert len(made.values) == 4
     for value, model in zip(made.values, made.path.models, strict=True):
-        one = problem_on(replace(run, regularizer=replace(run.regularizer, **{made.parameter: value})), made.data)
+        one = problem_for(replace(run, regularizer=replace(run.regularizer, **{made.parameter: value})), made.data)
         solver = make_algorithm("optimum", one, tolerance=1e-12)
         best = solver.output(solver.round(solver.initial_state(np.zeros((1, one.layout.size)))).state)[0]
         np.testing.assert_allclose(model, best, atol=1e-4)
@@ -56,7 +56,7 @@ def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
     run = run_of(f"task.path={table()}")
     task = run.task.cross_validated()
     data = task.data(0, "float64")
-    first, *_ = Deal.of(data.training, 5, "rows", True, 0)
+    first, *_ = FoldAssignment.of(data.training, 5, "rows", True, 0)
     held_out = first.rows(data.training)
     (fold,) = task.divided(data, 0, "float64", [first])
     np.testing.assert_allclose(fold.training.x.mean(axis=0), 0, atol=1e-12)
@@ -119,7 +119,7 @@ def test_stability_finds_what_matters(selection):
 
 def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
     run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out", "path.subsamples=1")
-    result = recorded_selection(run, Stop())
+    result = run_path(run, Stop())
     names = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
     own = {"config.yaml", "path.csv", "path.npz", "clients.csv", "calibration.csv", "result.json"}
     assert own <= names
@@ -128,7 +128,7 @@ def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
         assert {f"{choice}/model.npz", f"{choice}/model.csv", f"{choice}/preparation.json"} <= names
     assert json.loads((run.folder / "result.json").read_text()) == result
     assert result["chosen"]["min"]["kkt"] <= run.hparams.tolerance
-    assert recorded_selection(run, Stop()) == result
+    assert run_path(run, Stop()) == result
     assert len((run.folder / "path.csv").read_text().splitlines()) == 5
 
 
@@ -137,7 +137,7 @@ def test_a_refit_has_its_own_verdict_and_its_own_weights(run_of, table, tmp_path
     words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
     short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
     long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
-    results = [recorded_selection(run, Stop()) for run in (short, long)]
+    results = [run_path(run, Stop()) for run in (short, long)]
     assert [result["not_converged"] for result in results] == [0, 0]
     assert results[0]["refits_not_converged"] == len({one["place"] for one in results[0]["chosen"].values()})
     assert results[1]["refits_not_converged"] == 0
@@ -160,7 +160,7 @@ def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
 def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path):
     path = table()
     whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole")
-    recorded_selection(whole, Stop())
+    run_path(whole, Stop())
     run, stop = run_of(f"task.path={path}", f"output_dir={tmp_path}/parts"), Stop()
     calls = iter(range(10**6))
 
@@ -170,10 +170,10 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path
                 raise Interrupted(2)
 
     with pytest.raises(Interrupted):
-        recorded_selection(run, Stopping())
+        run_path(run, Stopping())
     assert list(run.folder.glob("part_*.npz"))
     assert not (run.folder / "result.json").exists()
-    recorded_selection(run, stop)
+    run_path(run, stop)
     for name in ("path.csv", "clients.csv", "min/model.npz"):
         assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
@@ -182,7 +182,7 @@ def test_a_damaged_part_is_made_anew(run_of, table, tmp_path):
     run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out")
     run.folder.mkdir(parents=True)
     (run.folder / "part_all.npz").write_bytes(b"no zip file")
-    assert recorded_selection(run, Stop())["status"] == "finished"
+    assert run_path(run, Stop())["status"] == "finished"
 
 
 def test_the_strength_that_is_given_is_no_part_of_it(run_of, table):
@@ -220,6 +220,6 @@ def test_settings_out_of_range_are_one_line(run_of, table, override, line):
 def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_path, override, line):
     run = run_of(f"task.path={table()}", override, f"output_dir={tmp_path}/out")
     with pytest.raises(UserError) as caught:
-        recorded_selection(run, Stop())
+        run_path(run, Stop())
     assert str(caught.value) == line
     assert not run.folder.exists()  # no partial record

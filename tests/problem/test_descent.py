@@ -11,7 +11,7 @@ from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
 
 
-@pytest.fixture(params=sorted(name for name, kind in all_losses().items() if kind.together is None))
+@pytest.fixture(params=sorted(name for name, kind in all_losses().items() if kind.client_loss is None))
 def problem(request, make_problem):
     return make_problem(loss=request.param, outputs=3 if request.param == "softmax" else 1, features=4)
 

@@ -40,7 +40,7 @@ def test_a_feature_with_factor_0_is_not_penalized(make_problem, full_cohort):
 
     problem = make_problem(L1(strength=0.6, factors={"x1": 0}))
     optimum = all_algorithms()["optimum"]()
-    bound = optimum.bind(problem, Varying.in_rates(optimum, problem.regularizer, np.ones(1), np.ones(1)))
+    bound = optimum.bind(problem, Varying.from_rates(optimum, problem.regularizer, np.ones(1), np.ones(1)))
     w = bound.round(bound.initial_state(problem.initial_models(problem.regularizer.numbers))).state["w"]
     gradient = problem.risk(w).gradient[0, :6]
     assert abs(gradient[1]) < 1e-8

@@ -7,7 +7,7 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import WAYS, Deal
+from fco_cli.problem.folds import WAYS, FoldAssignment
 
 
 def data_of(*sizes: int, positives: float = 0.3) -> ClientData:
@@ -17,7 +17,7 @@ def data_of(*sizes: int, positives: float = 0.3) -> ClientData:
 
 
 def folds_of(data: ClientData, folds: int, by: str, classes: bool, seed: int) -> np.ndarray:
-    return Deal.of(data, folds, by, classes, seed).members(data)
+    return FoldAssignment.of(data, folds, by, classes, seed).members(data)
 
 
 def test_folds_are_balanced_within_clients_and_classes():
@@ -70,7 +70,7 @@ def test_empty_folds_are_rejected():
 def test_a_client_computes_its_part_of_a_fold(by):
     """A site needs only its own labels and the number of clients."""
     data = data_of(12, 9, 17)
-    for held_out in Deal.of(data, 2, by, True, 5):
+    for held_out in FoldAssignment.of(data, 2, by, True, 5):
         rows = held_out.rows(data)
         for m in range(3):
             own = data.owners == m

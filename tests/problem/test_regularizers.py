@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from omegaconf import OmegaConf
 
-from fco_cli.problem.regularizers import OneBlock, Regularizer, all_regularizers
+from fco_cli.problem.regularizers import BlockInfo, Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.blockwise import Blockwise
 from fco_cli.problem.regularizers.boxes import Box, LinfBall, NonNegative, Simplex
@@ -431,7 +431,7 @@ def test_linear_minimization_oracle_in_machine_code(stacked, name, dtype):
     assert in_stack.dtype == dtype
     for j in range(JOBS):
         np.testing.assert_array_equal(stacked.lmo(regularizer, g[[j]], SHAPE, numbers[[j]])[0], in_stack[j])
-        expected, block = np.empty_like(g[j]), OneBlock(0, *SHAPE, np.ones(SIZE))
+        expected, block = np.empty_like(g[j]), BlockInfo(0, *SHAPE, np.ones(SIZE))
         with np.errstate(all="ignore"):
             regularizer.lmo.as_python(g[j], numbers[j], block, expected)
         np.testing.assert_allclose(in_stack[j], expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)

@@ -7,8 +7,8 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.kernels.singular import gram, rotated_eigenvectors, singular_pairs, tridiagonal
-from fco_cli.kernels.tiles import TILE, empty_tiles, wide
-from fco_cli.problem.regularizers import OneBlock
+from fco_cli.kernels.tiles import TILE, empty_tiles, to_tiles
+from fco_cli.problem.regularizers import BlockInfo
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
 
@@ -58,7 +58,7 @@ def test_nuclear_against_lapack(matrix, dtype):
     """Thresholds range from 0 to above all singular values; smaller ones need a more accurate decomposition."""
     z, psi = matrix.astype(dtype).ravel(), Nuclear(strength=0.5).numbers[0]
     block, matrix, out, scale = (
-        OneBlock(0, *matrix.shape, np.ones(0)),
+        BlockInfo(0, *matrix.shape, np.ones(0)),
         z.astype(float).reshape(matrix.shape),
         np.empty_like(z),
         max(1.0, np.linalg.norm(matrix)),
@@ -79,7 +79,7 @@ def test_nuclear_at_extreme_scales(unit):
     for matrix in harder_matrices():
         for t in (1e-3, 1.0):
             Nuclear.prox(
-                unit * matrix.ravel(), unit * t, psi, OneBlock(0, *matrix.shape, np.ones(0)), out[: matrix.size]
+                unit * matrix.ravel(), unit * t, psi, BlockInfo(0, *matrix.shape, np.ones(0)), out[: matrix.size]
             )
             expected = singular_value_thresholding(matrix, t / 2).ravel()
             np.testing.assert_allclose(out[: matrix.size] / unit, expected, rtol=0, atol=1e-9)
@@ -94,7 +94,7 @@ def from_tiles(tiles, count):
 def test_the_first_sweep_finds_all_eigenvalues(size):
     """Jacobi rotations would correct its errors later, so that only the run time would show them."""
     matrix = np.random.default_rng(size).standard_normal((size, size))
-    tiles, norm = wide(matrix.reshape(-1), OneBlock(0, size, size, np.ones(0)))
+    tiles, norm = to_tiles(matrix.reshape(-1), BlockInfo(0, size, size, np.ones(0)))
     g, diagonal, off_diagonal, factors = (
         empty_tiles(size, size),
         np.empty(size),
@@ -112,7 +112,7 @@ def test_the_first_sweep_finds_all_eigenvalues(size):
 def test_rows_become_orthogonal_by_rotation(matrix):
     """Including rows of tiny singular values, which the eigenvectors of A A^T cannot separate."""
     count = min(matrix.shape)
-    tiles, norm = wide(matrix.ravel(), OneBlock(0, *matrix.shape, np.ones(0)))
+    tiles, norm = to_tiles(matrix.ravel(), BlockInfo(0, *matrix.shape, np.ones(0)))
     a = from_tiles(tiles, count)
     u, rows, squared = singular_pairs(tiles, count, 0.0)
     u, rows = from_tiles(u, count)[:, :count], from_tiles(rows, count)
@@ -179,7 +179,7 @@ def project_onto_nuclear_ball(matrix, radius):
 @each_shape
 def test_prox_and_projection_are_accurate(shape):
     """Errors are relative to the norm of the matrix; thresholds range from 1e-12 to half the largest singular value."""
-    block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
+    block, out = BlockInfo(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
         singular = np.linalg.svd(matrix, compute_uv=False)
         scale = np.linalg.norm(matrix)
@@ -201,7 +201,7 @@ def test_subgradient(shape):
 
     If the singular values do not differ too much, it also equals U V^T of LAPACK; small ones make that ill-posed.
     """
-    block, out = OneBlock(0, *shape, np.ones(0)), np.empty(shape)
+    block, out = BlockInfo(0, *shape, np.ones(0)), np.empty(shape)
     for matrix in (one for seed in SEEDS for one in random_matrices(seed, shape)):
         Nuclear.subgradient(matrix.ravel(), Nuclear(strength=1.0).numbers[0], block, out.ravel())
         u, s, v = np.linalg.svd(matrix, full_matrices=False)
@@ -216,7 +216,7 @@ def test_subgradient(shape):
 def test_subgradient_in_either_precision(matrix, dtype):
     """Zero singular values, whose vectors are noise, are ignored: the subgradient at a zero matrix is 0."""
     w, out = matrix.astype(dtype).ravel(), np.empty(matrix.size, dtype)
-    Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], OneBlock(0, *matrix.shape, np.ones(0)), out)
+    Nuclear.subgradient(w, Nuclear(strength=0.5).numbers[0], BlockInfo(0, *matrix.shape, np.ones(0)), out)
     slack = 1e-11 if dtype == "float64" else 1e-5
     singular = np.linalg.svd(out.reshape(matrix.shape).astype(float), compute_uv=False)
     assert singular[0] <= 0.5 * (1 + slack)

@@ -9,8 +9,8 @@ import pytest
 
 from fco_cli.reporting.leaderboard import finding, format_cells, problems_of, summary, table
 from fco_cli.reporting.leaderboard_figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
+from fco_cli.reporting.method_results import FLOOR, final_gap, gap_of, rounds_to
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.standings import FLOOR, final_gap, gap_of, rounds_to
 from fco_cli.reporting.studies import collect
 
 RULE = {"metric": "objective", "mode": "min", "last": 1}

@@ -34,8 +34,8 @@ def make_setup(tasks, regularizer, make_hparams):
     ) -> Setup:
         hparams = make_hparams(**{"clients_per_round": 3, "batch_size": 4, "rounds": 8, **changes})
         built = tasks[task].build(0, hparams.dtype)
-        problem = built.joined(regularizer(psi or PSI[task], strength=0.5), Euclidean(), hparams.weighting)
-        algorithm = all_algorithms()[algo](**(options or {})).through(transform or NoTransform())
+        problem = built.to_problem(regularizer(psi or PSI[task], strength=0.5), Euclidean(), hparams.weighting)
+        algorithm = all_algorithms()[algo](**(options or {})).with_transform(transform or NoTransform())
         return Setup(tasks[task], problem, hparams, 0, algorithm)
 
     return make
@@ -47,7 +47,7 @@ def simulation_of():
 
     def make(setup, rates, jobs=None, folders=None) -> Simulation:
         rates = np.array(rates, dtype=float)
-        varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
+        varying = Varying.from_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
         return Simulation(setup, jobs or [Job() for _ in rates], varying, folders)
 
     return make

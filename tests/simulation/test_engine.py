@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, total_epsilon
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation import engine
@@ -18,8 +18,8 @@ from fco_cli.simulation.history import History
 GOOD = [0.001, 0.002, 0.005, 0.01]
 
 
-def in_rates(setup, rates):
-    return Varying.in_rates(setup.algorithm, setup.problem.regularizer, np.array(rates), np.full(len(rates), 0.7))
+def from_rates(setup, rates):
+    return Varying.from_rates(setup.algorithm, setup.problem.regularizer, np.array(rates), np.full(len(rates), 0.7))
 
 
 def assert_same_bits(one, other):
@@ -148,7 +148,7 @@ def test_remaining_jobs_keep_their_counters_and_limits(make_setup):
     start = np.zeros((2, setup.problem.layout.size))
     start[0] = 3.0
     jobs = [Job(), Job()]
-    simulation = Simulation(setup, jobs, in_rates(setup, [1e300, GOOD[0]]), start=start)
+    simulation = Simulation(setup, jobs, from_rates(setup, [1e300, GOOD[0]]), start=start)
     while simulation.advance():
         if simulation.running:
             assert simulation.limits["objective"].tolist() == [EXPLOSION * jobs[1].history["objective"][0]]
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_does_not_match_is_detected(make_setup, simulate, dama
     """Kernels do not check shapes, so an invalid checkpoint could crash the process."""
     setup = make_setup("lasso", "centralized")
     (half,) = simulate(setup, [0.01], rounds=3)
-    fresh = Simulation(setup, [Job()], in_rates(setup, [0.01]))
+    fresh = Simulation(setup, [Job()], from_rates(setup, [0.01]))
     assert fresh.checkpoint_mismatch(half) is None
     DAMAGES[damage](half)
     assert fresh.checkpoint_mismatch(half)
@@ -222,7 +222,7 @@ def test_the_privacy_loss_is_an_increasing_metric(make_setup, simulate):
     """The privacy loss is recorded at every evaluated round, from 0 on; other transforms have no such column."""
     setup = make_setup("lasso", "fedmid", transform=ClipNoise(clip_norm=0.1, noise_multiplier=5.0), rounds=6)
     (job,) = simulate(setup, [0.001])
-    assert job.history["epsilon"] == [epsilon_of(r, 3, 6, 5.0, 1e-5) for r in range(7)]
+    assert job.history["epsilon"] == [total_epsilon(r, 3, 6, 5.0, 1e-5) for r in range(7)]
     assert 0 == job.history["epsilon"][0] < job.history["epsilon"][1] < job.history["epsilon"][6]
     (job,) = simulate(make_setup("lasso", "fedmid", rounds=1), [0.001])
     assert "epsilon" not in job.history

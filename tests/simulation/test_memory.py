@@ -183,7 +183,7 @@ THROUGH = [
 def test_resuming_is_exact(make_setup, simulate, psi_for, tmp_path, monkeypatch, name, options, large, transform):
     if large:
         monkeypatch.setattr(memory_module, "LARGE", 1)
-    sampled = 6 if all_algorithms()[name].everybody else 3
+    sampled = 6 if all_algorithms()[name].full_participation else 3
     setup = make_setup("lasso", name, psi_for(name).name, options, transform, rounds=8, clients_per_round=sampled)
     folders = folders_in(tmp_path) if large else None
     whole = simulate(setup, RATES)
@@ -203,7 +203,7 @@ def simulate_to(setup, simulate, rounds, folders, path):
     from fco_cli.simulation.engine import Simulation
 
     rates = np.array(RATES)
-    varying = Varying.in_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
+    varying = Varying.from_rates(setup.algorithm, setup.problem.regularizer, rates, np.full(len(rates), 0.7))
     jobs = [Job() for _ in rates]
     simulation = Simulation(setup, jobs, varying, folders)
     for _ in range(rounds):
@@ -248,7 +248,7 @@ from fco_cli.simulation.hparams import Hparams
 clients, rows = 3400, 2
 random = np.random.default_rng(0)
 x, y = random.random((clients, rows, 784)), random.integers(0, 62, (clients, rows)).astype(float)
-problem = TaskData(ClientData.of_equal_clients(x, y), Network(784, (200, 200), 62, 0), Softmax()).joined(
+problem = TaskData(ClientData.of_equal_clients(x, y), Network(784, (200, 200), 62, 0), Softmax()).to_problem(
     all_regularizers()["l1"](strength=1e-4)
 )
 engine.evaluate = lambda task, problem, models, psi: {"objective": np.zeros(len(models))}
@@ -260,7 +260,7 @@ class Everyone(engine.Sampler):
         return replace(super().cohort(r), clients=np.arange(100 * r, 100 * r + 100))
 engine.Sampler = Everyone
 with tempfile.TemporaryDirectory() as folder:
-    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([0.01]), np.ones(1))
+    varying = Varying.from_rates(algorithm, problem.regularizer, np.array([0.01]), np.ones(1))
     setup = engine.Setup(None, problem, hparams, 0, algorithm)
     simulation = engine.Simulation(setup, [engine.Job()], varying, [Path(folder)])
     while simulation.advance():

@@ -60,7 +60,7 @@ def test_128_rows_in_tens_make_13_batches_or_12(last_batch, widths):
     batch_size=st.integers(1, 12),
     epochs=st.integers(1, 3),
     last_batch=st.sampled_from(["drop", "straddle"]),
-    pace=st.sampled_from(["epochs", "alike"]),
+    pace=st.sampled_from(["epochs", "equal"]),
 )
 def test_drop_and_straddle_use_the_same_epochs(sizes, batch_size, epochs, last_batch, pace):
     """With drop, the remaining rows of an epoch are in no batch; with straddle, epochs are concatenated."""
@@ -168,14 +168,14 @@ def test_steps_and_weights_of_all_clients():
     sampler = Sampler(np.array([7, 4, 9]), hparams_of(2, 4, 3, "examples"), 0)
     assert sampler.steps.tolist() == [6, 3, 9]
     assert sampler.mean_steps == pytest.approx((7 * 6 + 4 * 3 + 9 * 9) / 20)
-    assert sampler.cohort(0).all_weights == 20
+    assert sampler.cohort(0).total_weight == 20
 
 
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8),
     batch_size=st.integers(1, 12),
     epochs=st.integers(1, 3),
-    pace=st.sampled_from(["alike", "coin"]),
+    pace=st.sampled_from(["equal", "geometric"]),
 )
 def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
     """All clients have the same number of batches, from fresh epochs, or exactly those of their epochs if equal."""
@@ -183,7 +183,7 @@ def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
     usual, cohort = (Sampler(data.sizes, hparams, 5, each).cohort(3) for each in ("epochs", pace))
     assert cohort.mean_steps == round(usual.mean_steps)
     assert len(set(cohort.steps.tolist())) == 1
-    if pace == "alike":
+    if pace == "equal":
         assert cohort.steps[0] == cohort.mean_steps
     np.testing.assert_array_equal(cohort.clients, usual.clients)
     for i, m in enumerate(cohort.clients):
@@ -201,12 +201,12 @@ def test_clients_that_take_equally_many_steps(sizes, batch_size, epochs, pace):
 def test_geometric_steps():
     """Geometric with the mean of the epochs, a function of the seed and the round."""
     hparams = hparams_of(3, 2, 2)  # K = 8, 4 and 6
-    sampler = Sampler(np.array([7, 4, 5]), hparams, 0, "coin")
+    sampler = Sampler(np.array([7, 4, 5]), hparams, 0, "geometric")
     drawn = np.array([sampler.cohort(r).steps[0] for r in range(2000)])
-    again = [Sampler(np.array([7, 4, 5]), hparams, 0, "coin").cohort(r).steps[0] for r in (1999, 0)]
+    again = [Sampler(np.array([7, 4, 5]), hparams, 0, "geometric").cohort(r).steps[0] for r in (1999, 0)]
     assert again == [drawn[1999], drawn[0]]
     assert drawn[:20].tolist() != [
-        Sampler(np.array([7, 4, 5]), hparams, 1, "coin").cohort(r).steps[0] for r in range(20)
+        Sampler(np.array([7, 4, 5]), hparams, 1, "geometric").cohort(r).steps[0] for r in range(20)
     ]
     assert abs(drawn.mean() - 6) < 5 * np.sqrt(30 / 2000)  # five standard deviations
     assert abs((drawn == 1).mean() - 1 / 6) < 5 * np.sqrt(5 / 36 / 2000)

@@ -156,12 +156,12 @@ class Given(Task):
 
 def ended(problem: Problem, name: str, hparams) -> tuple[Job, object]:
     """Run until convergence; return the job and its verdict."""
-    algorithm = all_algorithms()[name]().through(NoTransform())
+    algorithm = all_algorithms()[name]().with_transform(NoTransform())
     rate = 1.0
     if "client_lr" in algorithm.uses:
-        mean = algorithm.steps_on_mean
+        mean = algorithm.uses_mean_gradient
         rate = automatic_rate_of_mean(problem, 0) if mean else automatic_rate(problem, 0, ROWS)
-    varying = Varying.in_rates(algorithm, problem.regularizer, np.array([rate]), np.ones(1))
+    varying = Varying.from_rates(algorithm, problem.regularizer, np.array([rate]), np.ones(1))
     setup = Setup(Given(name="given", strength=0.0, radius=1.0), problem, hparams, 0, algorithm)
     job = Job()
     simulation = Simulation(setup, [job], varying)

@@ -116,8 +116,8 @@ def test_auto_is_deterministic(make_problem):
 def test_auto_is_refused_if_l_is_unknown(make_problem, regularizer):
     """The message has one line."""
     problem = make_problem(loss="softmax", outputs=3, features=4)
-    network = TaskData(problem.data, Network(4, (5,), 3, seed=0), problem.loss).joined(problem.regularizer)
-    positive = TaskData(problem.data, problem.model, problem.loss).joined(regularizer("l1"), Entropy())
+    network = TaskData(problem.data, Network(4, (5,), 3, seed=0), problem.loss).to_problem(problem.regularizer)
+    positive = TaskData(problem.data, problem.model, problem.loss).to_problem(regularizer("l1"), Entropy())
     huge = make_problem(features=3)
     huge.data.x[:] = 1e200
     for unknown, line in (

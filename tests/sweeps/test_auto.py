@@ -105,7 +105,7 @@ ALL = "hparams.clients_per_round=4"
 
 def warning(run):
     smoothness = problems.smoothness_for(run, problems.problem_of(run))
-    return warning_of_large_steps(problems.client_lr_of(run), smoothness, run.algo.steps_on_mean)
+    return warning_of_large_steps(problems.client_lr_of(run), smoothness, run.algo.uses_mean_gradient)
 
 
 @pytest.mark.parametrize("name", all_algorithms())

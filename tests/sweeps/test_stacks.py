@@ -119,7 +119,7 @@ def suited(task, algo):
     ],
 )
 def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
-    needed = ["hparams.clients_per_round=6"] if all_algorithms()[algo].everybody else []
+    needed = ["hparams.clients_per_round=6"] if all_algorithms()[algo].full_participation else []
     needed += ["regularizer=none"] if algo == "scaffold" else []
 
     def runs(name, rates):

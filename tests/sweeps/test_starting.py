@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.sweeps.starting import PRELOADED, has_fork_server, loading_early, start_process
+from fco_cli.sweeps.starting import PRELOADED, has_fork_server, preload_workers, start_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="the fork server needs Linux")
 
@@ -19,7 +19,7 @@ def test_a_process_finds_the_code_loaded_and_nothing_of_the_current_folder(tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "numba.py").write_text("open('taken', 'w')")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "numba.py"), raising=False)
-    with loading_early():
+    with preload_workers():
         found = "open('found', 'w').write(str([name in __import__('sys').modules for name in ['numba', *names]]))"
         process = start_process(exec, found, {"names": PRELOADED})
         process.join()
@@ -29,7 +29,7 @@ def test_a_process_finds_the_code_loaded_and_nothing_of_the_current_folder(tmp_p
 
 
 def test_no_process_is_left_however_the_body_ends():
-    with loading_early():
+    with preload_workers():
         pass  # it also starts Python's resource tracker, which stays
     before, processes = children(), []
 
@@ -39,7 +39,7 @@ def test_no_process_is_left_however_the_body_ends():
         processes.append(start_process(exec, "import signal; signal.pause()"))
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), loading_early():
+    with pytest.raises(KeyboardInterrupt), preload_workers():
         body()
     assert children() == before
     assert processes[0].exitcode == -9

@@ -59,7 +59,7 @@ class Tree:
         return Fmri(name="fmri", strength=1e-3, radius=1.0, **(hparams | changes))
 
     def build(self, dtype: str = "float32") -> Problem:
-        return self.task().build(0, dtype).joined(PSI)
+        return self.task().build(0, dtype).to_problem(PSI)
 
 
 def write_image(path: Path, data: np.ndarray) -> None:
@@ -146,7 +146,7 @@ def test_subjects_are_checked(tree: Tree, subjects: list[int]) -> None:
 
 def test_the_order_of_the_subjects_is_the_users(tree: Tree) -> None:
     """Subject 6 has one file fewer, which must not shift the files of the others."""
-    problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").joined(PSI)
+    problem = tree.task(train_subjects=[6, 1], validation_subjects=[2]).build(0, "float32").to_problem(PSI)
     expected = [x for subject in (6, 1) for x, _ in manual_download(tree, subject)]
     np.testing.assert_allclose(problem.data.x, np.concatenate(expected), atol=2e-5)
     np.testing.assert_allclose(problem.held_out.x, np.concatenate([x for x, _ in manual_download(tree, 2)]), atol=2e-5)
@@ -339,13 +339,13 @@ def test_on_real_scans_feddualavg_is_accurate_and_sparser_than_fedmid(real_data)
         rows = split == part
         return ClientData.of_equal_clients(x[rows].reshape(-1, 18, x.shape[1]), y[rows].reshape(-1, 18))
 
-    problem = classification(sessions("train"), sessions("val")).joined(PSI)
+    problem = classification(sessions("train"), sessions("val")).to_problem(PSI)
     assert (problem.data.clients, problem.held_out.clients) == (10, 2)
     rates = np.array([(client, server) for client in (0.01, 0.1, 1) for server in (0.1, 1, 10)])
     best = {}
     for name in ("feddualavg", "fedmid"):
         algorithm = all_algorithms()[name]()
-        varying = Varying.in_rates(algorithm, PSI, *rates.T.copy())
+        varying = Varying.from_rates(algorithm, PSI, *rates.T.copy())
         hparams = Hparams(0.01, 1.0, 100, 10, 1, 1, eval_every=100, dtype="float32")
         task = Fmri(
             name="fmri", strength=1e-3, radius=1.0, data_dir=None, train_subjects=[1], validation_subjects=[2]

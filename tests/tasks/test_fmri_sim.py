@@ -26,12 +26,12 @@ def make(**changes: float) -> FmriSim:
 
 def scans(task: FmriSim, seed: int = 0, dtype: str = "float64") -> tuple[Array, Array]:
     """Return the training x [clients, scans, voxels] and y."""
-    data = task.build(seed, dtype).joined(L1(strength=1e-3)).data
+    data = task.build(seed, dtype).to_problem(L1(strength=1e-3)).data
     return data.x.reshape(-1, task.scans, data.x.shape[1]), data.y.reshape(-1, task.scans)
 
 
 def test_a_session_is_a_client_with_as_many_faces_as_houses() -> None:
-    problem = make().build(0, "float32").joined(L1(strength=1e-3))
+    problem = make().build(0, "float32").to_problem(L1(strength=1e-3))
     assert problem.data.clients == make().clients_available == 6
     assert problem.held_out.clients == 3
     assert problem.data.x.dtype == problem.data.y.dtype == np.float32
@@ -98,7 +98,7 @@ def test_data_depend_on_the_seed_alone() -> None:
 def test_validation_is_on_subjects_that_do_not_train() -> None:
     """A large shift identifies each subject; no validation scan resembles a training subject."""
     task = make(shift=50.0, effect=0.0)
-    problem = task.build(0, "float64").joined(L1(strength=1e-3))
+    problem = task.build(0, "float64").to_problem(L1(strength=1e-3))
     x, unseen = problem.data.x, problem.held_out.x
     alike = np.corrcoef(np.concatenate([x, unseen]))[: len(x), len(x) :]
     same_subject = np.corrcoef(x)[: task.sessions * task.scans, : task.sessions * task.scans]
@@ -108,7 +108,7 @@ def test_validation_is_on_subjects_that_do_not_train() -> None:
 
 def test_recovery_is_scored_against_the_regions() -> None:
     task = make()
-    problem = task.build(0, "float64").joined(L1(strength=1e-3))
+    problem = task.build(0, "float64").to_problem(L1(strength=1e-3))
     truth = problem.truth
     everything = np.ones_like(truth)
     metrics = task.metrics(problem, np.array([truth, everything, 5e-5 * everything]))
@@ -121,7 +121,7 @@ def test_recovery_is_scored_against_the_regions() -> None:
 
 def test_the_record_gets_the_weights_and_the_truth_as_images(tmp_path: Path) -> None:
     task = make()
-    problem = task.build(0, "float32").joined(L1(strength=1e-3))
+    problem = task.build(0, "float32").to_problem(L1(strength=1e-3))
     weights = np.random.default_rng(0).standard_normal(len(problem.truth)).astype(np.float32)
     task.export(problem, weights, tmp_path)
     inside = np.asarray(task.mask().dataobj) > 0
@@ -141,4 +141,4 @@ def test_settings_are_checked(key: str, value: float) -> None:
 
 def test_regions_too_small_for_a_voxel_are_refused() -> None:
     with pytest.raises(UserError, match=r"task.region_size: got 1.0, must be large enough"):
-        make(region_size=1.0).build(0, "float64").joined(L1(strength=1e-3))
+        make(region_size=1.0).build(0, "float64").to_problem(L1(strength=1e-3))

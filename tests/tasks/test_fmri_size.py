@@ -25,10 +25,10 @@ def sessions(count, seed):
     return ClientData.of_equal_clients(x, np.tile(np.repeat(np.float32([1, 0]), 9), (count, 1)))
 
 task = Fmri(name="fmri", strength=1e-3, radius=1.0, data_dir=None, train_subjects=[1], validation_subjects=[2])
-problem = classification(sessions(59, 0), sessions(12, 1)).joined(L1(strength=1e-3))
+problem = classification(sessions(59, 0), sessions(12, 1)).to_problem(L1(strength=1e-3))
 hparams = Hparams(0.01, 1.0, 5, 20, 1, 1, dtype="float32")
 algorithm = all_algorithms()["feddualavg"]()
-varying = Varying.in_rates(algorithm, problem.regularizer, np.array([0.01]), np.array([1.0]))
+varying = Varying.from_rates(algorithm, problem.regularizer, np.array([0.01]), np.array([1.0]))
 simulation = Simulation(Setup(task, problem, hparams, 0, algorithm), [Job()], varying)
 while simulation.advance():
     pass

@@ -27,7 +27,7 @@ PERFECT = {"f1": 1, "precision": 1, "recall": 1}
 
 @pytest.mark.parametrize(("task", "regularizer"), TASKS, ids=lambda one: one.name)
 def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
-    problem = task.build(0, "float64").joined(regularizer)
+    problem = task.build(0, "float64").to_problem(regularizer)
     noisy = problem.truth + 0.3 * np.random.default_rng(0).standard_normal(31)
     metrics = task.metrics(problem, np.array([problem.truth, noisy]))
     assert task.main_metric == "recovery_error"
@@ -46,7 +46,7 @@ def test_the_truth_scores_perfectly_and_noise_does_not(task, regularizer):
 @pytest.mark.parametrize(("task", "regularizer"), TASKS, ids=lambda one: one.name)
 def test_the_optimum_recovers_the_shape(task, regularizer, make_algorithm):
     """The pooled optimum is much closer to the truth than least squares."""
-    problem = task.build(0, "float64").joined(regularizer)
+    problem = task.build(0, "float64").to_problem(regularizer)
     solver = make_algorithm("optimum", problem)
     w = solver.output(solver.round(solver.initial_state(problem.initial_models(regularizer.numbers))).state)
     x = np.hstack([problem.data.x, np.ones((len(problem.data.y), 1))])

@@ -19,7 +19,7 @@ NUCLEAR = Nuclear(name="nuclear", strength=0.5, radius=2, clients=8, samples=30,
 def build(regularizer):
     def make(task, seed=0, dtype="float64"):
         psi = regularizer("l1" if isinstance(task, Lasso) else "nuclear")
-        return task.build(seed, dtype).joined(psi)
+        return task.build(seed, dtype).to_problem(psi)
 
     return make
 
@@ -147,7 +147,7 @@ def test_a_glorot_start_is_uniform_within_its_limit_and_only_in_the_weights(regu
     assert (start != task.data(1, "float64").model.initial()).any()
     assert not task.build(0, "float64").model.initial().any()
     matrix = replace(NUCLEAR, start="glorot").data(0, "float64")
-    assert matrix.joined(regularizer("nuclear")).layout.blocks[0].shape == (4, 4)
+    assert matrix.to_problem(regularizer("nuclear")).layout.blocks[0].shape == (4, 4)
 
 
 @pytest.mark.parametrize("start", [None, "zeros"])

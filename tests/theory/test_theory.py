@@ -134,7 +134,7 @@ def test_trace_agrees_with_the_algorithm(name):
         expected = algorithm.server_step(state, aggregates)
         state = algorithm.round(state, cohort).state
         np.testing.assert_allclose(state[vector], expected[vector], rtol=1e-13, atol=1e-14)
-        if algorithm.clocks:
+        if algorithm.broadcast_scalars:
             assert state["t"] == pytest.approx(rates * 3 * (r + 1))
 
 

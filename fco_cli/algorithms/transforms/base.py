@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.rounds import Cohort
 
 
-class Evaluated(NamedTuple):
+class Evaluations(NamedTuple):
     """Evaluation results of bounded norm that all clients have sent, aggregated with noise."""
 
     answers: int  # number of results
@@ -68,14 +68,14 @@ class Transform:
         """Return the aggregates with noise added to their means."""
         return aggregates
 
-    def spent(
+    def privacy_spent(
         self,
         rounds: int,
         sampled: int,
         clients: int,
         dropped: Array,
         numbers: Numbers,
-        evaluated: Evaluated | None = None,
+        evaluated: Evaluations | None = None,
     ) -> dict[str, Array]:
         """Return the privacy metrics [J] after `rounds` rounds with `sampled` of `clients` clients each.
 

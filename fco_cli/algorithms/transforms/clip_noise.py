@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.transforms.base import Evaluated, Transform
+from fco_cli.algorithms.transforms.base import Evaluations, Transform
 from fco_cli.errors import UserError, install_extra, require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.kernels.norms import two_norm
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.regularizers.balls import factor_within
+from fco_cli.problem.regularizers.balls import shrink_factor
 from fco_cli.problem.regularizers.base import scale
 from fco_cli.problem.streams import NOISE, generator
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.protocol import Federated
     from fco_cli.algorithms.rounds import Cohort
 
-NO_EVALUATIONS = Evaluated(answers=0, noise_multiplier=0.0)
+NO_EVALUATIONS = Evaluations(answers=0, noise_multiplier=0.0)
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,7 @@ class ClipNoise(Transform):
                 norm = math.hypot(norm, two_norm(message[n, j]))
             if norm > numbers[j].clip_norm:
                 for n in range(message.shape[0]):
-                    scale(message[n, j], factor_within(norm, numbers[j].clip_norm, message), message[n, j])
+                    scale(message[n, j], shrink_factor(norm, numbers[j].clip_norm, message), message[n, j])
 
     def noise_on_mean(self, cohort: Cohort, numbers: Numbers, largest: Array) -> Array:
         return numbers["noise_multiplier"] * numbers["clip_norm"] * largest / len(cohort.clients)
@@ -87,14 +87,14 @@ class ClipNoise(Transform):
         }
         return replace(aggregates, mean=mean)
 
-    def spent(
+    def privacy_spent(
         self,
         rounds: int,
         sampled: int,
         clients: int,
         dropped: Array,
         numbers: Numbers,
-        evaluated: Evaluated | None = None,
+        evaluated: Evaluations | None = None,
     ) -> dict[str, Array]:
         """Return `epsilon` of the model and, with `evaluated`, `epsilon_run` of the rounds and the evaluations.
 
@@ -104,18 +104,18 @@ class ClipNoise(Transform):
         evaluations = {"epsilon": NO_EVALUATIONS} | ({} if evaluated is None else {"epsilon_run": evaluated})
         metrics = {}
         for name, released in evaluations.items():
-            epsilon = [epsilon_of(rounds, sampled, clients, *pair, released) for pair in pairs]
+            epsilon = [total_epsilon(rounds, sampled, clients, *pair, released) for pair in pairs]
             metrics[name] = np.where(dropped > 0, math.inf, epsilon)
         return metrics
 
 
-def epsilon_of(
+def total_epsilon(
     rounds: int,
     sampled: int,
     clients: int,
     noise_multiplier: float,
     delta: float,
-    evaluated: Evaluated = NO_EVALUATIONS,
+    evaluated: Evaluations = NO_EVALUATIONS,
 ) -> float:
     """Return epsilon at `delta` of all rounds and evaluations; 0 if there are none, infinite without noise."""
     parts = [(rounds, noise_multiplier, sampled), (evaluated.answers, evaluated.noise_multiplier, clients)]

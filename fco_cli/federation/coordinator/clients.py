@@ -17,23 +17,23 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round
-from fco_cli.algorithms.transforms import Evaluated
-from fco_cli.federation.coordinator.elsewhere import Responses, SiteRows, Specs, masked_specs
+from fco_cli.algorithms.transforms import Evaluations
+from fco_cli.federation.coordinator.remote_rows import Responses, SiteRows, Specs, masked_specs
 from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec
-from fco_cli.federation.typed import algorithm_options
+from fco_cli.federation.parsing import algorithm_options
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.evaluate import OwnMetrics
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.memory import DamagedMemory, Saved
+from fco_cli.simulation.memory import DamagedMemory, SavedMemory
 
 log = logging.getLogger(__name__)
 
 
-def at_work(rows: SiteRows, hparams: Hparams, seed: int) -> Callable[..., Clients]:
+def remote_clients(rows: SiteRows, hparams: Hparams, seed: int) -> Callable[..., Clients]:
     """Return a factory of the clients of a simulation (`Setup.clients`)."""
 
     def create(problem: Problem, algorithm: Algorithm, w: Array, folders: list[Path] | None) -> Clients:
@@ -82,7 +82,7 @@ class RemoteClients(Clients):
         assert isinstance(algorithm, Federated)
         assert cohort is not None
         self._send_stack(algorithm)
-        state = algorithm.begun(state, cohort)
+        state = algorithm.start_round(state, cohort)
         participants = [self.names[m] for m in cohort.clients]
         head = {
             **self._job_header(participants),
@@ -91,23 +91,23 @@ class RemoteClients(Clients):
             "batch_size": self.hparams.batch_size,
             "local_epochs": self.hparams.local_epochs,
             "last_batch": self.hparams.last_batch,
-            "steps": None if algorithm.pace == "epochs" else int(cohort.steps[0]),
+            "steps": None if algorithm.local_step_rule == "epochs" else int(cohort.steps[0]),
         }
-        received = {name: state[name] for name in algorithm.broadcast + algorithm.clocks}
+        received = {name: state[name] for name in algorithm.broadcast + algorithm.broadcast_scalars}
         shape = (len(self.tokens), self.problem.layout.size)
         if self.sites.mask_bits is not None:
             noise = algorithm.noise_on_mean(cohort)
-            head["factors"] = dict(zip(participants, algorithm.counted(cohort).factors.tolist(), strict=True))
+            head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
             head["noise"] = None if noise is None else (noise / np.sqrt(len(participants))).tolist()  # per site
             specs = masked_specs(dict.fromkeys(algorithm.sent, ArraySpec(shape)))
             sent = self.agreement.request("train", head, received, participants, expected=lambda _: specs)
             responses = Responses(sent, self.sites.mask_bits)
             self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
             total = np.stack([responses.total(name) for name in algorithm.sent])
-            return algorithm.concluded_from_sum(state, cohort, total, responses.fits())
+            return algorithm.finish_round_from_sum(state, cohort, total, responses.fits())
         messages = self._messages(algorithm, head, received, participants, shape)
         self.done = cohort.round + 1
-        return algorithm.concluded(state, cohort, messages, None)
+        return algorithm.finish_round(state, cohort, messages, None)
 
     def _messages(
         self,
@@ -157,7 +157,7 @@ class RemoteClients(Clients):
 
     @property
     def _has_memory(self) -> bool:
-        return self.algorithm is not None and len(self.algorithm.kept) > 0
+        return self.algorithm is not None and len(self.algorithm.client_arrays) > 0
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
         self._send_stack(algorithm)
@@ -195,7 +195,7 @@ class RemoteClients(Clients):
             self._request("forget", {"tokens": removed})
         self.tokens = [token for token, kept in zip(self.tokens, jobs, strict=True) if kept]
 
-    def save(self, j: int) -> Saved:
+    def save(self, j: int) -> SavedMemory:
         """Return the token and round of job j; with the first job, save all jobs' client state at the sites."""
         if not self._has_memory:
             return {}
@@ -206,7 +206,7 @@ class RemoteClients(Clients):
 
     def saved(self) -> None: ...
 
-    def load(self, j: int, saved: Saved) -> None:
+    def load(self, j: int, saved: SavedMemory) -> None:
         if not self._has_memory:
             return
         try:
@@ -218,10 +218,10 @@ class RemoteClients(Clients):
             if not response.head.known:
                 raise DamagedMemory(f"{name} has no saved client state of round {self.done}")
 
-    def evaluated(self, evaluations: int) -> Evaluated:
+    def evaluated(self, evaluations: int) -> Evaluations:
         """Count evaluations: one per part each, one on the test rows, and one for the convergence gradient."""
         parts, test, noise = 1 + (self.problem.held_out is not None), self.problem.test is not None, self.sites.noise
-        return Evaluated(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
+        return Evaluations(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
 
     def ended(self) -> None:
         if self._has_memory:

@@ -17,7 +17,7 @@ from fco_cli.errors import UserError
 from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.schema import RESPONSES, Refused, Software
-from fco_cli.federation.site.telling import code_digest
+from fco_cli.federation.site.data import code_digest
 from fco_cli.simulation.clients import ClientsLost
 
 MAX_MESSAGE_BYTES = 2**31 - 2**25  # frames of NVIDIA FLARE are limited to slightly less than 2 GiB

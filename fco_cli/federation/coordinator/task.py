@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from fco_cli.data.export import LinearModel
-from fco_cli.data.preparation import Preparation, agree, median_search
+from fco_cli.data.preparation import Preparation, agree, start_median_search
 from fco_cli.data.summary import Summary, merged
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.elsewhere import SiteRows
+from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.schema import Description, RowCounts
-from fco_cli.federation.site.telling import sent_task
+from fco_cli.federation.site.data import sent_task
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
@@ -112,7 +112,7 @@ class CustomAtSites(Custom):
                 agreement=agreement, names=list(sizes), part=part, loss=loss,
             ) if sizes else None  # fmt: skip
 
-        loss, trained = self.chosen_loss(), dict[str, int]()
+        loss, trained = self.configured_loss(), dict[str, int]()
         training = rows("training")
         if training is None:
             raise UserError("federation.sites: no site has training rows")
@@ -136,7 +136,7 @@ class CustomAtSites(Custom):
         with_summary: bool,
     ) -> dict[str, RowCounts]:
         """Return the sites' row counts; raise UserError if one does not match its description or the request."""
-        multiclass = self.chosen_loss().outputs(np.zeros(1), 2) > 1
+        multiclass = self.configured_loss().outputs(np.zeros(1), 2) > 1
         for name, response in responses.items():
             with report_invalid_response(name, "prepare"):
                 _check_counts(name, response.head, descriptions[name], with_summary)
@@ -156,7 +156,7 @@ class CustomAtSites(Custom):
     def _agreed_preparation(self, agreement: Agreement, counts: dict[str, RowCounts]) -> Preparation:
         """Return the preparation from the summaries of the sites with training rows (`preparation.prepared`)."""
         summaries = {
-            name: Summary.of_plain(msgspec.structs.asdict(one.summary))
+            name: Summary.from_plain(msgspec.structs.asdict(one.summary))
             for name, one in counts.items()
             if one.summary is not None
         }
@@ -165,7 +165,7 @@ class CustomAtSites(Custom):
         total = merged(list(summaries.values()))
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
-        search = median_search(total)
+        search = start_median_search(total)
         specs = {"counts": ArraySpec(search.edges.shape, np.int64)}
         while not search.finished:
             responses = agreement.request(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fco_cli.errors import UserError, install_extra
-from fco_cli.federation.flare.enrol import LEAD, kit_path
+from fco_cli.federation.flare.enrollment import LEAD, kit_path
 from fco_cli.federation.flare.rights import SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
 

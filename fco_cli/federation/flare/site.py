@@ -21,7 +21,7 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
-from fco_cli.federation.flare.enrol import load_site
+from fco_cli.federation.flare.enrollment import load_site
 from fco_cli.federation.flare.guards import SiteGuard
 from fco_cli.federation.flare.server import CHANNEL, READY, REQUEST
 from fco_cli.federation.site.audit import AUDIT_FILE

@@ -12,7 +12,7 @@ import numpy as np
 
 from fco_cli.data.format import Features, FederatedData, first_row
 from fco_cli.data.preparation import Preparation
-from fco_cli.data.readers import fingerprint, read_alone
+from fco_cli.data.readers import fingerprint, read_single_client
 from fco_cli.data.source import Columns
 from fco_cli.data.splits import Parts, split
 from fco_cli.data.summary import Summary
@@ -87,7 +87,7 @@ class SiteFile:
     """Data file of a site; its path is not sent."""
 
     def __init__(self, path: Path, name: str, columns: Columns, secret: Path) -> None:
-        self.data: FederatedData = read_alone(path, name, columns)
+        self.data: FederatedData = read_single_client(path, name, columns)
         # A keyed hash is equal for equal rows and cannot be used to test guesses of them.
         unkeyed = fingerprint(path, columns)
         self.digest = hmac.new(_secret(secret), unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
@@ -95,9 +95,11 @@ class SiteFile:
     def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
         """Return the split that the simulation uses for client number `client`, in the order of names."""
         data = self._with_classes(classes)
-        loss = task.chosen_loss()
-        if not loss.takes(data.y, None if classes is None else len(classes)).all():
-            raise Refusal(f"the site's labels are invalid for the {loss.name} loss, which needs {loss.allowed()}")
+        loss = task.configured_loss()
+        if not loss.accepts_labels(data.y, None if classes is None else len(classes)).all():
+            raise Refusal(
+                f"the site's labels are invalid for the {loss.name} loss, which needs {loss.describe_labels()}"
+            )
         for holdout in task.holdouts:
             if holdout.way == "clients":
                 raise Refusal(f"task.{holdout.name}: got clients, must be rows, split or none with federation=flare")

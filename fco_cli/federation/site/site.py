@@ -17,9 +17,9 @@ from fco_cli.federation.message import BadMessage, Message, read_arrays
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import REQUESTS, Header, Prepare
 from fco_cli.federation.site.audit import AUDIT_FILE, Audit
+from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.rows import SiteFile
-from fco_cli.federation.site.telling import SiteData
-from fco_cli.federation.site.working import SiteTrainer
+from fco_cli.federation.site.trainer import SiteTrainer
 
 log = logging.getLogger(__name__)
 

@@ -39,12 +39,12 @@ class Loss:
     # optimal_score(y) -> the minimizing score, possibly infinite; only for losses of one score, required by site_bias
     optimal_score: ClassVar[Kernel | None] = None
     # replaces descent.each_row if the loss is not a sum over rows; a batch must then contain all rows of a client
-    together: ClassVar[Kernel | None] = None
+    client_loss: ClassVar[Kernel | None] = None
     hit: ClassVar[Kernel] = never_correct  # hit(scores, y) -> True if the prediction is correct; for classification
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
     @property
-    def most_curved(self) -> Loss:
+    def curvature_bound(self) -> Loss:
         """Loss whose curvature at zero scores, where runs start, bounds the step size for this loss."""
         return self
 
@@ -58,11 +58,11 @@ class Loss:
         numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
         return specialize(getattr(self, name), **numbers)
 
-    def allowed(self, classes: int | None = None) -> str:
+    def describe_labels(self, classes: int | None = None) -> str:
         """Return a description of the valid labels; `classes` is the number of named classes, if any."""
         return "finite numbers"
 
-    def takes(self, y: Array, classes: int | None = None) -> Array:
+    def accepts_labels(self, y: Array, classes: int | None = None) -> Array:
         """Return True for each valid label of y [N]."""
         return np.isfinite(y)
 

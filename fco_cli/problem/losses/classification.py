@@ -45,10 +45,10 @@ class Logistic(Loss):
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         return {"auc": area_under_curve(scores, y > 0.5)}
 
-    def allowed(self, classes: int | None = None) -> str:
+    def describe_labels(self, classes: int | None = None) -> str:
         return "0 or 1"
 
-    def takes(self, y: Array, classes: int | None = None) -> Array:
+    def accepts_labels(self, y: Array, classes: int | None = None) -> Array:
         return (y == 0) | (y == 1)
 
 
@@ -111,10 +111,10 @@ class Softmax(Loss):
                 best = c
         return best == int(y)
 
-    def allowed(self, classes: int | None = None) -> str:
+    def describe_labels(self, classes: int | None = None) -> str:
         return f"whole numbers from 0 to {(classes or MAX_CLASSES) - 1}, at least 2 classes"
 
-    def takes(self, y: Array, classes: int | None = None) -> Array:
+    def accepts_labels(self, y: Array, classes: int | None = None) -> Array:
         is_valid = (y >= 0) & (y < (classes or MAX_CLASSES)) & (y == np.floor(y))
         return is_valid & (not is_valid.all() or self.outputs(y, classes) > 1)
 

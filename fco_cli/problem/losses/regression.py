@@ -56,7 +56,7 @@ class Huber(Loss):
         require(0 < self.delta < np.inf, "task.huber_delta", self.delta, "a number > 0")
 
     @property
-    def most_curved(self) -> Loss:
+    def curvature_bound(self) -> Loss:
         """Squared loss: the Huber loss within delta; at zero scores the Huber loss itself may be linear."""
         return Squared()
 
@@ -104,7 +104,7 @@ class Poisson(Loss):
     name = "poisson"
 
     @property
-    def most_curved(self) -> Loss:
+    def curvature_bound(self) -> Loss:
         """Quadratic with the curvature of the Poisson loss at the count or at a mean of 1, if that is larger."""
         return PoissonCurvature()
 
@@ -132,8 +132,8 @@ class Poisson(Loss):
         residual, total = ideal - mean + np.exp(scores).mean() - (y * scores).mean(), ideal - xlogy(mean, mean)
         return {"d2": float(1 - residual / max(total, TINY))}
 
-    def allowed(self, classes: int | None = None) -> str:
+    def describe_labels(self, classes: int | None = None) -> str:
         return "whole numbers >= 0"
 
-    def takes(self, y: Array, classes: int | None = None) -> Array:
+    def accepts_labels(self, y: Array, classes: int | None = None) -> Array:
         return np.isfinite(y) & (y >= 0) & (y == np.floor(y))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.kernels.aligned import where_they_are
+from fco_cli.kernels.aligned import batch_in_place
 from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
 from fco_cli.problem.losses import Loss
 
@@ -156,7 +156,7 @@ def client_biases(w, x, y, widths, start, biases):
     """Write the optimal bias of each client and job to biases [M, J]."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        scores = forward(w, where_they_are(x, rows), widths)
+        scores = forward(w, batch_in_place(x, rows), widths)
         for j in range(w.shape[0]):
             biases[m, j] = best_bias(scores[j, 0], y, rows)
 

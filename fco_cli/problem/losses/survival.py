@@ -9,7 +9,7 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
 
-def see(scores, y, weight, j, i, seen):  # bound by `specialize`
+def observe(scores, y, weight, j, i, seen):  # bound by `specialize`
     raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ def partial_likelihood(scores, y, rows, seen, slopes):
         for i in range(count):
             event = y[rows[i]] > 0
             loss[0] = np.log(at_risk[i]) + top - s[i] if event else 0.0
-            see(loss, y[rows[i]], 1.0, j, i, seen)
+            observe(loss, y[rows[i]], 1.0, j, i, seen)
         if slopes:
             hazard, low = 0.0, 0
             while low < count:  # in order of increasing time
@@ -73,7 +73,7 @@ class Cox(Loss):
 
     name = "cox"
     value = stored_value
-    together = partial_likelihood
+    client_loss = partial_likelihood
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         """Return the concordance index over comparable pairs of rows of the same client."""
@@ -81,10 +81,10 @@ class Cox(Loss):
         count_pairs(scores, y, offsets, pairs)
         return {"concordance": float(pairs[0] / pairs[1]) if pairs[1] > 0 else 0.5}
 
-    def allowed(self, classes: int | None = None) -> str:
+    def describe_labels(self, classes: int | None = None) -> str:
         return "non-zero times, negative for censored rows, with at least one event"
 
-    def takes(self, y: Array, classes: int | None = None) -> Array:
+    def accepts_labels(self, y: Array, classes: int | None = None) -> Array:
         return np.isfinite(y) & (y != 0) & (y > 0).any()
 
 

@@ -11,11 +11,11 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from fco_cli.kernels.aligned import gathered, in_place
+from fco_cli.kernels.aligned import gather_in_place, gather_rows
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.kernels.products import CHUNK, add_products, add_rows, chunk_end, products_of_columns
 from fco_cli.problem.layout import Array, Block, Layout
-from fco_cli.problem.regularizers.base import OneBlock
+from fco_cli.problem.regularizers.base import BlockInfo
 from fco_cli.problem.streams import MODEL, generator
 
 VECTOR_GROUP = 4  # vectors processed at a time
@@ -56,7 +56,7 @@ def linear_forward_from_dual(z, t, geometry, batch, widths):
             last = min(first + VECTOR_GROUP, scores.shape[0])
             for v in range(first, last):
                 j, start = v // outputs, v % outputs * features
-                block = OneBlock(piece, 1, high - low, geometry.each[start + low : start + high])
+                block = BlockInfo(piece, 1, high - low, geometry.each[start + low : start + high])
                 dual, out = z[j, start + low : start + high], w[v - first, : high - low]
                 primal(dual, t[j], geometry.psi[j], geometry.h[0], block, out)
             products_of_columns(w, 1, w.shape[1], 0, batch, low, high - low, scores[first:last])
@@ -150,7 +150,7 @@ class Linear:
     seed: int | None = None  # seed of Glorot-uniform initial weights; None: zeros
     site_bias: bool = False  # if True, the bias of the model itself stays 0
 
-    gather: ClassVar[Kernel] = gathered
+    gather: ClassVar[Kernel] = gather_rows
     forward: ClassVar[Kernel] = linear_forward
     forward_from_dual: ClassVar[Kernel | None] = linear_forward_from_dual
     backward: ClassVar[Kernel] = linear_backward
@@ -178,7 +178,7 @@ class Linear:
 class SparseLinear(Linear):
     """Linear model of sparse rows."""
 
-    gather: ClassVar[Kernel] = in_place
+    gather: ClassVar[Kernel] = gather_in_place
     forward: ClassVar[Kernel] = sparse_forward
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = sparse_backward

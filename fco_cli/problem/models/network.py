@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.kernels.aligned import in_place, where_they_are
+from fco_cli.kernels.aligned import batch_in_place, gather_in_place
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.kernels.products import add_products, add_rows
 from fco_cli.problem.layout import Array, Block, Layout
@@ -36,7 +36,7 @@ def dense(w, inputs, scores):
     for c in range(outputs):
         for i in range(scores.shape[1]):
             scores[c, i] = w[outputs * features + c]
-    batch = where_they_are(inputs, np.arange(inputs.shape[0]))
+    batch = batch_in_place(inputs, np.arange(inputs.shape[0]))
     add_products(w.reshape((1, w.shape[0])), outputs, features, batch, 0, features, scores)
 
 
@@ -69,7 +69,7 @@ def compute_activations(w, batch, widths, activations):
 @kernel
 def backpropagate(weights, inputs, slope, below):
     """Write the slopes [d, B] of the layer below: transposed weights times `slope`, 0 where the ReLU is inactive."""
-    all_rows = where_they_are(weights, np.arange(weights.shape[0]))
+    all_rows = batch_in_place(weights, np.arange(weights.shape[0]))
     row = np.empty((1, weights.shape[1]), weights.dtype)
     column = np.empty((1, weights.shape[0]), weights.dtype)
     for i in range(inputs.shape[0]):
@@ -113,7 +113,7 @@ def network_backward(gradient, w, batch, widths, slopes):
                 weights = w[j, weight_start : weight_start + kernel_size].reshape((outputs, features))
                 backpropagate(weights, inputs, slope, below)
             target = gradient[j, weight_start : weight_start + kernel_size].reshape((outputs, features))
-            add_rows(target, 1, features, where_they_are(inputs, all_rows), slope)
+            add_rows(target, 1, features, batch_in_place(inputs, all_rows), slope)
             for c in range(outputs):
                 for i in range(count):
                     gradient[j, weight_start + kernel_size + c] += slope[c, i]
@@ -132,7 +132,7 @@ class Network:
     outputs: int
     seed: int
 
-    gather: ClassVar[Kernel] = in_place
+    gather: ClassVar[Kernel] = gather_in_place
     forward: ClassVar[Kernel] = network_forward
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = network_backward

@@ -1,5 +1,5 @@
 """Regularizers and constraints, one class each."""
 
-from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
+from fco_cli.problem.regularizers.base import BlockInfo, Regularizer, all_regularizers
 
-__all__ = ["OneBlock", "Regularizer", "all_regularizers"]
+__all__ = ["BlockInfo", "Regularizer", "all_regularizers"]

@@ -72,7 +72,7 @@ def l1_ball_threshold(z, total, radius):
 
 
 @kernel
-def factor_within(norm, radius, like):
+def shrink_factor(norm, radius, like):
     """Return radius / norm in the precision of the array `like`, rounded down so that the scaled vector is feasible."""
     eps = 2.3e-16 if like.itemsize == 8 else 1.2e-7
     return like.dtype.type(radius / norm * (1 - 2 * eps))
@@ -89,7 +89,7 @@ def project_onto_l1_ball(z, radius, out):
     soft_threshold(z, theta, z.dtype.type(1), out)
     total = absolute_sum(out)
     if total > radius:
-        soft_threshold(z, theta, factor_within(total, radius, z), out)
+        soft_threshold(z, theta, shrink_factor(total, radius, z), out)
 
 
 @dataclass(kw_only=True)
@@ -127,11 +127,11 @@ class L2Ball(Ball):
     @kernel
     def prox(z, t, psi, block, out):
         norm = two_norm(z)
-        scale(z, z.dtype.type(1) if norm <= psi.radius else factor_within(norm, psi.radius, z), out)
+        scale(z, z.dtype.type(1) if norm <= psi.radius else shrink_factor(norm, psi.radius, z), out)
 
     @staticmethod
     @kernel
     def lmo(g, psi, block, out):
         """Write -radius g / |g| to out."""
         norm = two_norm(g)
-        scale(g, g.dtype.type(0) if norm <= 1e-300 else -factor_within(norm, psi.radius, g), out)
+        scale(g, g.dtype.type(0) if norm <= 1e-300 else -shrink_factor(norm, psi.radius, g), out)

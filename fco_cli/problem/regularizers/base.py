@@ -25,7 +25,7 @@ from fco_cli.problem.numbers import Numbers, numbers_of
 from fco_cli.problem.registry import members
 
 
-class OneBlock(NamedTuple):
+class BlockInfo(NamedTuple):
     """Description of one parameter block for a kernel: the piece of psi, the shape, one number per weight."""
 
     piece: int  # index of the piece of psi; 0 unless psi is blockwise

@@ -15,7 +15,7 @@ from fco_cli.errors import UserError, require
 from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, record
-from fco_cli.problem.regularizers.base import OneBlock, Regularizer, all_regularizers
+from fco_cli.problem.regularizers.base import BlockInfo, Regularizer, all_regularizers
 
 
 def first(*arguments):  # bound by `specialize` to the kernel of the first piece
@@ -29,7 +29,7 @@ def others(*arguments):  # bound by `specialize` to the chain of the other piece
 @kernel
 def relative_to_others(block):
     """Return the block with its piece index counted from the second piece."""
-    return OneBlock(block.piece - 1, block.rows, block.columns, block.each)
+    return BlockInfo(block.piece - 1, block.rows, block.columns, block.each)
 
 
 @kernel

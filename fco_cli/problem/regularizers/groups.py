@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.files import pairs_from
+from fco_cli.files import read_pairs
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.norms import squared_length
 from fco_cli.problem.layout import Array, Layout
@@ -104,7 +104,7 @@ class GroupLasso(Regularizer):
             return
         self.group_size = 0
         if not isinstance(self.groups, dict):
-            self.groups = pairs_from(Path(str(self.groups)), "regularizer.groups", "feature,group")
+            self.groups = read_pairs(Path(str(self.groups)), "regularizer.groups", "feature,group")
         self.groups = {str(feature): str(group) for feature, group in self.groups.items()}
 
     @property

@@ -9,13 +9,13 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.singular import (
-    NOTHING,
+    NEGLIGIBLE,
     ROUNDING,
     singular_pairs,
     singular_values,
     write_product,
 )
-from fco_cli.kernels.tiles import wide
+from fco_cli.kernels.tiles import to_tiles
 from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
 
 
@@ -61,11 +61,11 @@ class Nuclear(Regularizer):
         if threshold <= 0:
             copy(z, out)
             return
-        a, norm = wide(z, block)
+        a, norm = to_tiles(z, block)
         if norm <= threshold:  # no singular value exceeds the norm
             scale(z, 0.0, out)
             return
-        threshold = max(threshold / norm, NOTHING)
+        threshold = max(threshold / norm, NEGLIGIBLE)
         accuracy = 1e-12 if z.itemsize == 8 else 1e-8  # relative; smaller inner products do not change the result
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), accuracy * threshold)
         weights = squared
@@ -78,7 +78,7 @@ class Nuclear(Regularizer):
     @kernel
     def subgradient(w, psi, block, out):
         """Write the subgradient of least norm to out: strength * U V^T over the non-zero singular values."""
-        a, _norm = wide(w, block)
+        a, _norm = to_tiles(w, block)
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
         weights, tolerance = squared, rank_tolerance(w, max(block.rows, block.columns))
         for i in range(weights.shape[0]):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.singular import singular_pairs, write_product
-from fco_cli.kernels.tiles import wide
+from fco_cli.kernels.tiles import to_tiles
 from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball
 from fco_cli.problem.regularizers.nuclear import Nuclear
@@ -28,7 +28,7 @@ class NuclearBall(Ball):
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        a, norm = wide(z, block)
+        a, norm = to_tiles(z, block)
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
         singular, total, radius = np.empty(squared.shape[0]), 0.0, psi.radius / norm if norm != 0 else np.inf
         for i in range(squared.shape[0]):
@@ -51,7 +51,7 @@ class NuclearBall(Ball):
     @kernel
     def lmo(g, psi, block, out):
         """Write -radius u v^T to out, with the singular vectors of the largest singular value."""
-        a, _norm = wide(g, block)
+        a, _norm = to_tiles(g, block)
         u, rows, squared = singular_pairs(a, min(block.rows, block.columns), 0.0)
         top, weights = 0, np.zeros(squared.shape[0])
         for i in range(squared.shape[0]):

@@ -83,7 +83,7 @@ class NoRegularizer(Regularizer):
 
 
 @dataclass(kw_only=True)
-class Weighted(Regularizer):
+class WeightedPenalty(Regularizer):
     """Base class of penalties strength * sum_i factor_i f(w_i); factors are 1 for features not in `factors`."""
 
     strength: float
@@ -111,7 +111,7 @@ class Weighted(Regularizer):
 
 
 @dataclass(kw_only=True)
-class L1(Weighted):
+class L1(WeightedPenalty):
     """psi(w) = strength * sum_i factor_i |w_i|."""
 
     name: str = "l1"
@@ -135,7 +135,7 @@ class L1(Weighted):
 
 
 @dataclass(kw_only=True)
-class ElasticNet(Weighted):
+class ElasticNet(WeightedPenalty):
     """psi(w) = sum_i factor_i (strength |w_i| + l2_strength / 2 w_i^2)."""
 
     l2_strength: float
@@ -169,7 +169,7 @@ class ElasticNet(Weighted):
 
 
 @dataclass(kw_only=True)
-class L2Squared(Weighted):
+class L2Squared(WeightedPenalty):
     """psi(w) = (strength / 2) * sum_i factor_i w_i^2."""
 
     name: str = "l2_squared"

@@ -32,7 +32,7 @@ def cohorts_for(make_hparams, cohorts_of):
 
     def draw(name, problem, rounds=4):
         kind = all_algorithms()[name]
-        hparams = make_hparams(clients_per_round=3 if kind.everybody else 2)
-        return cohorts_of(problem, hparams, rounds, kind().pace)
+        hparams = make_hparams(clients_per_round=3 if kind.full_participation else 2)
+        return cohorts_of(problem, hparams, rounds, kind().local_step_rule)
 
     return draw

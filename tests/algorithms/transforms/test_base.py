@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.client_loop import keep_memory
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
-from fco_cli.algorithms.visit import keep_memory
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.kernels.named import named
@@ -54,8 +54,8 @@ def test_every_algorithm_is_supported_or_rejected(
     algorithm.check_transform("uniform")
     models, _, memory = drive(algorithm, cohorts_for(name, problem))
     assert np.isfinite(models).all()
-    assert memory.initial.shape[0] == len(algorithm.kept)
-    assert algorithm.kept[: len(algorithm.remembered)] == algorithm.remembered
+    assert memory.initial.shape[0] == len(algorithm.client_arrays)
+    assert algorithm.client_arrays[: len(algorithm.remembered)] == algorithm.remembered
     plain = drive(make_algorithm(name, problem, 0.01), cohorts_for(name, problem))[0]
     assert (transform == "none") == np.array_equal(models, plain)
 
@@ -67,8 +67,8 @@ def test_none_is_local_steps_and_memory_update(name, suited, make_algorithm, coh
     algorithm = make_algorithm(name, problem, [0.01, 0.02])
     w = np.zeros((2, problem.layout.size))
     (cohort,) = cohorts_for(name, problem, 1)
-    state = algorithm.begun(algorithm.initial_state(w), cohort)
-    memory = np.repeat(algorithm.initial_kept(w)[None], len(cohort.clients), axis=0)
+    state = algorithm.start_round(algorithm.initial_state(w), cohort)
+    memory = np.repeat(algorithm.initial_client_arrays(w)[None], len(cohort.clients), axis=0)
     made = algorithm.round(algorithm.initial_state(w), cohort, memory)
     for i, m in enumerate(cohort.clients):
         rows = problem.data.client(m)
@@ -91,15 +91,15 @@ def test_client_update_gives_the_results_of_the_simulation(
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][0])
     state = algorithm.initial_state(np.zeros((1, problem.layout.size)))
     cohort = cohorts_for(name, problem, 3)[2]
-    memory = np.random.default_rng(0).standard_normal((2, len(algorithm.kept), 1, problem.layout.size))
+    memory = np.random.default_rng(0).standard_normal((2, len(algorithm.client_arrays), 1, problem.layout.size))
     made = algorithm.round(state, cohort, memory)
     for i, m in enumerate(cohort.clients):
         edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
-        own = dict(zip(algorithm.kept, memory[i], strict=True))
+        own = dict(zip(algorithm.client_arrays, memory[i], strict=True))
         keys = message_keys(0, 2, np.array([m]))
         message, kept = algorithm.client_update(state, own, problem.data.client(m), cohort.order, edges, keys)
         np.testing.assert_array_equal(np.array(list(message.values())), made.messages[i])
-        assert list(kept) == list(algorithm.kept)
+        assert list(kept) == list(algorithm.client_arrays)
         for values, expected in zip(kept.values(), made.memory[i], strict=True):
             np.testing.assert_array_equal(values, expected)
 
@@ -117,14 +117,14 @@ def test_jobs_of_a_stack_are_independent(transform, suited, cohorts_for, drive, 
     """Jobs with different rates and transform parameters, bit for bit; also after a job has left the stack."""
     problem = suited("scaffold_prox")
     several, rates, cohorts = examples[transform], np.array([0.01, 0.02]), cohorts_for("scaffold_prox", problem)
-    method = all_algorithms()["scaffold_prox"]().through(several[0])
+    method = all_algorithms()["scaffold_prox"]().with_transform(several[0])
     psi, options = stack_numbers([problem.regularizer] * 2), stack_numbers([method] * 2)
     varying = Varying(rates, np.ones(2), psi, options, stack_numbers(several))
     stacked = drive(method.bind(problem, varying), cohorts)[0][-1]
     for j, one in enumerate(several):
-        alone = method.through(one)
-        in_rates = Varying.in_rates(alone, problem.regularizer, rates[j : j + 1], np.ones(1))
-        expected = drive(alone.bind(problem, in_rates), cohorts)[0][-1]
+        alone = method.with_transform(one)
+        from_rates = Varying.from_rates(alone, problem.regularizer, rates[j : j + 1], np.ones(1))
+        expected = drive(alone.bind(problem, from_rates), cohorts)[0][-1]
         np.testing.assert_array_equal(stacked[j], expected[0])
         left = drive(method.bind(problem, varying.take(np.arange(2) == j)), cohorts)[0][-1]
         np.testing.assert_array_equal(left, expected)
@@ -166,12 +166,12 @@ def test_a_message_that_is_not_finite_is_ignored(
     """One client has a row that is not finite; the mean is that of the others."""
     problem = make_problem()
     algorithm = make_algorithm("scaffold_prox", problem, 0.01, transform=examples[transform][0])
-    cohorts = [replace(cohort, least_steps=2.0) for cohort in cohorts_for("scaffnew", problem)]  # full participation
+    cohorts = [replace(cohort, min_steps=2.0) for cohort in cohorts_for("scaffnew", problem)]  # full participation
     models, _, before = drive(algorithm, cohorts[:2])
     rows = before.read(np.arange(3))
     problem.data.x[0, 0] = bad
     made = algorithm.round(algorithm.initial_state(models[-1]), cohorts[2], rows)
-    assert len(algorithm.kept) == 1 + (transform == "topk")
+    assert len(algorithm.client_arrays) == 1 + (transform == "topk")
     assert made.arrived[:, 0].tolist() == [False, True, True]
     assert np.isfinite(algorithm.output(made.state)).all()
     before.write(np.arange(3), made.memory, made.arrived)
@@ -191,7 +191,7 @@ def test_the_server_sum_equals_that_of_the_client_memories(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][0])
     _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
-    own = memory.read(np.arange(3))[:, algorithm.kept.index(client), 0]
+    own = memory.read(np.arange(3))[:, algorithm.client_arrays.index(client), 0]
     assert np.abs(own).max() > 0
     np.testing.assert_allclose(state[server][0], problem.weights @ own, rtol=1e-12, atol=1e-13 * np.abs(own).max())
 
@@ -204,7 +204,7 @@ def test_the_server_sum_differs_from_the_clients_only_by_residuals(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples["topk"][1])
     _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
-    rows = dict(zip(algorithm.kept, memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
+    rows = dict(zip(algorithm.client_arrays, memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
     held = rows["x"] if name == "fedfw" else 2 * rows["x"] - rows["y"]
     (residuals,) = (values for key, values in rows.items() if key.startswith("left_of"))
     assert np.abs(residuals).max() > 1e-6
@@ -217,7 +217,7 @@ def test_the_server_sum_differs_from_the_clients_only_by_residuals(
 def test_bytes_are_counted_per_job(transform, suited, cohorts_for, examples):
     problem = suited("scaffold_prox")
     several, size = examples[transform], problem.layout.size
-    method = all_algorithms()["scaffold_prox"]().through(several[0])
+    method = all_algorithms()["scaffold_prox"]().with_transform(several[0])
     psi, options = stack_numbers([problem.regularizer] * 2), stack_numbers([method] * 2)
     bound = method.bind(problem, Varying(np.full(2, 0.01), np.ones(2), psi, options, stack_numbers(several)))
     (cohort,) = cohorts_for("scaffold_prox", problem, 1)
@@ -234,14 +234,14 @@ def test_bytes_are_counted_per_job(transform, suited, cohorts_for, examples):
 def test_none_is_the_default(suited, make_algorithm):
     algorithm = make_algorithm("fedavg", suited("fedavg"))
     assert isinstance(algorithm.transform, NoTransform)
-    assert algorithm.kept == algorithm.remembered
+    assert algorithm.client_arrays == algorithm.remembered
     baseline = all_algorithms()["centralized"]()
-    assert baseline.through(all_transforms()["topk"]()) is baseline
+    assert baseline.with_transform(all_transforms()["topk"]()) is baseline
 
 
 def test_error_messages_are_one_line():
     for name, rejected in REJECTED.items():
         for algo in rejected:
             with pytest.raises(UserError) as error:
-                all_algorithms()[algo]().through(all_transforms()[name]()).check_transform("uniform")
+                all_algorithms()[algo]().with_transform(all_transforms()[name]()).check_transform("uniform")
             assert not re.search(r"\n", str(error.value))

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
-from fco_cli.algorithms.transforms.clip_noise import ClipNoise, epsilon_of
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise, total_epsilon
 from fco_cli.errors import UserError
 
 
@@ -23,7 +23,7 @@ def messages(make_problem, make_algorithm, full_cohort):
         problem = make_problem()
         algorithm = make_algorithm(name, problem, 0.05, transform=ClipNoise(**numbers) if numbers else None)
         w = np.zeros((1, problem.layout.size))
-        memory = np.repeat(algorithm.initial_kept(w)[None], 3, axis=0)
+        memory = np.repeat(algorithm.initial_client_arrays(w)[None], 3, axis=0)
         return algorithm.round(algorithm.initial_state(w), full_cohort(problem), memory).messages[:, :, 0]
 
     return send
@@ -82,7 +82,7 @@ def test_the_noise_is_scaled_by_the_largest_step_normalization(make_problem, mak
     """With step normalization the client with the fewest steps has the factor mean K / min K."""
     problem = make_problem(sizes=(3, 9, 15))  # K = 1, 3, 5
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
-    assert (cohort.least_steps, cohort.mean_steps) == (1, 3)
+    assert (cohort.min_steps, cohort.mean_steps) == (1, 3)
 
     def noise(cohort):
         algorithm = make_algorithm("fedavg", problem, transform=ClipNoise(clip_norm=0.5))
@@ -90,7 +90,7 @@ def test_the_noise_is_scaled_by_the_largest_step_normalization(make_problem, mak
         return algorithm.aggregates(sent, cohort)[0].mean["w"]
 
     np.testing.assert_allclose(noise(cohort), 3 * noise(replace(cohort, normalize=False)), rtol=1e-12)
-    np.testing.assert_allclose(noise(cohort), 2 * noise(replace(cohort, least_steps=2.0)), rtol=1e-12)
+    np.testing.assert_allclose(noise(cohort), 2 * noise(replace(cohort, min_steps=2.0)), rtol=1e-12)
 
 
 # Privacy accounting.
@@ -112,7 +112,7 @@ def exact_gaussian(noise_multiplier, delta):
 def test_with_full_participation_epsilon_is_a_tight_upper_bound(rounds, noise_multiplier):
     """n rounds are equivalent to one with noise / sqrt(n); the sensitivity is 2 clip_norm."""
     exact = exact_gaussian(noise_multiplier / 2 / np.sqrt(rounds), 1e-5)
-    assert exact <= epsilon_of(rounds, 7, 7, noise_multiplier, 1e-5) <= 1.25 * exact + 0.01
+    assert exact <= total_epsilon(rounds, 7, 7, noise_multiplier, 1e-5) <= 1.25 * exact + 0.01
 
 
 def general_bound(order, share, noise_multiplier):
@@ -134,28 +134,28 @@ def test_with_sampling_epsilon_is_close_to_the_general_bound_and_not_above(sampl
     orders = np.arange(2, 60)
     divergence = rounds * np.array([general_bound(a, sampled / clients, noise / 2) for a in orders])
     general = (divergence + np.log1p(-1 / orders) - np.log(1e-5 * orders) / (orders - 1)).min()
-    found = epsilon_of(rounds, sampled, clients, noise, 1e-5)
+    found = total_epsilon(rounds, sampled, clients, noise, 1e-5)
     assert 0.5 * general < found <= general * (1 + 1e-9)
-    assert found < 0.5 * epsilon_of(rounds, clients, clients, noise, 1e-5)
+    assert found < 0.5 * total_epsilon(rounds, clients, clients, noise, 1e-5)
 
 
 def test_epsilon_grows_with_rounds_and_cohorts_and_decreases_with_noise():
     usual = (50, 20, 100, 5.0, 1e-5)
-    rounds = [epsilon_of(r, *usual[1:]) for r in (0, 1, 10, 50, 500)]
+    rounds = [total_epsilon(r, *usual[1:]) for r in (0, 1, 10, 50, 500)]
     assert rounds[0] == 0
     assert (np.diff(rounds) > 0).all()
-    assert epsilon_of(50, 20, 100, 10.0, 1e-5) < epsilon_of(*usual) < epsilon_of(50, 40, 100, 5.0, 1e-5)
-    assert epsilon_of(50, 20, 100, 5.0, 1e-3) < epsilon_of(*usual)
-    assert epsilon_of(50, 20, 100, 0.0, 1e-5) == np.inf
+    assert total_epsilon(50, 20, 100, 10.0, 1e-5) < total_epsilon(*usual) < total_epsilon(50, 40, 100, 5.0, 1e-5)
+    assert total_epsilon(50, 20, 100, 5.0, 1e-3) < total_epsilon(*usual)
+    assert total_epsilon(50, 20, 100, 0.0, 1e-5) == np.inf
     for noise in (0.1, 1.0, 1e3):  # the bound for full participation also holds for samples
-        assert epsilon_of(50, 50, 100, noise, 1e-5) <= epsilon_of(50, 100, 100, noise, 1e-5)
+        assert total_epsilon(50, 50, 100, noise, 1e-5) <= total_epsilon(50, 100, 100, noise, 1e-5)
 
 
 def test_epsilon_is_infinite_after_a_dropped_message():
     transform = ClipNoise(noise_multiplier=5.0)
     numbers = np.repeat(transform.numbers, 2).view(np.recarray)
-    spent = transform.spent(10, 3, 6, np.array([0, 1]), numbers)["epsilon"]
-    assert spent.tolist() == [epsilon_of(10, 3, 6, 5.0, 1e-5), np.inf]
+    spent = transform.privacy_spent(10, 3, 6, np.array([0, 1]), numbers)["epsilon"]
+    assert spent.tolist() == [total_epsilon(10, 3, 6, 5.0, 1e-5), np.inf]
 
 
 def test_a_missing_library_is_reported_with_its_extra(monkeypatch, make_algorithm, make_problem):

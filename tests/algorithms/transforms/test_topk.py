@@ -39,8 +39,8 @@ def test_sent_entries_and_residuals_add_up_to_the_messages(name, suited, make_al
     algorithm, plain = (make_algorithm(name, problem, 0.01, transform=one) for one in (TopK(share=0.3), None))
     own, size = len(algorithm.remembered), problem.layout.size
     state = algorithm.initial_state(np.zeros((1, size)))
-    memory = np.repeat(algorithm.initial_kept(np.zeros((1, size)))[None], problem.data.clients, axis=0)
-    arrays = len(algorithm.kept) - own
+    memory = np.repeat(algorithm.initial_client_arrays(np.zeros((1, size)))[None], problem.data.clients, axis=0)
+    arrays = len(algorithm.client_arrays) - own
     raw, sent = (np.zeros((problem.data.clients, arrays, 1, size)) for _ in range(2))
     for cohort in cohorts_for(name, problem, 10):
         clients = cohort.clients

@@ -17,7 +17,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.quantize import Quantize
 from fco_cli.algorithms.transforms.topk import TopK
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.clients import at_work
+from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
@@ -42,18 +42,18 @@ def both(hospitals, make_sites, psi_for, make_hparams) -> Callable[..., tuple[Se
 
     def make(algo: str, loss: str = "logistic", full_participation: bool = False, **changes: Any):
         folder, algorithm, psi = hospitals(loss), all_algorithms()[algo](), psi_for(algo)
-        sampled = 3 if full_participation or algorithm.everybody else 2
+        sampled = 3 if full_participation or algorithm.full_participation else 2
         hparams = make_hparams(clients_per_round=sampled, batch_size=4, **changes)
         task = task_of(folder, loss)
         remote = CustomAtSites.of(task, make_sites(folder))
         setups = []
         for one in (task, remote):
-            problem = one.data(0, hparams.dtype).joined(psi, weighting=hparams.weighting)
+            problem = one.data(0, hparams.dtype).to_problem(psi, weighting=hparams.weighting)
             setups.append(Setup(one, problem, hparams, 0, algorithm))
         rows = setups[1].problem.data
-        setups[1] = dataclasses.replace(setups[1], clients=at_work(rows, hparams, 0))
+        setups[1] = dataclasses.replace(setups[1], clients=remote_clients(rows, hparams, 0))
         rates = np.array([0.05, 0.02], hparams.dtype)
-        return *setups, Varying.in_rates(algorithm, psi, rates, np.ones_like(rates))
+        return *setups, Varying.from_rates(algorithm, psi, rates, np.ones_like(rates))
 
     return make
 
@@ -171,12 +171,12 @@ def test_tables_are_prepared_from_summaries_of_the_sites(tmp_path, make_site_on,
     jobs = []
     for one in (task, remote):
         data = one.data(0, "float64")
-        problem = data.joined(psi)
+        problem = data.to_problem(psi)
         setup = Setup(one, problem, hparams, 0, algorithm)
         if one is remote:
-            setup = dataclasses.replace(setup, clients=at_work(problem.data, hparams, 0))
+            setup = dataclasses.replace(setup, clients=remote_clients(problem.data, hparams, 0))
         assert data.description.preparation.features[:3] == ["age", "color=red", "color is missing"]
-        jobs.append(run(setup, Varying.in_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
+        jobs.append(run(setup, Varying.from_rates(algorithm, psi, np.array([0.05]), np.ones(1))))
         assert evaluate_test(one, problem, jobs[-1][0].model)["test_loss"] > 0
     assert_same(*jobs)
 
@@ -184,15 +184,17 @@ def test_tables_are_prepared_from_summaries_of_the_sites(tmp_path, make_site_on,
 @pytest.mark.parametrize("transform", [TopK(share=0.4), Quantize(bits=4)])
 def test_transforms_equal_the_simulation(both, transform):
     local, remote, varying = both("zhj")
-    local, remote = (dataclasses.replace(one, algorithm=one.algorithm.through(transform)) for one in (local, remote))
+    local, remote = (
+        dataclasses.replace(one, algorithm=one.algorithm.with_transform(transform)) for one in (local, remote)
+    )
     assert_same(run(local, varying), run(remote, varying))
 
 
 def test_a_stack_is_no_larger_than_a_message(both, monkeypatch):
     """Three sites, six parameters of eight bytes, and methods that send one or two vectors."""
     rows = both("zhj")[1].problem.data
-    monkeypatch.setattr("fco_cli.federation.coordinator.elsewhere.MAX_MESSAGE_BYTES", 1000)
-    assert [rows.jobs_at_once(1, sent, 6) for sent in (1, 2)] == [6, 3]
-    assert rows.jobs_at_once(broadcast=20, sent=1, size=6) == 1
+    monkeypatch.setattr("fco_cli.federation.coordinator.remote_rows.MAX_MESSAGE_BYTES", 1000)
+    assert [rows.max_jobs_per_round(1, sent, 6) for sent in (1, 2)] == [6, 3]
+    assert rows.max_jobs_per_round(broadcast=20, sent=1, size=6) == 1
     with pytest.raises(UserError, match=r"3 vectors of 100 parameters are 0.0 GB; the limit of a message is 0.0 GB"):
-        rows.jobs_at_once(1, 1, 100)
+        rows.max_jobs_per_round(1, 1, 100)

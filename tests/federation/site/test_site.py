@@ -15,12 +15,12 @@ from fco_cli.data.preparation import Recipe, agree
 from fco_cli.data.summary import Summary
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import RemoteClients
-from fco_cli.federation.coordinator.clients import at_work as remote_clients_factory
+from fco_cli.federation.coordinator.clients import remote_clients as remote_clients_factory
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
+from fco_cli.federation.site.data import sent_task
 from fco_cli.federation.site.site import Site
-from fco_cli.federation.site.telling import sent_task
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.sampling import Sampler
@@ -56,7 +56,7 @@ def prepared(send, **changes):
 
 
 def start_stack(send, **changes):
-    summary = Summary.of_plain(prepared(send).head["summary"])
+    summary = Summary.from_plain(prepared(send).head["summary"])
     agreed = agree(summary, Recipe(standardize=False)).as_json()
     send("apply", {"preparation": agreed, "outputs": 1, "start": None})
     head = {
@@ -231,10 +231,12 @@ def test_a_policy_is_enforced_and_reported(hospitals, make_sites, make_hparams, 
         task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder, policy=policy))
         psi, algorithm = L1(strength=0.1), all_algorithms()["zhj"]()
         hparams = make_hparams(rounds=5, clients_per_round=3)
-        problem = task.data(0, "float64").joined(psi)
+        problem = task.data(0, "float64").to_problem(psi)
         clients = remote_clients_factory(problem.data, hparams, 0)
         rate = np.array([0.1])
-        run(Setup(task, problem, hparams, 0, algorithm, clients=clients), Varying.in_rates(algorithm, psi, rate, rate))
+        run(
+            Setup(task, problem, hparams, 0, algorithm, clients=clients), Varying.from_rates(algorithm, psi, rate, rate)
+        )
 
     with pytest.raises(UserError, match=reason) as caught:
         whole_run()
@@ -298,7 +300,7 @@ class TestResponses:
     def session(self, hospitals, make_sites, make_hparams, make_algorithm):
         folder = hospitals("logistic")
         task = CustomAtSites.of(task_of(folder, "logistic"), make_sites(folder))
-        problem = task.data(0, "float64").joined(L1(strength=0.1))
+        problem = task.data(0, "float64").to_problem(L1(strength=0.1))
         algorithm = make_algorithm("feddualavg", problem)
         hparams = make_hparams(clients_per_round=3)
         clients = RemoteClients(problem.data, problem, algorithm, 1, hparams, 0)

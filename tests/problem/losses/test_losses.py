@@ -52,7 +52,7 @@ CASES = {
 def test_every_loss_has_a_case():
     """Losses that are not sums over rows are tested in test_survival.py."""
     ours = {name: kind for name, kind in all_losses().items() if kind.__module__.startswith("fco_cli.")}
-    assert set(CASES) == {name for name, kind in ours.items() if kind.together is None}
+    assert set(CASES) == {name for name, kind in ours.items() if kind.client_loss is None}
 
 
 @pytest.fixture(params=sorted(CASES))
@@ -120,11 +120,11 @@ def test_classification_losses(loss):
 
 def test_labels(loss, case):
     y = case.labels(np.random.default_rng(0), 50)
-    assert loss.takes(y).all()
+    assert loss.accepts_labels(y).all()
     assert loss.outputs(y) == case.outputs
     for wrong in case.invalid:
-        np.testing.assert_array_equal(loss.takes(np.append(y, wrong)), [True] * 50 + [False])
-    assert loss.allowed()
+        np.testing.assert_array_equal(loss.accepts_labels(np.append(y, wrong)), [True] * 50 + [False])
+    assert loss.describe_labels()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -163,6 +163,6 @@ def test_metrics_agree_with_scikit_learn(loss):
 def test_named_classes_bound_the_labels_of_softmax():
     softmax, y = all_losses()["softmax"](), np.array([0, 1, 1])
     assert softmax.outputs(y, classes=5) == 5
-    np.testing.assert_array_equal(softmax.takes(np.array([0, 1, 2]), classes=2), [True, True, False])
-    assert not softmax.takes(np.zeros(3)).any()  # a single class is invalid
-    assert softmax.takes(np.zeros(3), classes=2).all()
+    np.testing.assert_array_equal(softmax.accepts_labels(np.array([0, 1, 2]), classes=2), [True, True, False])
+    assert not softmax.accepts_labels(np.zeros(3)).any()  # a single class is invalid
+    assert softmax.accepts_labels(np.zeros(3), classes=2).all()

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.descent import of_a_row
+from fco_cli.problem.descent import row_kernels
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.losses.site_bias import bias_finder
 from fco_cli.problem.models.linear import Linear
@@ -206,7 +206,7 @@ def test_diverged_scores_give_nan(loss, broken):
 def test_machine_code_agrees_with_python(loss):
     for scores, y in LABELS[loss].values():
         problem = problem_with_scores(loss, scores, y, "float64")
-        finder = bias_finder(of_a_row(problem.data, problem.loss), problem.loss)
+        finder = bias_finder(row_kernels(problem.data, problem.loss), problem.loss)
         arguments = problem.data.x[:, 0].copy(), problem.data.targets, np.arange(9)
         with np.errstate(over="ignore"):
             assert finder(*arguments) == pytest.approx(finder._uncompiled(*arguments), rel=1e-13)

@@ -91,8 +91,8 @@ def test_concordance_counts_pairs_within_clients():
 
 def test_labels_are_times_and_an_event_is_needed():
     cox = all_losses()["cox"]()
-    np.testing.assert_array_equal(cox.takes(np.array([1.0, -2, 0, np.nan])), [True, True, False, False])
-    assert not cox.takes(np.array([-1.0, -2])).any()
+    np.testing.assert_array_equal(cox.accepts_labels(np.array([1.0, -2, 0, np.nan])), [True, True, False, False])
+    assert not cox.accepts_labels(np.array([-1.0, -2])).any()
 
 
 def test_row_weights_are_rejected(regularizer):

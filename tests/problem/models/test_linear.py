@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.kernels.aligned import READERS, gathered, where_they_are
+from fco_cli.kernels.aligned import MIN_READERS, batch_in_place, gather_rows
 from fco_cli.kernels.products import CHUNK
 from fco_cli.problem.models.linear import Linear
 
@@ -21,13 +21,13 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
     w = random.standard_normal((2, model.layout.size))
     weights, bias = model.layout.view(w, "weights").reshape(2, outputs, features), model.layout.view(w, "bias")
 
-    scores = model.forward(w, where_they_are(x, rows), model.widths)
+    scores = model.forward(w, batch_in_place(x, rows), model.widths)
     np.testing.assert_allclose(scores, np.einsum("jcd,bd->jcb", weights, x[rows]) + bias[:, :, None], atol=1e-11)
 
     slopes = random.standard_normal(scores.shape)
     start = random.standard_normal(w.shape)
     gradient = start.copy()
-    model.backward(gradient, w, where_they_are(x, rows), model.widths, slopes)
+    model.backward(gradient, w, batch_in_place(x, rows), model.widths, slopes)
     by_weights = np.einsum("jcb,bd->jcd", slopes, x[rows]).reshape(2, -1)
     np.testing.assert_allclose(gradient - start, np.hstack([by_weights, slopes.sum(axis=2)]), atol=1e-11)
 
@@ -39,7 +39,7 @@ def test_bits_do_not_depend_on_the_stack(dtype):
     random, model = np.random.default_rng(0), Linear(2 * CHUNK + 9)
     x, rows = random.standard_normal((15, 2 * CHUNK + 9)).astype(dtype), np.arange(13)
     w = random.standard_normal((7, model.layout.size)).astype(dtype)
-    batch = where_they_are(x, rows)
+    batch = batch_in_place(x, rows)
     scores, gradient = model.forward(w, batch, model.widths), np.zeros_like(w)
     model.backward(gradient, w, batch, model.widths, scores)
     np.testing.assert_allclose(
@@ -54,13 +54,13 @@ def test_bits_do_not_depend_on_the_stack(dtype):
 
 
 @pytest.mark.machine_code
-@pytest.mark.parametrize("vectors", [2, READERS])
+@pytest.mark.parametrize("vectors", [2, MIN_READERS])
 def test_bits_do_not_depend_on_prefetched_rows(vectors):
     """Two rows are prefetched for every five rows that are multiplied with two or four vectors."""
     random, model = np.random.default_rng(0), Linear(21)
     x, rows, coming = random.standard_normal((30, 21)), np.arange(11), np.array([29, 12, 17, 13, 21])
     w = random.standard_normal((vectors, model.layout.size))
-    prefetching, alone = gathered(x, rows, coming, vectors), gathered(x, rows, coming[:0], vectors)
+    prefetching, alone = gather_rows(x, rows, coming, vectors), gather_rows(x, rows, coming[:0], vectors)
     np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (prefetching, alone)))
     assert prefetching.asked.tolist() == [4]
     assert alone.asked.tolist() == [0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.kernels.aligned import where_they_are
+from fco_cli.kernels.aligned import batch_in_place
 from fco_cli.problem.data import Batches, ClientData
 from fco_cli.problem.descent import descent
 from fco_cli.problem.losses import Softmax
@@ -38,7 +38,7 @@ def plain_scores(w: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def test_scores(data, models):
-    scores = MODEL.forward(models, where_they_are(data[0], ROWS), MODEL.widths)
+    scores = MODEL.forward(models, batch_in_place(data[0], ROWS), MODEL.widths)
     for j in range(3):
         np.testing.assert_allclose(scores[j].T, plain_scores(models[j], data[0][ROWS]), rtol=1e-12)
 
@@ -105,5 +105,5 @@ def test_a_network_without_hidden_layers_is_the_linear_model(data):
     network, linear = Network(7, (), 3, seed=0), Linear(7, 3)
     w = np.random.default_rng(0).standard_normal((2, linear.layout.size))
     assert network.layout.size == linear.layout.size
-    scores = [model.forward(w, where_they_are(data[0], ROWS), model.widths) for model in (network, linear)]
+    scores = [model.forward(w, batch_in_place(data[0], ROWS), model.widths) for model in (network, linear)]
     np.testing.assert_allclose(scores[0], scores[1], rtol=1e-12)

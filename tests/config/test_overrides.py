@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from fco_cli.config.words import quoted
+from fco_cli.config.overrides import quoted
 
 
 @pytest.mark.parametrize("label", ["num>0", "num >= 2", "grade<3", "diagnosis==sick", "ward!=red", "y"])

@@ -44,7 +44,7 @@ def run_clients(
 ):  # fmt: skip
     """Run the local steps, the transform and the memory update of every client of the cohort.
 
-    Fills messages [S, sent, J, P] and updates memory [S, kept, J, P] in place. In a client's memory the first
+    Fills messages [S, sent, J, P] and updates memory [S, client_arrays, J, P] in place. In a client's memory the first
     `remembered` arrays belong to the algorithm, the others to the transform.
     """
     for i in prange(clients.shape[0]):

@@ -22,7 +22,7 @@ def quoted(override: str) -> str:
     return f"{condition[1]}='{condition[2]}'" if condition else override
 
 
-def check_words(overrides: list[str]) -> None:
+def check_overrides(overrides: list[str]) -> None:
     """Raise UserError for invalid options of a group and for numbers as values of Boolean keys."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException

@@ -13,11 +13,11 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.message import MAX_MAGNITUDE, Arrays, ArraySpec, BadMessage, Message, converted, read_arrays
+from fco_cli.federation.parsing import parse_by_name
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
+from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
-from fco_cli.federation.site.telling import SiteData
-from fco_cli.federation.typed import parse_by_name
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import MIRRORS
 from fco_cli.problem.numbers import Numbers
@@ -52,15 +52,15 @@ class SiteTrainer:
         policy.check_numbers(jobs * model.layout.size)
         rows = self.site_data.rows()
         data = TaskData(self.site_data.training(), model, self.site_data.loss(), features=rows.features)
-        problem = data.joined(psi, mirror)
+        problem = data.to_problem(psi, mirror)
         owners = {"psi": psi, "options": algorithm, "transform": transform}
         rate = ArraySpec((jobs,), rows.dtype, low=0)
         specs = {name: ArraySpec((jobs, owner.numbers.dtype.itemsize // 8)) for name, owner in owners.items()}
         read = read_arrays(arrays, {"client_lr": rate, "server_lr": rate, **specs})
         numbers = [numbers_of_jobs(name, owner, read[name]) for name, owner in owners.items()]
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
-        self.algorithm = algorithm.through(transform).bind(problem, varying)
-        self.initial = self.algorithm.initial_kept(problem.initial_models(varying.psi))
+        self.algorithm = algorithm.with_transform(transform).bind(problem, varying)
+        self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
         self.stack_number = request.stack
         return Message("")
 
@@ -71,7 +71,7 @@ class SiteTrainer:
         _check_for_every_job("tokens", tokens, jobs)
         vector, number = ArraySpec((jobs, problem.layout.size), problem.dtype), ArraySpec((jobs,))
         received = read_arrays(
-            arrays, dict.fromkeys(algorithm.broadcast, vector) | dict.fromkeys(algorithm.clocks, number)
+            arrays, dict.fromkeys(algorithm.broadcast, vector) | dict.fromkeys(algorithm.broadcast_scalars, number)
         )
         factor, noise = self._factors_and_noise(request, jobs)
         rows, clients = problem.data, np.array([self.site_data.client])
@@ -81,16 +81,16 @@ class SiteTrainer:
         self.site_data.policy.check_numbers(visited)
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
-        kept = self.memory.read(tokens, self.initial) if algorithm.kept else self.initial
+        kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
         order, edges, _ = batches_of(
             request.seed, request.round, clients, rows.sizes,
             request.batch_size, request.local_epochs, request.last_batch, request.steps,
         )  # fmt: skip
-        before = dict(zip(algorithm.kept, kept, strict=True))
+        before = dict(zip(algorithm.client_arrays, kept, strict=True))
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             sent, after = algorithm.client_update(received, before, rows, order, edges, keys)
-            if algorithm.kept:
+            if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, np.stack(list(after.values())))
             if factor is not None:  # masked messages are weighted at the site
                 sent = {name: factor[:, None] * values.astype(float) for name, values in sent.items()}
@@ -137,7 +137,7 @@ class SiteTrainer:
     def load(self, request: Load) -> Message:
         """Restore the client state of jobs."""
         algorithm = self._bound_algorithm(request.stack)
-        shape = (len(algorithm.kept), algorithm.problem.layout.size)
+        shape = (len(algorithm.client_arrays), algorithm.problem.layout.size)
         return Message("", {"known": self.memory.load(request.round, request.tokens, shape, algorithm.problem.dtype)})
 
     def forget(self, request: Forget) -> Message:

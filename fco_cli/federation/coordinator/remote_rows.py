@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import as_numbers
+from fco_cli.algorithms.fixed_point import from_fixed_point
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
-from fco_cli.problem.data import Elsewhere
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.risk import Evaluation, ordered_sum
@@ -26,7 +26,7 @@ MAX_DEVIATIONS = 40  # standard deviations of noise; a normal variable exceeds t
 
 
 @dataclass(frozen=True)
-class Told:
+class SiteMetrics:
     """Metrics of models [J] on one site's rows of one part."""
 
     site: str | None  # None: all sites together, if responses are masked
@@ -55,7 +55,7 @@ class Responses:
         """
         if self.mask_bits is None:
             return np.stack([response.arrays[name] for response in self.by_site.values()])
-        total = as_numbers(self.total(name), self.mask_bits)
+        total = from_fixed_point(self.total(name), self.mask_bits)
         fits = self.fits().all(axis=0)
         if name in self.sum_specs:
             with report_invalid_sum(self.by_site):
@@ -90,7 +90,7 @@ def masked_specs(specs: Specs) -> Specs:
 
 
 @dataclass(frozen=True, eq=False)
-class SiteRows(Elsewhere):
+class SiteRows(RemoteRows):
     """Rows of one part (training, held out or test) at the sites that have any."""
 
     agreement: Agreement = field(kw_only=True)
@@ -102,7 +102,7 @@ class SiteRows(Elsewhere):
     overflowed: set[str] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         return self.agreement.sites.noise is None
 
     def risk(self, weights: Array) -> Callable[..., Evaluation]:
@@ -127,19 +127,19 @@ class SiteRows(Elsewhere):
             return Evaluation(value, total, None)
         return Evaluation(value, total, responses.array("hits").sum(axis=0) / self.sizes.sum())
 
-    def told(self, w: Array) -> list[Told]:
+    def site_metrics(self, w: Array) -> list[SiteMetrics]:
         """Return the metrics of the models at every site, or of all sites together if responses are masked."""
         w = np.ascontiguousarray(w, dtype=float)
         masked = self.agreement.sites.mask_bits is not None
         responses = self._request_evaluation(w, self.sizes / self.sizes.sum() if masked else None, spread=True)
         loss = responses.array("value")
-        squares = None if self.loss.together else responses.array("squares")
+        squares = None if self.loss.client_loss else responses.array("squares")
         hits = responses.array("hits") if self.loss.classification else None
         sums = self._sums(responses)
         rows = [int(self.sizes.sum())] if masked else self.sizes.tolist()
         names = [None] if masked else self.names
         return [
-            Told(name, rows[m], loss[m], *(None if one is None else one[m] for one in (squares, hits, sums)))
+            SiteMetrics(name, rows[m], loss[m], *(None if one is None else one[m] for one in (squares, hits, sums)))
             for m, name in enumerate(names)
         ]
 
@@ -148,7 +148,7 @@ class SiteRows(Elsewhere):
 
         Masked responses give one entry for all sites. None if a site does not share its sums.
         """
-        if not self.exact:
+        if not self.is_exact:
             return None
         w = np.ascontiguousarray(w, dtype=float)
         responses = self.last.get(w.tobytes()) or self._request_evaluation(w, None)
@@ -226,7 +226,7 @@ class SiteRows(Elsewhere):
             limits = {name: most * (noise["rows"] if name == "hits" else 1) for name in specs}
             return {name: ArraySpec(spec.shape, low=-limits[name], high=limits[name]) for name, spec in specs.items()}
         if self.part != "training":
-            if spread and self.loss.together is None:
+            if spread and self.loss.client_loss is None:
                 specs["squares"] = number
             if self._metric_sums is not None and shares_sums is not False:
                 optional = shares_sums is None
@@ -265,7 +265,7 @@ class SiteRows(Elsewhere):
         return sums
 
     def smoothness(self, seed: int, batch_size: int) -> float:
-        if not self.exact:
+        if not self.is_exact:
             raise UserError(
                 "federation.evaluation_noise: curvature would be sent without noise; set hparams.client_lr to a number"
             )
@@ -273,7 +273,7 @@ class SiteRows(Elsewhere):
         responses = self.agreement.request("curvature", head, names=self.names, expected=lambda _: specs)
         return max(float(response.arrays["largest"][0]) for response in responses.values())
 
-    def jobs_at_once(self, broadcast: int, sent: int, size: int) -> int:
+    def max_jobs_per_round(self, broadcast: int, sent: int, size: int) -> int:
         """Return the number of jobs whose vectors fit in one message, which holds all sites' responses."""
         vectors = max(broadcast, len(self.names) * max(sent, 1))
         one = vectors * size * np.dtype(float).itemsize

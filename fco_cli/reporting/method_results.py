@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fco_cli.reporting.design import defaults_of
-from fco_cli.reporting.gate import is_number
 from fco_cli.reporting.records import RecordedRun
 from fco_cli.reporting.select import Cell, Choice, choose, first_round
 from fco_cli.reporting.studies import Study
 from fco_cli.reporting.style import OPTIMUM, algorithm_style, family_of
+from fco_cli.reporting.validation import is_number
 
 LEVELS = (1e-2, 1e-4, 1e-6)  # of the gap
 FLOOR = 1e-12  # gaps below this are rounding errors of the optimum

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fco_cli.simulation.path import LARGEST, MOST, snapshot_rounds
 from fco_cli.simulation.record import Record
+from fco_cli.simulation.snapshots import LARGEST, MOST, snapshot_rounds
 
 
 @pytest.mark.parametrize("size", [10, 1025, 39913])

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 from scipy.special import expit, logit
 
-from fco_cli.federation.coordinator.elsewhere import Told
+from fco_cli.federation.coordinator.remote_rows import SiteMetrics
 from fco_cli.federation.metrics import BINS, SUMS
 from fco_cli.path.performance import ALL_CLIENTS, MetricRow, area_and_error, calibration, calibration_bins
 from fco_cli.problem.layout import Array
@@ -18,7 +18,7 @@ from fco_cli.problem.losses import Loss
 
 
 def client_metrics_from_sites(
-    loss: Loss, folds: list[list[Told]], chosen: list[str]
+    loss: Loss, folds: list[list[SiteMetrics]], chosen: list[str]
 ) -> tuple[list[MetricRow], list[MetricRow]]:
     """Return metrics over all rows and by site, and calibration by decile, from the sites' sums of every fold."""
     all_parts = list(chain.from_iterable(folds))
@@ -32,12 +32,12 @@ def client_metrics_from_sites(
     return lines, bins
 
 
-def metrics_from_sites(loss: Loss, parts: list[Told], j: int) -> MetricRow:
+def metrics_from_sites(loss: Loss, parts: list[SiteMetrics], j: int) -> MetricRow:
     """Return the metrics of the j-th model over the rows of all `parts`."""
     rows = np.array([part.rows for part in parts])
     count = int(rows.sum())
     line: MetricRow = {"rows": count}
-    if loss.together is None:
+    if loss.client_loss is None:
         mean, squares = (
             float((rows * [getattr(part, name)[j] for part in parts]).sum() / count) for name in ("loss", "squares")
         )
@@ -63,7 +63,7 @@ def _classification_metrics(scores: Array, positive: Array) -> MetricRow:
     return line
 
 
-def _rows_of_histogram(loss: Loss, parts: list[Told], j: int) -> tuple[Array, Array] | None:
+def _rows_of_histogram(loss: Loss, parts: list[SiteMetrics], j: int) -> tuple[Array, Array] | None:
     """Return scores and labels of the rows in the parts' histograms; None if the loss or a site has no histogram."""
     sums = SUMS.get(type(loss))
     if sums is None or not sums.histogram or any(part.sums is None for part in parts):

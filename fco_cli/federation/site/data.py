@@ -12,17 +12,17 @@ import msgspec
 import numpy as np
 
 import fco_cli
-from fco_cli.data.medians import BINS, counts_up_to
+from fco_cli.data.medians import BINS, count_up_to_edges
 from fco_cli.data.preparation import Preparation
 from fco_cli.federation.message import MAX_MAGNITUDE, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.noise import clip_and_add_noise
+from fco_cli.federation.parsing import parse_dataclass
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
-from fco_cli.federation.typed import parse_dataclass
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import Deal, HeldOut
+from fco_cli.problem.folds import FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Linear
@@ -99,7 +99,7 @@ class SiteData:
         split = self.file.split(task, request.seed, index, classes, self.policy.share_names)
         trains = np.ones(len(sites), bool)
         if fold is not None:
-            held_out_fold = HeldOut(Deal(**msgspec.structs.asdict(fold.deal)), fold.number)
+            held_out_fold = HeldOut(FoldAssignment(**msgspec.structs.asdict(fold.deal)), fold.number)
             split, trains = split.hold_out(held_out_fold, index, len(sites)), held_out_fold.trains(len(sites))
         self.client = int(trains[:index].sum())
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
@@ -108,7 +108,7 @@ class SiteData:
             raise Refusal(f"fewer training rows than the site's policy requires (min_rows: {least})")
         if fold is not None and 0 < held_out < least:
             raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); use fewer path.folds")
-        outputs = task.chosen_loss().outputs(self.file.data.y, None if classes is None else len(classes))
+        outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
         if not request.summary:
             split.check_needs_no_preparation()
@@ -127,7 +127,7 @@ class SiteData:
         if not self.policy.share_histograms:
             raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
         edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), BINS))})["edges"]
-        return Message("", arrays={"counts": counts_up_to(self.split.training_table().x, edges)})
+        return Message("", arrays={"counts": count_up_to_edges(self.split.training_table().x, edges)})
 
     def apply(self, request: Apply) -> Message:
         """Apply the common preparation and create the model."""
@@ -177,7 +177,7 @@ class SiteData:
     def _score_metrics(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the sums for the loss's metrics and the mean squared loss on held-out rows, as far as shared."""
         loss, arrays = self.loss(), Arrays()
-        known, spread = SUMS.get(type(loss)), request.spread and loss.together is None
+        known, spread = SUMS.get(type(loss)), request.spread and loss.client_loss is None
         if not request.sums or (known and known.histogram and not self.policy.share_histograms):
             known = None
         if known is None and not spread:
@@ -202,7 +202,7 @@ class SiteData:
 
     def curvature(self, request: Curvature) -> Message:
         """Return the largest curvature over batches of the site's rows."""
-        problem = TaskData(self.training(), self.linear(), self.loss()).joined(NoRegularizer())
+        problem = TaskData(self.training(), self.linear(), self.loss()).to_problem(NoRegularizer())
         random = np.random.default_rng([request.seed, self.client])
         largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)
         return Message("", arrays={"largest": np.array([largest])})
@@ -225,7 +225,7 @@ class SiteData:
     def loss(self) -> Loss:
         if self.task is None:
             raise Refusal("the rows are not prepared yet")
-        return self.task.chosen_loss()
+        return self.task.configured_loss()
 
 
 def _preparation(text: str, columns: list[str]) -> Preparation:
