@@ -8,10 +8,10 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["task=lasso", "profile=quick"], "profile: got quick, which says how much of an experiment is run"),
-        (["task=lasso", "profile=laptop"], "profile: got laptop, which says how much of an experiment is run"),
+        (["task=lasso", "profile=quick"], "profile: got quick, which sets the scale of an experiment"),
+        (["task=lasso", "profile=laptop"], "profile: got laptop, which sets the scale of an experiment"),
         (["-m", "task=lasso", "profile=quick"], "which needs experiment.near_best, and this sweep has none"),
-        (["-m", "experiment=path", "profile=quick", "task.path=t.csv"], "and here there are none; must be another"),
+        (["-m", "experiment=path", "profile=quick", "task.path=t.csv"], "and this sweep has none; choose another"),
         (["experiment=path", "profile=quick", "task.path=t.csv"], "must be paper for experiment=path"),
         (["-m", "experiment=path", "profile=smoke", "task.path=t.csv"], "must be paper for experiment=path"),
     ],

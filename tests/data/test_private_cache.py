@@ -50,7 +50,7 @@ def test_a_folder_into_which_another_user_has_put_an_archive_is_not_used(shared)
     with pytest.raises(UserError, match="it is not private"):
         fetch(ARCHIVES[10])
     home.chmod(0o700)  # too late: another user may have written to it
-    with pytest.raises(UserError, match="it is not ours alone"):
+    with pytest.raises(UserError, match="it is not private"):
         fetch(ARCHIVES[10])
 
 

@@ -53,7 +53,7 @@ def test_scaffold_refuses_a_regularizer(tmp_path, here):
 
 @pytest.mark.parametrize("algo", sorted(all_algorithms()))
 def test_every_algorithm_leaves_a_record(tmp_path, algo, here):
-    everybody = ["hparams.clients_per_round=6"] if getattr(all_algorithms()[algo], "everybody", False) else []
+    everybody = ["hparams.clients_per_round=6"] if getattr(all_algorithms()[algo], "full_participation", False) else []
     without_psi = ["regularizer=none"] if algo == "scaffold" else []
     said = here(*TINY, f"algo={algo}", *everybody, *without_psi, f"output_dir={tmp_path}").out
     record = the_record(tmp_path)
@@ -186,12 +186,12 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("path: got 5, must be null: experiment=path brings it", "path=5"),
         ("theory: got '', must be null; experiment=theory sets it", "theory="),
         ("task: got 'nosuch', must be one of", "task=nosuch"),
-        ("task.name: got 'a/b', must be of letters", "task.name=a/b"),
+        ("task.name: got 'a/b', must be a folder name of letters", "task.name=a/b"),
         ("regularizer: got 'nosuch', must be one of", "regularizer=nosuch"),
         ("hparams: got 'nosuch', must be one of", "hparams=nosuch"),
         ("experiment: got 'nosuch', must be one of", "experiment=nosuch"),
         ("hparams/grid: got 'nosuch', must be one of", "hparams/grid=nosuch"),
-        ("algo.name: got 'nosuch', must be feddualavg, which", "algo.name=nosuch"),
+        ("algo.name: got 'nosuch', must be feddualavg, as set by", "algo.name=nosuch"),
         ("regularizer.strength: got -0.5, must be a number >= 0", "regularizer.strength=-0.5"),
         ("record_path: got 2, must be true or false", "record_path=2"),
         ("task: got null, must be one of ", "task=null"),

@@ -213,8 +213,8 @@ def test_settings_out_of_range_are_one_line(run_of, table, override, line):
     ("override", "line"),
     [
         ("path.folds=51", "path.folds: got 51, must be at most 50, the number of training rows"),
-        ("regularizer=l0", "regularizer: got 'l0', must be a convex one: a path follows one solution"),
-        ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius: a path goes along it"),
+        ("regularizer=l0", "regularizer: got 'l0', must be convex: a path needs unique solutions"),
+        ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius, which a path varies"),
     ],
 )
 def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_path, override, line):

@@ -62,8 +62,8 @@ def test_bits_do_not_depend_on_prefetched_rows(vectors):
     w = random.standard_normal((vectors, model.layout.size))
     prefetching, alone = gather_rows(x, rows, coming, vectors), gather_rows(x, rows, coming[:0], vectors)
     np.testing.assert_array_equal(*(model.forward(w, batch, model.widths) for batch in (prefetching, alone)))
-    assert prefetching.asked.tolist() == [4]
-    assert alone.asked.tolist() == [0]
+    assert prefetching.prefetched.tolist() == [4]
+    assert alone.prefetched.tolist() == [0]
 
 
 def test_layout_and_initial_parameters():
