@@ -1,1 +1,1 @@
-"""How fast the engine is, against an honest plain-NumPy loop. Run with `python -m benchmarks`."""
+"""Speed of the engine relative to a plain NumPy loop. Run with `python -m benchmarks`."""

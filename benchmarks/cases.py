@@ -1,4 +1,4 @@
-"""What is measured: the paper's problems, each by the plain loop and by the engine."""
+"""Cases to measure: the paper's problems, each by the plain loop and by the engine."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def one_thread_against_two(dtype: str, repeats: int) -> Timing:
 
 
 class Bare(Task):
-    """A task with no metrics of its own, for random data."""
+    """Task without metrics, for random data."""
 
     def build(self, seed, dtype):
         raise NotImplementedError
@@ -212,7 +212,7 @@ def all_cases() -> list[Case]:
 
 
 def projection_share(task: str, radius: float) -> float:
-    """How much of a round of Federated EMNIST the projection onto a ball takes."""
+    """Measure the share of the projection onto a ball in a round of Federated EMNIST."""
     (_, tight), (_, free) = (
         femnist_engine(task, option) for option in (f"regularizer.radius={radius}", "regularizer=none")
     )

@@ -29,7 +29,7 @@ def write(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    """Train, and watch how much memory of its own the process has; pages of the mapped file are not counted."""
+    """Train and record the resident memory of the process, without pages of the mapped file."""
     command = [
         str(Path(sys.executable).with_name("fco-run")), "task=custom", f"task.path={folder}", "task.loss=squared",
         "task.standardize=false", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.1",

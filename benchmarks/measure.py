@@ -81,10 +81,10 @@ def engine_rounds(
     varying = Varying.from_rates(algorithm, problem.regularizer, rates, np.ones(jobs, problem.dtype))
     setup = Setup(task, problem, hparams, 0, algorithm)
 
-    def begun() -> Simulation:
+    def started() -> Simulation:
         return Simulation(setup, [Job() for _ in range(jobs)], varying)
 
-    simulation = begun()
+    simulation = started()
 
     def work() -> int:
         nonlocal simulation
@@ -96,14 +96,14 @@ def engine_rounds(
                     done += simulation.round - before
                     assert len(simulation.running or simulation.finished) == jobs, "one diverged: these would be fewer"
                 else:
-                    simulation = begun()
+                    simulation = started()
         return jobs * done
 
     return work
 
 
 def peak_memory_mb(*command: str) -> float:
-    """Of a command in a process of its own."""
+    """Measure a command in a separate process."""
     report = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, capture_output=True); " + (
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )

@@ -87,7 +87,7 @@ def logistic_loss(w, x, y):
 
 
 def network_gradient(widths):
-    """Of softmax regression (two widths) or a ReLU network: kernel (out, in) and bias of a layer after another."""
+    """Return the parameters of softmax regression (two widths) or a ReLU network: weights (out, in) and bias by layer."""
 
     def gradient(w, x, y):
         layers, at, inputs = [], 0, [x]

@@ -1,4 +1,4 @@
-"""What grows with what, over orders of magnitude: `python -m benchmarks.scale` rewrites the curves of README.md.
+"""Cost against size over orders of magnitude: `python -m benchmarks.scale` rewrites the curves of README.md.
 
 Processor time, for the machine may be shared: of a round, of a sweep of many jobs, of a report on its records and of
 the start of a task on a file of many clients. `python -m benchmarks.scale rounds` or `commands` measures one half and
@@ -133,7 +133,7 @@ def _used(command: str, *arguments: str) -> tuple[float, float]:
 
 
 def slope(points: Curve) -> float:
-    """Of the last two points, in logarithms: 1 is in proportion, 0 no dependence."""
+    """Return the slope of the last two points in logarithms: 1 is proportional, 0 is constant."""
     (n, before, *_), (m, after, *_) = points[-2:]
     return math.log(after / before) / math.log(m / n)
 

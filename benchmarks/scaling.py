@@ -1,4 +1,4 @@
-"""How time and memory of training grow with jobs, clients, dimension, rounds and cores; a process per point."""
+"""Time and memory of training against jobs, clients, dimension, rounds and cores; one process per point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a Dask cluster would take for a sweep that was run: `python -m benchmarks.schedule FOLDER`, by its records.
+"""Time that a Dask cluster would take for a recorded sweep: `python -m benchmarks.schedule FOLDER`.
 
 A stack's work goes out in slices of some seconds to whichever worker is free (fco_cli/sweeps/slices.py), and the one
 scheduler handles one message after another. A worker keeps nothing between slices but its kernels and data.
@@ -31,7 +31,7 @@ def stacks_in(folder: Path) -> tuple[list[float], int, int]:
 
 
 def seconds_of_empty_tasks() -> list[float]:
-    """Processor time of the scheduler and the client, which share this process, for one of so many."""
+    """Return the processor time of scheduler and client, which share this process, per task."""
     from distributed import Client, LocalCluster
 
     found = []
