@@ -87,7 +87,7 @@ def logistic_loss(w, x, y):
 
 
 def network_gradient(widths):
-    """Return the parameters of softmax regression (two widths) or a ReLU network: weights (out, in) and bias by layer."""
+    """Return the gradient of softmax regression (two widths) or a ReLU network, by layer: weights (out, in), bias."""
 
     def gradient(w, x, y):
         layers, at, inputs = [], 0, [x]

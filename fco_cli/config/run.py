@@ -153,8 +153,8 @@ class Run:
     def check_batches(self, sizes: Array, needs_full_batch: bool) -> None:
         """Raise UserError if batches are too small, or if the row indices of a round do not fit into memory.
 
-        `sizes` are the rows of the clients. `needs_full_batch` is True if the loss of a client is not a sum over rows, so that
-        a batch must contain all of them.
+        `sizes` are the rows of the clients. `needs_full_batch` is True if the loss of a client is not a sum over rows,
+        so that a batch must contain all of them.
         """
         hparams, largest = self.hparams, int(sizes.max())
         allowed = f"at least {largest}, the rows of the largest client: this task needs all rows in one batch"

@@ -52,7 +52,7 @@ def batch_in_place(x, rows):
 
 @kernel
 def gather_rows(x, rows, coming, vectors):
-    """Return a batch of x[rows] that prefetches x[coming]; rows are copied for READERS or more vectors."""
+    """Return a batch of x[rows] that prefetches x[coming]; rows are copied for MIN_READERS or more vectors."""
     upcoming, prefetched = np.empty(coming.shape[0], np.int64), np.zeros(1, np.int64)
     for i in range(coming.shape[0]):
         upcoming[i] = x.ctypes.data + coming[i] * x.strides[0]

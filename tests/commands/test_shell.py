@@ -15,11 +15,11 @@ from fco_cli.commands.shell import one_line_errors
 from fco_cli.commands.streams import print_line
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-WITHIN = "from fco_cli.commands.shell import one_line_endings\nwith one_line_endings('fco-x'):\n    "
+WITHIN = "from fco_cli.commands.shell import one_line_errors\nwith one_line_errors('fco-x'):\n    "
 
 
 def run_script(body: str, *redirections: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code inside one_line_endings, with a shell's redirections."""
+    """Run Python code inside one_line_errors, with a shell's redirections."""
     words = ["sh", "-c", f'"$0" -c "$1" {" ".join(redirections)}', sys.executable, WITHIN + body]
     return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment)
 

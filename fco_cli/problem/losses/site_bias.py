@@ -162,7 +162,7 @@ def client_biases(w, x, y, widths, start, biases):
 
 
 def bias_finder(parts: dict[str, Any], loss: Loss) -> Kernel:
-    """Return `best_bias` for a loss; `parts` are the kernels of descent.of_a_row that read labels and weights."""
+    """Return `best_bias` for a loss; `parts` are the kernels of descent.row_kernels that read labels and weights."""
     readers = {name: parts[name] for name in ("label_of", "weight_of")}
     bounds = specialize(bias_bounds, optimal_score=loss.bound("optimal_score"), **readers)
     slopes = specialize(slope_at_bias, **parts)

@@ -2,7 +2,7 @@
 
 A regularizer defines kernels on one flat vector: its value, its proximal operator and, where they exist, a subgradient
 and a linear minimization oracle. A kernel receives one regularized block of one job: the vector `w` or `z`, the
-parameters `psi` as named fields of the dataclass (`psi.strength`), and `block`, a OneBlock. mirror.py contains the
+parameters `psi` as named fields of the dataclass (`psi.strength`), and `block`, a BlockInfo. mirror.py contains the
 loops over jobs and blocks. A constraint is a regularizer whose prox ignores t.
 
 A prox must preserve divergence: if z has a NaN or infinite entry, the result must not be finite, even where the
