@@ -73,7 +73,7 @@ run = replace(Run.of(config), algo=Mine())
 print(run.run_id, digest(run.folder), outcome.was_done)
 """
 EDITS = {  # file, text, other text: each changes the numbers
-    "loss": ("fco_cli/problem/losses/classification.py", "small = np.exp(-abs(s))", "small = np.exp(-1.125 * abs(s))"),
+    "loss": ("fco_cli/problem/losses/classification.py", "decay = np.exp(-abs(s))", "decay = np.exp(-1.125 * abs(s))"),
     "model": (
         "fco_cli/problem/models/linear.py",
         "gradient[j, outputs * features + c] += slopes[j, c, i]",
