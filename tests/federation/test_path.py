@@ -90,7 +90,7 @@ def test_with_masks(composed, at_sites, hospitals, signed):
         np.testing.assert_allclose(theirs["loss"], ours["loss"], atol=1e-9)
         np.testing.assert_allclose(theirs["loss_error"], ours["loss_error"], atol=1e-6)
     remote = at_sites("logistic", *overrides, "path.by=each_client", all_credentials=all_credentials, mask_bits=40)
-    with pytest.raises(UserError, match=r"^federation.masks: got True, must be false local: only some sites"):
+    with pytest.raises(UserError, match=r"^federation.masks: got True, must be false: some sites have no rows"):
         select(remote, remote.path, lambda: None)
 
 
