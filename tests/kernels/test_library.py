@@ -25,6 +25,15 @@ from fco_cli.kernels.library import (
 
 
 @kernel
+def copied(x):
+    """Return a copy of x: its memory is managed by functions that Numba shares between kernels."""
+    out = np.empty_like(x)
+    for i in range(x.shape[0]):
+        out[i] = x[i]
+    return out
+
+
+@kernel
 def doubled(x):
     return 2 * x
 
@@ -77,11 +86,11 @@ def test_wrappers_of_parallel_loops_are_optimized_in_their_kernel_only(monkeypat
 @pytest.mark.machine_code
 def test_a_kernel_shares_no_function_with_other_kernels():
     """The loader resolves a shared function to the first definition in the process, which may be unoptimized."""
-    compiled = doubled_twice._compile(KERNEL)
-    compiled(np.float32(3))
+    compiled = copied._compile(KERNEL)
+    assert compiled(np.ones(3)).tolist() == [1, 1, 1]
     (whole,) = compiled.overloads.values()
     defined = list(whole.library.get_defined_functions())
-    assert any("doubled_twice" in function.name for function in defined)
+    assert any(function.name.startswith("NRT_") for function in defined)  # functions that are not inlined
     assert not [function.name for function in defined if function.linkage in SHARED]
 
 
