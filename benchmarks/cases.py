@@ -21,7 +21,7 @@ from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.sweeps.problems import problem_of
+from fco_cli.simulation.problems import problem_of
 from fco_cli.tasks.base import Task
 
 RATE = 1e-5  # small: every job survives

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.sampling import Sampler
 
 jax.config.update("jax_enable_x64", True)
 STRENGTH, CLIENTS, BATCH = 0.5, 10, 10

@@ -20,7 +20,7 @@ from fco_cli.algorithms.baselines import Optimum
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.sweeps.problems import problem_of
+from fco_cli.simulation.problems import problem_of
 
 STRENGTH, GAP, CERTIFIED = 0.5, 1e-8, 1e-12
 TOLERANCES = [10.0**-k for k in range(2, 13)]

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.cases import RATE, composed, rows_of
 from benchmarks.measure import engine_rounds, interleaved
 from fco_cli.problem.problem import Problem
-from fco_cli.sweeps.problems import problem_of
+from fco_cli.simulation.problems import problem_of
 
 CLIENTS, BATCH, ROUNDS = 10, 10, 100
 Rounds = tuple[Callable[[], int], Callable[[], np.ndarray]]  # to do some, and the model after them [P]

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.cases import composed
 from benchmarks.measure import engine_rounds, milliseconds
-from fco_cli.sweeps.problems import problem_of
+from fco_cli.simulation.problems import problem_of
 
 CLIENTS, ROWS, STORED, FEATURES = 1_000, 100, 100, 10**6
 

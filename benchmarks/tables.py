@@ -18,7 +18,8 @@ import numpy as np
 from sklearn.linear_model import Lasso, LogisticRegression
 
 from benchmarks.cases import REAL_DATA, composed
-from fco_cli.config import Run
+from fco_cli.config import PathRun, Run
+from fco_cli.config.compose import compose
 from fco_cli.estimators import FederatedLasso
 from fco_cli.path.select import select
 from fco_cli.path.solve import problem_for, solve_path
@@ -114,11 +115,9 @@ def published(name: str, folder: Path, strengths: list[float]) -> None:
                 f"largest difference {one.difference:.1e}, support {'the same' if one.same_support else 'differs'}, "
                 f"metrics of unseen rows differ by {apart:.1e}"
             )
-    run = composed(*words)
-    settings = run.path
-    assert settings is not None
-    _, took = timed(lambda: select(run, settings, lambda: None))
-    print(f"{name}: {settings.strengths} strengths, {settings.folds} folds: {took}")
+    run = PathRun.of(compose(words))
+    _, took = timed(lambda: select(run, run.path, lambda: None))
+    print(f"{name}: {run.path.strengths} strengths, {run.path.folds} folds: {took}")
 
 
 def main(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Python interface: `run`, `sweep`, `load` and `plot` (docs/python.md).
+"""Python interface: `run`, `sweep`, `path`, `theory`, `load` and `plot` (docs/python.md).
 
 Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
 Invalid input raises a ValueError with the message that the command would print.
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from omegaconf import DictConfig
 
-    from fco_cli.reporting.records import RecordedRun
-    from fco_cli.reporting.studies import Results
+    from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
@@ -46,28 +45,63 @@ def run(*overrides: str) -> RecordedRun:
     --------
     >>> run("task=lasso", "algo=zhj").final["objective"]  # doctest: +SKIP
     """
-    from rich.console import Console
+    from fco_cli.experiments import RUN
+    from fco_cli.reporting import read_record
 
-    from fco_cli.config import Run
-    from fco_cli.config.compose import attribute_errors_to_overrides, compose
-    from fco_cli.reporting.records import read_record
-    from fco_cli.simulation.smoothness import why_diverged
-    from fco_cli.simulation.stop import Stop
-    from fco_cli.sweeps.display import RunProgress
-    from fco_cli.sweeps.runner import execute
-
-    with _call_context(), attribute_errors_to_overrides([], "overrides"):
-        config = compose(_checked(overrides))
     with _call_context():
+        config = _compose(overrides)
         _require_single_run(config)
-        one = Run.of(config)
-        with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
-            (outcome,) = execute([one], progress, stop)
-        if outcome.was_done:
-            log.info("%s: already done (force=true runs it again)", one.folder)
-        if outcome.result["status"] == "diverged":
-            log.warning(why_diverged(outcome.result))
-        return read_record(one.folder)
+        return read_record(RUN.execute(config).folder)
+
+
+def path(*overrides: str) -> RecordedPath:
+    """Select the strength of a regularizer along its path, as `fco-run -m experiment=path` does (docs/path.md).
+
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-run`, such as "task.path=heart.csv" and "path.folds=5".
+
+    Returns
+    -------
+    record : RecordedPath
+        The record, read from its folder: `result`, `table` (a row per strength), `weights`, `names`, `clients`,
+        `calibration`, `models` (by rule, "min" and "1se"), `folder`.
+
+    Examples
+    --------
+    >>> path("task.path=heart.csv", "task.client=hospital", "task.label=num>0").models["1se"]  # doctest: +SKIP
+    """
+    from fco_cli.experiments import PATH
+    from fco_cli.reporting import RecordedPath
+
+    with _call_context():
+        return RecordedPath.read(PATH.execute(_compose_experiment("path", overrides)).folder)
+
+
+def theory(*overrides: str) -> Theorems:
+    """Check the paper's theorems by simulation, as `fco-theory` does.
+
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-theory`, such as "theory.seeds=4" and "profile=quick".
+
+    Returns
+    -------
+    record : Theorems
+        The record, read from its folder: `statements` (cells, violations and smallest slack by name), `table`, `grid`,
+        `figure()`, `folder`.
+
+    Examples
+    --------
+    >>> theory("profile=quick").statements  # doctest: +SKIP
+    """
+    from fco_cli.experiments import THEORY
+    from fco_cli.reporting import Theorems
+
+    with _call_context():
+        return Theorems.read(THEORY.execute(_compose_experiment("theory", overrides)).folder)
 
 
 def sweep(*overrides: str) -> Results:
@@ -81,7 +115,8 @@ def sweep(*overrides: str) -> Results:
     Returns
     -------
     results : Results
-        All runs of the sweep, with `table()` and `rounds()`; `paths` holds those of "experiment=path".
+        All runs of the sweep, with `table()` and `rounds()`; `paths` holds those of "experiment=path", `theory` that
+        of "experiment=theory".
 
     Raises
     ------
@@ -92,8 +127,8 @@ def sweep(*overrides: str) -> Results:
     --------
     >>> sweep("task=lasso", "algo=zhj,fedmid", "hparams/grid=paper").table()  # doctest: +SKIP
     """
-    from fco_cli.config.compose import attribute_errors_to_overrides, shipped
-    from fco_cli.reporting.studies import collect
+    from fco_cli.config.compose import attribute_errors_to_overrides, initialized_hydra
+    from fco_cli.reporting import collect
 
     started: list[bool] = []
     folders: list[Path] = []
@@ -106,9 +141,11 @@ def sweep(*overrides: str) -> Results:
         return _run_jobs(jobs, overrides, folders, **options)
 
     job.sweep = run_jobs  # type: ignore[attr-defined]  # called by the fused launcher
-    with _call_context(), attribute_errors_to_overrides(started, "overrides"), shipped() as hydra:
-        no_logging = ["hydra/job_logging=none"]  # the calling program configures logging
-        hydra.multirun("config", job, [*no_logging, *_checked(overrides)], with_log_configuration=False)
+    with _call_context(), attribute_errors_to_overrides(started, "overrides"):
+        # the calling program configures logging
+        texts = ["hydra/job_logging=none", *_checked(overrides)]
+        with initialized_hydra() as hydra:
+            hydra.multirun("config", job, texts, with_log_configuration=False)
     return collect(folders)
 
 
@@ -131,7 +168,7 @@ def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFra
     --------
     >>> load("outputs").groupby(["algo", "hparams.client_lr"])["objective"].median()  # doctest: +SKIP
     """
-    from fco_cli.reporting.studies import collect
+    from fco_cli.reporting import collect
 
     with as_python_errors():
         require(per in ("run", "round"), "per", per, "one of run, round")
@@ -173,12 +210,11 @@ def plot(
     """
     from matplotlib import pyplot
 
-    from fco_cli.reporting.lines import check_columns, compares_rates, draw_lines
-    from fco_cli.reporting.select import chosen_runs
-    from fco_cli.reporting.studies import Results
+    from fco_cli.reporting import Results, chosen_runs
+    from fco_cli.reporting.figures.lines import check_columns, compares_rates, draw_lines
 
     if isinstance(results, Results):
-        by_round = any(x in run.curves for study in results.all_studies for run in study.runs)
+        by_round = any(x in run.curves for study in results.studies for run in study.runs)
         results = results if compares_rates(x, by) else chosen_runs(results)
         results = results.rounds() if by_round else results.table()
     with as_python_errors():
@@ -191,9 +227,9 @@ def plot(
 @contextmanager
 def _call_context() -> Iterator[None]:
     """Register the schemas, convert UserError to ValueError and close connections to sites."""
-    from fco_cli import theory
+    from fco_cli.theory import register
 
-    theory.register()
+    register()
     try:
         with as_python_errors():
             yield
@@ -204,19 +240,43 @@ def _call_context() -> Iterator[None]:
 
 def _checked(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.overrides import check_overrides, quoted
+    from fco_cli.config.overrides import check_overrides, quote_condition
+    from fco_cli.plugins import load_plugins
 
     for override in overrides:
         require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
-    texts = [quoted(override) for override in overrides]
+    texts = load_plugins([quote_condition(override) for override in overrides])
     check_overrides(texts)
     return texts
 
 
+def _compose(overrides: tuple[str, ...]) -> DictConfig:
+    """Return the configuration of one experiment; raise UserError for invalid overrides."""
+    from fco_cli.config.compose import attribute_errors_to_overrides, compose
+
+    with attribute_errors_to_overrides([], "overrides"):
+        return compose(_checked(overrides))
+
+
+def _compose_experiment(name: str, overrides: tuple[str, ...]) -> DictConfig:
+    """Return the configuration of an experiment that replaces the run."""
+    for override in overrides:
+        given = override.partition("=") if isinstance(override, str) else ("", "", "")
+        require(given[0] != "experiment" or given[2] == name, "experiment", given[2], f"{name} or omitted")
+    others = tuple(override for override in overrides if override != f"experiment={name}")
+    config = _compose((f"experiment={name}", *others))
+    _refuse_dry_run(config)
+    return config
+
+
 def _require_single_run(config: DictConfig) -> None:
-    """Raise UserError if the configuration describes several runs or a dry run."""
-    if config.experiment is not None or config.path is not None or config.theory is not None:
-        name = "path" if config.path is not None else "theory" if config.theory is not None else config.experiment.name
+    """Raise UserError if the configuration describes several runs, another kind of experiment or a dry run."""
+    from fco_cli.config import kind_of
+
+    if (kind := kind_of(config)) != "run":
+        raise UserError(f"experiment: {kind} is not a run; call {kind}(...)")
+    if config.experiment is not None:
+        name = config.experiment.name
         raise UserError(f'experiment: {name} is a sweep; call sweep("experiment={name}")')
     if config.seeds is not None:
         raise UserError(
@@ -234,27 +294,16 @@ def _run_jobs(
     jobs: list[JobConfig], overrides: list[list[str]], folders: list[Path], **options: Any
 ) -> list[float | Exception]:
     """Run all jobs, append the folders of their records to `folders` and return a value for each."""
-    from rich.console import Console
+    from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks
 
-    from fco_cli.config import Run
-    from fco_cli.path.record import run_path
-    from fco_cli.simulation.stop import Stop
-    from fco_cli.sweeps.display import SweepProgress
-    from fco_cli.sweeps.run import Sweep
-
-    # jobs that share a configuration differ in numbers only
-    configs = list({id(job.shared): job.shared for job in jobs}.values())
-    for config in configs:
+    for config in distinct_configs(jobs):
         _refuse_dry_run(config)
-        require(config.theory is None, "experiment", "theory", "another one; use the command fco-theory")
-    if any(config.path is not None for config in configs):
-        values = []
-        for one in (Run.of(job.config()) for job in jobs):
-            with Stop() as stop:
-                values.append(run_path(one, stop)["chosen"]["min"]["cv_loss"])
-            folders.append(one.folder)
-        return values
-    all_runs = Sweep(jobs, overrides, **options)
-    all_runs.run(SweepProgress(Console(stderr=True)))
-    folders += all_runs.finished_folders
-    return all_runs.values()
+    if are_stackable(jobs):
+        runs = execute_stacks(jobs, overrides, **options)
+        folders += runs.finished_folders
+        return runs.values()
+    values: list[float | Exception] = []
+    for finished in execute_each(jobs):
+        folders.append(finished.folder)
+        values.append(finished.value)
+    return values

@@ -1,4 +1,4 @@
-"""Atomic writing of files, locks between processes, the cache folder, and fast YAML output."""
+"""Atomic writing of files, locks between processes, and fast YAML output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -161,24 +160,6 @@ def lock(path: Path, wait: bool) -> Iterator[bool]:
         file_lock.release()
 
 
-def cache_folder(name: str) -> Path:
-    """Return a folder of the user's cache: ~/.cache/fco/<name> on Linux, or below $XDG_CACHE_HOME."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("fco", appauthor=False) / name
-
-
-@contextmanager
-def exclusive_access(folder: Path) -> Iterator[None]:
-    """Create and lock a cache folder; other processes wait."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
-    with lock(folder / ".lock", wait=True):
-        yield
-
-
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml, where PyYAML has it
     """YAML dumper that quotes text that OmegaConf would read back as a number, such as 1e-3."""
 
@@ -194,31 +175,6 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-class _Item:
-    """Cache key: an item of a mapping, equal to every other item with the same representation."""
-
-    def __init__(self, key: Any, value: Any) -> None:
-        self.content = {key: value}
-        self.text = repr(self.content)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Item) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-
-@lru_cache(maxsize=256)
-def _item_as_yaml(item: _Item) -> str:
-    return _as_yaml(item.content)
-
-
-def _as_yaml(content: Any) -> str:
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
 def as_yaml(content: Any) -> str:
-    """Return plain content as YAML, with cached items: the configurations of a sweep share most of their groups."""
-    if not isinstance(content, dict) or not content:
-        return _as_yaml(content)
-    return "".join(_item_as_yaml(_Item(key, value)) for key, value in content.items())
+    """Return plain content as YAML."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

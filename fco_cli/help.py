@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.resources import files
 
 GROUPS = {
     "task": "data, model and loss",
     "algo": "algorithm",
+    "model": "model; auto is the task's own",
     "regularizer": "penalty or constraint; the default depends on the task",
     "mirror": "mirror map; the default depends on the task",
     "transform": "compression or noise applied to the clients' messages",
@@ -31,8 +33,9 @@ fco-run: federated composite optimization from the command line
 
 Groups (group=option):
 {groups}
-Keys of a run: seed, output_dir, force (repeat a finished run), threads; with -m also seeds (5 is seed=0,1,2,3,4) and
-dry_run (print the estimated time and memory).
+Keys of a run: seed, output_dir, force (repeat a finished run), threads, plugins (files with your own
+algorithms, regularizers, losses, models or tasks: plugins=[my_method.py]); with -m also seeds (5 is seed=0,1,2,3,4)
+and dry_run (print the estimated time and memory).
   fco-advise task=lasso            prints the learning rates recommended by the theorems for the task's data
   fco-run task=lasso --cfg job     prints the whole configuration of a run
   fco-run --version                prints the version
@@ -40,8 +43,22 @@ dry_run (print the estimated time and memory).
 """
 
 
+_added: dict[str, set[str]] = {}  # options of plug-ins, which have no YAML file
+
+
+def add_option(group: str, name: str) -> None:
+    """Add the option of a plug-in to a group."""
+    _added.setdefault(group, set()).add(name)
+
+
 def options_of(group: str) -> list[str]:
-    """Return the options of a group, the names of its YAML files."""
+    """Return the options of a group: its YAML files and the loaded plug-ins."""
+    return sorted({*shipped_options(group), *_added.get(group, ())})
+
+
+@functools.cache
+def shipped_options(group: str) -> list[str]:
+    """Return the names of a group's YAML files."""
     entries = [entry.name for entry in files("fco_cli.conf").joinpath(group).iterdir()]
     return sorted(name.removesuffix(".yaml") for name in entries if name.endswith(".yaml"))
 

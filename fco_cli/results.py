@@ -6,6 +6,7 @@ Keys with a default are absent from records of earlier versions.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -78,6 +79,7 @@ class RunResult(Result, kw_only=True):
     client_lr: Positive | None = None
     test: Metrics = {}
     convergence: Convergence | None = None
+    plugins: dict[str, str] = {}  # path and SHA-256 of the files that were loaded for the run
 
     required_files: ClassVar[tuple[str, ...]] = ("metrics.csv", "model.npz")
 
@@ -87,6 +89,8 @@ class RunResult(Result, kw_only=True):
         _require("objective" in self.final, "final has no 'objective'")
         texts = [*self.versions, *self.versions.values(), self.python, self.git_revision or ""]
         _require(all(text.isprintable() and len(text) <= 400 for text in texts), "versions must be lines of text")
+        is_digest = all(re.fullmatch("[0-9a-f]{64}", digest) for digest in self.plugins.values())
+        _require(is_digest and all(map(str.isprintable, self.plugins)), "plugins must be paths with SHA-256 digests")
         _require(datetime.fromisoformat(self.finished_at).tzinfo is not None, "finished_at has no time zone")
 
 

@@ -20,7 +20,7 @@ from fco_cli.algorithms import Algorithm, Cohort, Varying, all_algorithms
 from fco_cli.algorithms.rounds import LocalSteps
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.commands.run import main
-from fco_cli.config import Run
+from fco_cli.config import PathRun
 from fco_cli.config.schemas import register
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
@@ -29,8 +29,8 @@ from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.sampling import Sampler
 
 # Two test processes fill two cores, and kernels for one thread compile in a third of the time. Threads have their own
 # tests (e2e/test_fco_run.py), whose commands do not inherit this.
@@ -88,11 +88,11 @@ def no_internal_error(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(scope="module")
-def path_run() -> Iterator[Callable[..., Run]]:
+def path_run() -> Iterator[Callable[..., PathRun]]:
     """The run of experiment=path with these overrides."""
     register()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
-        yield lambda *overrides: Run.of(compose("config", overrides=["experiment=path", *overrides]))
+        yield lambda *overrides: PathRun.of(compose("config", overrides=["experiment=path", *overrides]))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from matplotlib import pyplot
 
 from fco_cli import api
-from fco_cli.sweeps import runner, starting
+from fco_cli.simulation import execute as execution
+from fco_cli.sweeps import starting
 
 SMALL = (
     "task=lasso", "task.clients=4", "task.samples=6", "task.dimension=5", "task.ones=2", "hparams.rounds=3",
@@ -32,7 +33,7 @@ def test_a_run_is_the_command_s(here, caplog):
     record = api.run(*SMALL, "algo=zhj")
     written = record.folder / "result.json"
     before = written.stat().st_mtime_ns
-    caplog.set_level(logging.INFO, logger="fco_cli.api")
+    caplog.set_level(logging.INFO, logger="fco_cli.experiments")
     again = api.run(*SMALL, "algo=zhj")
     assert "already done" in caplog.text
     assert "already done" in here(*SMALL, "algo=zhj").err
@@ -44,7 +45,7 @@ def test_a_run_is_the_command_s(here, caplog):
 
 def test_an_interrupted_call_continues_with_the_same_bits(monkeypatch):
     whole = api.run(*SMALL, "output_dir=whole")
-    advance = runner.Simulation.advance
+    advance = execution.Simulation.advance
 
     def interrupted(self, patience):
         moved = advance(self, patience)
@@ -53,7 +54,7 @@ def test_an_interrupted_call_continues_with_the_same_bits(monkeypatch):
         return moved
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner.Simulation, "advance", interrupted)
+        patched.setattr(execution.Simulation, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt, match="the same call continues"):
             api.run(*SMALL)
     rest = api.run(*SMALL)
@@ -69,7 +70,7 @@ def test_a_sweep_is_the_command_s(here):
     assert sorted(set(zip(table["algo.name"], table["hparams.client_lr"], table["seed"], strict=True))) == [
         (algo, rate, seed) for algo in ("feddualavg", "fedmid") for rate in (0.001, 0.01) for seed in (0, 1)
     ]
-    before = {path: path.stat().st_mtime_ns for path in results.all_studies[0].runs[0].folder.glob("result.json")}
+    before = {path: path.stat().st_mtime_ns for path in results.studies[0].runs[0].folder.glob("result.json")}
     here("-m", *words)
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
     alone = api.run(*SMALL, "algo=fedmid", "hparams.client_lr=0.01", "seed=1")
@@ -111,14 +112,44 @@ def test_a_line_of_a_plot_has_one_setting():
     assert other.get_lines()[0].get_xdata().tolist() == [0.001, 0.01]
 
 
-def test_a_path_is_a_sweep(place):
+def test_a_path_is_that_of_a_sweep_and_of_the_command(place, here):
     rng = np.random.default_rng(0)
     rows = [f"{i % 3},{a:.3f},{b:.3f},{a - b + c:.3f}" for i, (a, b, c) in enumerate(rng.standard_normal((30, 3)))]
     (place / "rows.csv").write_text("\n".join(["client,a,b,y", *rows]) + "\n")
-    results = api.sweep("experiment=path", "task.path=rows.csv", "path.strengths=4", "path.folds=2", ONE_PROCESS)
-    (path,) = results.paths
+    words = ("task.path=rows.csv", "path.strengths=4", "path.folds=2")
+    path = api.path(*words)
     assert path.names == ["a", "b"]
     assert len(path.table) == 4
+    written = (path.folder / "result.json").stat().st_mtime_ns
+    assert api.path("experiment=path", *words).folder == path.folder
+    (in_sweep,) = api.sweep("experiment=path", *words, ONE_PROCESS).paths
+    assert in_sweep.folder == path.folder
+    assert f"record: {path.folder}" in here("-m", "experiment=path", *words).out
+    assert (path.folder / "result.json").stat().st_mtime_ns == written
+
+
+def test_a_check_of_the_theorems_is_that_of_a_sweep():
+    words = ("theory.rounds=[4,8]", "theory.steps=[1,2]", "theory.clients=[2]", "theory.rates=[0.0625]")
+    checked = api.theory(*words, "theory.seeds=2", "theory.dimension=4")
+    assert all(violated == 0 for _, violated, _ in checked.statements.values())
+    assert checked.figure().startswith(b"\x89PNG")
+    again = api.sweep("experiment=theory", *words, "theory.seeds=2", "theory.dimension=4", ONE_PROCESS)
+    assert again.theory == checked
+
+
+@pytest.mark.parametrize("call", [api.path, api.theory])
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("experiment=lasso_i", "experiment: got 'lasso_i', must be (path|theory) or omitted"),
+        ("dry_run=true", "dry_run: got True"),
+        (3, "overrides: got 3, must be strings"),
+    ],
+)
+def test_an_experiment_refuses_overrides_in_one_line(call, word, line):
+    with pytest.raises(ValueError, match=line) as raised:
+        call(word, *(["task.path=rows.csv"] if call is api.path else []))
+    assert "\n" not in str(raised.value)
 
 
 WRONG = {
@@ -143,7 +174,8 @@ def test_what_is_wrong_is_a_value_error_of_one_line(call, line):
     [
         (("algo=zhj,fedmid",), "in Python: sweep"),
         (("experiment=lasso_i",), "experiment: lasso_i is a sweep"),
-        (("experiment=path",), "experiment: path is a sweep"),
+        (("experiment=path",), r"experiment: path is not a run; call path\("),
+        (("experiment=theory",), r"experiment: theory is not a run; call theory\("),
         (("seeds=2",), "seeds: got 2"),
     ],
 )
@@ -152,10 +184,9 @@ def test_many_runs_are_a_sweep(words, line):
         api.run(*words)
 
 
-@pytest.mark.parametrize("word", ["hydra/launcher=basic", "experiment=theory"])
-def test_a_sweep_that_only_the_commands_run(word):
-    with pytest.raises(ValueError, match="fco-"):
-        api.sweep(*SMALL, word)
+def test_a_launcher_that_only_the_command_uses():
+    with pytest.raises(ValueError, match="fco-run -m"):
+        api.sweep(*SMALL, "hydra/launcher=basic")
 
 
 def test_a_folder_without_records(place, caplog):

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from fco_cli.code_digest import cache, content_of, definition_of, digest_of, modules, reachable, references
+from fco_cli.code_digest import content_of, definition_of, digest_of, digests, modules, parse, reachable
 from fco_cli.errors import UserError
 
 HELPER = '''
@@ -80,9 +80,9 @@ def digest(folder, **edits):
 
 def clear_caches():
     """Clear all caches of this process."""
-    for cached in (modules.parsed_module, references.digest_of, modules.is_foreign):
+    for cached in (modules.parsed_module, digests.digest_of, modules.is_foreign):
         cached.cache_clear()
-    cache.parsed_modules.modules = None
+    parse.parsed_modules.modules = None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = ("fco_cli", "hydra_plugins")
 # Loaded by FLARE's own processes, which exist only where the extra is installed.
-LOADED_BY_FLARE = {f"fco_cli/federation/flare/{name}.py" for name in ("guards", "handshakes", "server", "site")}
+LOADED_BY_FLARE = {f"fco_cli/federation/flare/{name}.py" for name in ("guards", "server", "site")}
 
 
 def declared(requirements: list[str]) -> set[str]:

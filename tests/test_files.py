@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 import fco_cli
 from fco_cli.errors import UserError
-from fco_cli.files import as_yaml, cache_folder, exclusive_access, lock, write_atomically
+from fco_cli.files import as_yaml, lock, write_atomically
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1_000", "007", ".5", "nan", "yes", "null", "", "${seed}", "a: b", "é", "~"])
@@ -69,17 +69,6 @@ def test_a_folder_that_cannot_be_locked_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"), lock(tmp_path / "file" / ".lock", wait=True):
         pass
-    with pytest.raises(UserError, match="XDG_CACHE_HOME moves it"), exclusive_access(tmp_path / "file" / "below"):
-        pass
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system has its own place")
-def test_the_cache_folder_on_linux(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder("data") == tmp_path / "fco" / "data"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder("data") == tmp_path / ".cache" / "fco" / "data"
 
 
 ON_WINDOWS = """

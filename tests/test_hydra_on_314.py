@@ -43,6 +43,19 @@ def test_hydras_parser_needs_the_patch():
 
 
 @pytest.mark.usefixtures("strict")
+def test_errors_of_other_parsers_are_left_alone():
+    def refuse(message):
+        raise LookupError(message)
+
+    hydra_on_314.patch_argparse(refuse)
+    with pytest.raises(LookupError, match="--nosuch"):
+        utils.get_args_parser().parse_args(["--nosuch"])
+    with pytest.raises(SystemExit):
+        argparse.ArgumentParser().parse_args(["--nosuch"])
+    hydra_on_314.patch_argparse()
+
+
+@pytest.mark.usefixtures("strict")
 def test_help_texts_are_still_checked():
     with hydra_on_314.check_only_text(), pytest.raises(ValueError, match="badly formed"):
         argparse.ArgumentParser().add_argument("--wrong", help="%(nosuch)s")

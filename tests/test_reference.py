@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.simulation.engine import Job, Setup, Simulation
-from fco_cli.sweeps.problems import problem_of, varying_of
+from fco_cli.simulation.problems import problem_of, varying_of
 
 pytestmark = pytest.mark.machine_code
 

@@ -8,8 +8,8 @@ import pytest
 
 from fco_cli import api
 from fco_cli.commands.predict import predictions
-from fco_cli.reporting.paths import RecordedPath
-from fco_cli.reporting.records import read_record
+from fco_cli.reporting.records.paths import RecordedPath
+from fco_cli.reporting.records.runs import read_record
 from fco_cli.results import PathResult, RunResult
 from fco_cli.simulation.record import Record
 

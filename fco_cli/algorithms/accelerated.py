@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import descend
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Cohort, Costs, State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Proxes, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import full_batch
-from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
@@ -27,13 +22,13 @@ class Fista(Federated):
     """
 
     name: str = "fista"
-    broadcast = ("query",)
-    sent = ("gradient",)
+    style = Style("FISTA", "#AA4499", "o", (5, 1))
+    broadcast = (Vector("query"),)
+    sent = (Vector("gradient"),)
+    accumulates_messages = False
     normalized = False
     full_participation = True
-    uses_mean_gradient = True
-    server_proxes = 1
-    uses = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
+    proxes = Proxes(server=1)
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fista supports no other mirror map")
@@ -41,12 +36,7 @@ class Fista(Federated):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        g, minus_one = message.gradient, np.empty_like(rate)
-        for j in range(g.shape[0]):
-            minus_one[j] = -1
-            for i in range(g.shape[1]):
-                g[j, i] = 0
-        descend(g, received.query, full_batch(batches), 0, minus_one)  # g = grad F_m(query)
+        ops.assign_gradient(message.gradient, received.query, batches)
 
     def initial_state(self, w: Array) -> State:
         return {"w": w, "query": w.copy(), "momentum": np.ones(len(w))}
@@ -59,10 +49,6 @@ class Fista(Federated):
         momentum = np.where(is_uphill, 1.0, state["momentum"])
         new_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         return {"w": w, "query": w + self._column((momentum - 1) / new_momentum) * step, "momentum": new_momentum}
-
-    def costs(self, cohort: Cohort | None) -> Costs:
-        """Return the costs; every row contributes one gradient, independent of batches and epochs."""
-        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes.sum()))
 
     def output(self, state: State) -> Array:
         return state["w"]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from fco_cli.algorithms.primitives import descend, to_dual, to_primal
-from fco_cli.algorithms.protocol import Algorithm
-from fco_cli.algorithms.rounds import Cohort, Costs, Memory, Round, State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Algorithm, Array, Cohort, Costs, State, Style, kernel
+from fco_cli.algorithms.rounds import Memory, Round
 from fco_cli.errors import NoCertificate, UserError, require
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
 from fco_cli.problem.certificate import is_certified
-from fco_cli.problem.data import Batches, steps_of
-from fco_cli.problem.layout import Array
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.problem import Problem
 
 log = logging.getLogger(__name__)
@@ -27,11 +25,11 @@ FULL_BATCH = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype
 @kernel
 def proximal_steps(w, rate, batches, geometry):
     """w <- to_primal(to_dual(w) - eta g, eta), once per batch."""
-    z = np.empty_like(w)
-    for k in range(steps_of(batches)):
-        to_dual(w, geometry, z)
-        descend(z, w, batches, k, rate)
-        to_primal(z, rate, geometry, w)
+    z = ops.buffer_like(w)
+    for k in range(batches.steps):
+        ops.to_dual(z, w, geometry)
+        ops.gradient_step(z, w, batches, k, rate)
+        ops.to_primal(w, z, rate, geometry)
 
 
 @dataclass(kw_only=True)
@@ -44,14 +42,9 @@ class Baseline(Algorithm):
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         return Round({"w": self.step(state["w"], cohort)}, np.zeros(len(self.varying), dtype=int))
 
+    @abstractmethod
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         """Return the models after one more round."""
-        raise NotImplementedError
-
-    @cached_property
-    def _proximal_steps(self) -> Kernel:
-        problem = self.problem
-        return specialize(proximal_steps, descend=problem.descend, to_dual=problem.to_dual, to_primal=problem.to_primal)
 
     def output(self, state: State) -> Array:
         return state["w"]
@@ -62,6 +55,7 @@ class Centralized(Baseline):
     """Proximal gradient method (mirror descent) on the pooled data; a round is one epoch."""
 
     name: str = "centralized"
+    style = Style("centralized", "#000000", "*")
     batch_size: int = 0  # 0: one full-gradient step per epoch; the authors' code uses 32
     uses = FULL_BATCH
 
@@ -84,8 +78,9 @@ class Centralized(Baseline):
             dual -= (rate[:, None] * self.problem.risk(w).gradient).astype(w.dtype)
             return self._to_primal(dual, rate)
         assert cohort is not None
-        w, batches = w.copy(), Batches(data.x, data.targets, cohort.order, cohort.edges, self.problem.model.widths)
-        self._proximal_steps(w, rate, batches, self.geometry)
+        w, widths = w.copy(), self.problem.model.widths
+        batches = Batches(data.x, data.targets, cohort.order, cohort.edges, widths, len(cohort.edges) - 1)
+        self.bind_kernel(proximal_steps)(w, rate, batches, self.geometry)
         return w
 
     def costs(self, cohort: Cohort | None) -> Costs:
@@ -102,7 +97,7 @@ def local_round(models, rate, x, y, order, offsets, widths, geometry):
         for j in range(jobs):
             for i in range(size):
                 w[j, i] = models[j, m, i]
-        proximal_steps(w, rate, Batches(x, y, order, offsets[m : m + 2], widths), geometry)
+        proximal_steps(w, rate, Batches(x, y, order, offsets[m : m + 2], widths, 1), geometry)
         for j in range(jobs):
             for i in range(size):
                 models[j, m, i] = w[j, i]
@@ -116,12 +111,9 @@ class Local(Baseline):
     """
 
     name: str = "local"
+    style = Style("local", "#7F7F7F", "X", (2, 2))
     personal = "w"
     uses = FULL_BATCH
-
-    @cached_property
-    def _local_round(self) -> Kernel:
-        return specialize(local_round, parallel=True, proximal_steps=self._proximal_steps)
 
     def initial_state(self, w: Array) -> State:
         return {"w": np.repeat(w[:, None], self.problem.data.clients, axis=1)}
@@ -129,7 +121,7 @@ class Local(Baseline):
     def step(self, w: Array, cohort: Cohort | None) -> Array:
         data, models = self.problem.data, w.copy()
         rows, widths = np.arange(len(data.y)), self.problem.model.widths
-        self._local_round(
+        self.bind_kernel(local_round, parallel=True)(
             models, self.varying.client_lr, data.x, data.targets, rows, data.offsets, widths, self.geometry
         )
         return models
@@ -137,8 +129,8 @@ class Local(Baseline):
     def costs(self, cohort: Cohort | None) -> Costs:
         return Costs(prox_calls=self.problem.data.clients, gradients=len(self.problem.data.y))
 
-    def peak_vectors(self, sampled: int, clients: int) -> int:
-        return super().peak_vectors(sampled, clients) * clients
+    def peak_vectors(self, sampled: int, clients: int, size: int) -> int:
+        return super().peak_vectors(sampled, clients, size) * clients
 
 
 @dataclass(kw_only=True)
@@ -151,6 +143,7 @@ class Optimum(Baseline):
     """
 
     name: str = "optimum"
+    style = Style("optimum", "#000000", "", (4, 2))
     tolerance: float = 1e-10  # of the relative KKT residual; the gap has ten times this tolerance
     max_iterations: int = 100_000
     one_shot = True

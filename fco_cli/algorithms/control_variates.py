@@ -1,8 +1,8 @@
 """Control variates against client drift (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
 
 Local steps go along g - c_m + c. The control variate c_m is the mean of the gradients that client m used in its last
-round, and c = sum_m p_m c_m. The methods differ in where psi acts; see also scaffold_prox.py. With full gradients all
-but scaffold_osp are exact, for any cohorts and any K_m.
+round, and c = sum_m p_m c_m. The methods differ in where psi acts. With full gradients
+all but scaffold_osp are exact, for any cohorts and any K_m.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.feddualavg import FedDualAvg
-from fco_cli.algorithms.primitives import assign, descend, free_primal, step_along, subtract, to_primal
-from fco_cli.algorithms.rounds import State
+from fco_cli.algorithms.protocol import Aggregates, Array, Proxes, Scalar, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
@@ -33,38 +30,33 @@ class FedDualAvgCv(FedDualAvg):
     """
 
     name: str = "feddualavg_cv"
-    broadcast = ("z", "c")
-    remembered: ClassVar[tuple[str, ...]] = ("c",)
-    delta_arrays = ("z",)
-    accumulates_messages = True
+    style = Style("FedDualAvg-CV", "#332288", "^", (4, 1, 1, 1), family="control variates")
+    broadcast = (Vector("z"), Vector("c"), Scalar("t"))
+    remembered: ClassVar[tuple[Vector, ...]] = (Vector("c"),)
+    sent = (Vector("z", difference=True),)
+    accumulates_messages: ClassVar[bool] = True
     normalized = True
-    uses = FedDualAvg.uses - {"normalize_steps"}
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        z, w, t, correction = message.z, np.empty_like(received.z), np.empty_like(received.t), received.c.copy()
-        assign(z, received.z)
-        subtract(correction, memory.c)  # c - c_m
-        for k in range(steps_of(batches)):
-            for j in range(t.shape[0]):
-                t[j] = received.t[j] + k * rate[j]
-            if t[0] > 0:
-                to_primal(z, t, geometry, w)
-            else:  # z is the dual of a model; psi has already been applied
-                free_primal(z, t, geometry, w)
-            descend(z, w, batches, k, rate)
-            step_along(z, rate, correction)  # z <- z - eta_c (g - c_m + c)
-        for j in range(z.shape[0]):
-            for i in range(z.shape[1]):
-                z[j, i] += rate[j] * steps_of(batches) * received.c[j, i] - received.z[j, i]
+        z, w, correction = ops.copy(received.z), ops.buffer_like(received.z), ops.copy(received.c)
+        ops.subtract(correction, memory.c)  # c - c_m
+        for k in range(batches.steps):
+            t = received.t + k * rate
+            if ops.is_zero(t):  # z is the dual of a model; psi has already been applied
+                ops.to_free_primal(w, z, geometry)
+            else:
+                ops.to_primal(w, z, t, geometry)
+            ops.gradient_step(z, w, batches, k, rate)
+            ops.subtract_multiple(z, rate, correction)  # z <- z - eta_c (g - c_m + c)
+        ops.add_multiple(z, rate * batches.steps, received.c)
+        ops.assign_difference(message.z, z, received.z)
 
     @staticmethod
     @kernel
     def remember(received, memory, message, rate, options, steps):
-        for j in range(memory.c.shape[0]):
-            for i in range(memory.c.shape[1]):  # c_m <- mean gradient
-                memory.c[j, i] -= message.z[j, i] / (rate[j] * steps)
+        ops.subtract_multiple(memory.c, 1 / (rate * steps), message.z)  # c_m <- mean gradient
 
     def initial_state(self, w: Array) -> State:
         return super().initial_state(w) | {"c": np.zeros_like(w)}
@@ -76,8 +68,8 @@ class FedDualAvgCv(FedDualAvg):
         change = replace(aggregates, mean={"z": message - step_size * state["c"]})
         return super().server_step(state, change) | {"c": c}
 
-    def _client_model(self, end: Array, state: State, steps: float) -> Array:
-        return super()._client_model(end - self._column(self.varying.client_lr * steps) * state["c"], state, steps)
+    def client_model(self, end: Array, state: State, steps: float) -> Array:
+        return super().client_model(end - self._column(self.varying.client_lr * steps) * state["c"], state, steps)
 
 
 @dataclass(kw_only=True)
@@ -89,7 +81,8 @@ class Zhj(FedDualAvgCv):
     """
 
     name: str = "zhj"
-    prox_free_steps = 1
+    style = Style("ZHJ", "#332288", "D", (5, 1), family="control variates")
+    proxes = Proxes(step=1, server=1, skipped_steps=1)
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
         state = super().server_step(state, aggregates)
@@ -104,6 +97,7 @@ class ScaffoldOsp(Zhj):
     """
 
     name: str = "scaffold_osp"
+    style = Style("SCAFFOLD-OSP", "#332288", "v", (1.5, 1), family="control variates")
     psi_in_steps = False
 
 
@@ -112,8 +106,54 @@ class Scaffold(ScaffoldOsp):
     """SCAFFOLD, for problems without psi."""
 
     name: str = "scaffold"
-    server_proxes = 0
+    style = Style("SCAFFOLD", "#332288", "o", (1, 1))
+    proxes = Proxes()
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(psi.name == "none", "regularizer", psi.name, "none: scaffold has no prox (zhj and scaffold_prox do)")
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffold supports no other mirror map")
+
+
+@dataclass(kw_only=True)
+class ScaffoldProx(FedAvg):
+    """SCAFFOLD with psi in every local step and not at the server, where it would be applied twice.
+
+    Clients also send the change of c_m. The server then averages their w without step normalization, so that w stays
+    in a convex set and in the domain of the mirror map. Recovering c_m from w instead would require messages scaled by
+    K / K_m and the Euclidean map.
+    """
+
+    name: str = "scaffold_prox"
+    style = Style("SCAFFOLD-prox", "#332288", "s", family="control variates")
+    broadcast = (Vector("w"), Vector("c"))
+    remembered = (Vector("c"),)
+    sent = (Vector("w"), Vector("c", difference=True))
+    accumulates_messages = True
+    normalized = False
+    proxes = Proxes(step=1)
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        w, correction, z = ops.copy(received.w), ops.copy(received.c), ops.buffer_like(received.w)
+        total, previous = ops.zeros_like(received.w), ops.zeros_like(received.w)
+        ops.subtract(correction, memory.c)  # c - c_m
+        for k in range(batches.steps):
+            ops.gradient_step(total, w, batches, k, rate)  # total = -eta_c * (sum of gradients)
+            dual = ops.as_dual(w, geometry, z)
+            ops.corrected_dual_step(z, total, previous, dual, rate, correction)  # z <- dual - eta_c (g - c_m + c)
+            ops.to_primal(w, z, rate, geometry)
+        ops.assign_difference(message.w, w, received.w)
+        ops.assign_quotient(message.c, total, -rate * batches.steps)
+        ops.subtract(message.c, memory.c)  # mean gradient - c_m
+
+    @staticmethod
+    @kernel
+    def remember(received, memory, message, rate, options, steps):
+        ops.add(memory.c, message.c)
+
+    def initial_state(self, w: Array) -> State:
+        return super().initial_state(w) | {"c": np.zeros_like(w)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        return super().server_step(state, aggregates) | {"c": state["c"] + aggregates.sum("c")}

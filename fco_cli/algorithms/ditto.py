@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
-
+from fco_cli.algorithms import ops
 from fco_cli.algorithms.control_variates import Zhj
-from fco_cli.algorithms.primitives import descend, to_dual, to_primal
-from fco_cli.algorithms.rounds import Cohort, Costs
+from fco_cli.algorithms.protocol import Array, Cohort, Costs, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
 
-
-def shared_steps(received, memory, message, rate, options, batches, geometry):  # placeholder, bound to Zhj.local_steps
-    raise NotImplementedError
+shared_steps = Zhj.local_steps
 
 
 @dataclass(kw_only=True)
@@ -34,39 +26,32 @@ class Ditto(Zhj):
     """
 
     name: str = "ditto"
+    style = Style("Ditto", "#7F7F7F", "d", (5, 1))
     strength: float = 1.0  # 0: independent models as in `local`; large: all models equal the shared one
     personal_rate: float = 1.0  # eta_p / eta_c, where eta_p is the step size for v_m
-    remembered = ("c", "v")
-    personal = "v"
+    remembered = (Vector("c"), Vector("v", personal=True))
+    accumulates_messages = True
 
     def __post_init__(self) -> None:
         require(0 <= self.strength < math.inf, "algo.strength", self.strength, "a number >= 0")
         require(0 < self.personal_rate < math.inf, "algo.personal_rate", self.personal_rate, "a number > 0")
 
-    @cached_property
-    def _parts(self) -> dict[str, Kernel]:
-        parts = super()._parts
-        return {**parts, "shared_steps": specialize(Zhj.local_steps, parallel=False, **parts)}
-
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
         shared_steps(received, memory, message, rate, options, batches, geometry)
-        v, z, eta, time = memory.v, np.empty_like(memory.v), np.empty_like(rate), np.empty_like(rate)
-        for j in range(rate.shape[0]):
-            eta[j] = rate[j] * options[j].personal_rate
-            time[j] = eta[j] / (1 + eta[j] * options[j].strength)
-        for k in range(steps_of(batches)):
+        v, z = memory.v, ops.buffer_like(memory.v)
+        eta = rate * options.personal_rate
+        t = eta / (1 + eta * options.strength)
+        for k in range(batches.steps):
             # v <- argmin_u <g, u> + psi(u) + strength D_h(u, w) + D_h(u, v) / eta_p; received.z is the dual of w
-            to_dual(v, geometry, z)
-            descend(z, v, batches, k, eta)
-            for j in range(z.shape[0]):
-                for i in range(z.shape[1]):
-                    z[j, i] += time[j] * options[j].strength * (received.z[j, i] - z[j, i])
-            to_primal(z, time, geometry, v)
+            ops.to_dual(z, v, geometry)
+            ops.gradient_step(z, v, batches, k, eta)
+            ops.add_scaled_difference(z, t * options.strength, received.z, z)
+            ops.to_primal(v, z, t, geometry)
 
-    def initial_memory(self, w: Array) -> Array:
-        return np.stack([np.zeros_like(w), w])
+    def initial_memory(self, w: Array) -> State:
+        return {"v": w}
 
     def costs(self, cohort: Cohort | None) -> Costs:
         assert cohort is not None

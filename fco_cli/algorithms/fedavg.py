@@ -6,19 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import assign, descend, psi_subgradient, step_along, subtract
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
+from fco_cli.kernels.compiled import Kernel
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
@@ -28,17 +21,18 @@ class FedAvg(Federated):
     """Local SGD with averaging."""
 
     name: str = "fedavg"
-    broadcast: ClassVar[tuple[str, ...]] = ("w",)
-    sent: ClassVar[tuple[str, ...]] = ("w",)
+    style = Style("FedAvg", "#009E73", "v", (6, 2))
+    broadcast: ClassVar[tuple[Vector, ...]] = (Vector("w"),)
+    sent: ClassVar[tuple[Vector, ...]] = (Vector("w"),)
+    accumulates_messages: ClassVar[bool] = False
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        w = message.w
-        assign(w, received.w)
-        for k in range(steps_of(batches)):
-            descend(w, w, batches, k, rate)  # w <- w - eta_c g
-        subtract(w, received.w)
+        w = ops.copy(received.w)
+        for k in range(batches.steps):
+            ops.gradient_step(w, w, batches, k, rate)  # w <- w - eta_c g
+        ops.assign_difference(message.w, w, received.w)
 
     def initial_state(self, w: Array) -> State:
         return {"w": w}
@@ -55,6 +49,7 @@ class FedAvgSubgradient(FedAvg):
     """Local subgradient steps with averaging."""
 
     name: str = "fedavg_subgrad"
+    style = Style("FedAvg(∂)", "#CC79A7", "P", (3, 1, 3, 1, 1, 1), family="mirror descent and dual averaging")
     subgradient_after: bool = False  # True: take the subgradient after the gradient step (authors' code)
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
@@ -68,28 +63,23 @@ class FedAvgSubgradient(FedAvg):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        w = message.w
-        assign(w, received.w)
-        subgradient = np.zeros_like(w)
-        for k in range(steps_of(batches)):
-            psi_subgradient(w, geometry, subgradient)
-            descend(w, w, batches, k, rate)  # w <- w - eta_c (g + subgradient of psi)
-            step_along(w, rate, subgradient)
-        subtract(w, received.w)
+        w, subgradient = ops.copy(received.w), ops.zeros_like(received.w)
+        for k in range(batches.steps):
+            ops.assign_subgradient(subgradient, w, geometry)
+            ops.gradient_step(w, w, batches, k, rate)
+            ops.subtract_multiple(w, rate, subgradient)  # w <- w - eta_c (g + subgradient of psi)
+        ops.assign_difference(message.w, w, received.w)
 
     @staticmethod
     @kernel
     def sequential_steps(received, memory, message, rate, options, batches, geometry):
-        w = message.w
-        assign(w, received.w)
-        subgradient = np.zeros_like(w)
-        for k in range(steps_of(batches)):
-            descend(w, w, batches, k, rate)
-            psi_subgradient(w, geometry, subgradient)
-            step_along(w, rate, subgradient)
-        subtract(w, received.w)
+        w, subgradient = ops.copy(received.w), ops.zeros_like(received.w)
+        for k in range(batches.steps):
+            ops.gradient_step(w, w, batches, k, rate)
+            ops.assign_subgradient(subgradient, w, geometry)
+            ops.subtract_multiple(w, rate, subgradient)
+        ops.assign_difference(message.w, w, received.w)
 
-    @cached_property
-    def client_steps(self) -> Kernel:
-        steps = self.sequential_steps if self.subgradient_after else self.local_steps
-        return specialize(steps, parallel=False, **self._parts)
+    @property
+    def steps_kernel(self) -> Kernel:
+        return self.sequential_steps if self.subgradient_after else self.local_steps

@@ -7,14 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import aligned_copy, descend_dual
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import State
-from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
-from fco_cli.problem.mirror import assign_difference
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Proxes, Scalar, State, Style, Vector, kernel
 
 
 @dataclass(kw_only=True)
@@ -25,23 +19,20 @@ class FedDualAvg(Federated):
     """
 
     name: str = "feddualavg"
-    broadcast: ClassVar[tuple[str, ...]] = ("z",)
-    broadcast_scalars = ("t",)
-    sent = ("z",)
-    step_proxes = 1
-    server_proxes = 1
+    style = Style("FedDualAvg", "#0072B2", "o", family="mirror descent and dual averaging")
+    broadcast: ClassVar[tuple[Vector, ...]] = (Vector("z"), Scalar("t"))
+    sent: ClassVar[tuple[Vector, ...]] = (Vector("z"),)
+    accumulates_messages: ClassVar[bool] = False
+    proxes = Proxes(step=1, server=1)
 
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        z = aligned_copy(received.z)
-        w = np.empty_like(z)
-        t = np.empty_like(received.t)
-        for k in range(steps_of(batches)):
-            for j in range(t.shape[0]):
-                t[j] = received.t[j] + k * rate[j]  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
-            descend_dual(z, t, geometry, batches, k, rate, w)  # retrieve primal, query gradient, dual update
-        assign_difference(message.z, z, received.z)
+        z, primal = ops.copy(received.z), ops.buffer_like(received.z)
+        for k in range(batches.steps):
+            t = received.t + k * rate  # eta-tilde_{r,k} = eta_s eta_c r K + eta_c k
+            ops.dual_gradient_step(z, t, geometry, batches, k, rate, primal)  # z <- z - eta_c g(to_primal(z, t))
+        ops.assign_difference(message.z, z, received.z)
 
     def initial_state(self, w: Array) -> State:
         return {"z": self._to_dual(w), "t": np.zeros(len(w))}
@@ -53,7 +44,7 @@ class FedDualAvg(Federated):
     def output(self, state: State) -> Array:
         return self._to_primal(state["z"], state["t"])
 
-    def _client_model(self, end: Array, state: State, steps: float) -> Array:
+    def client_model(self, end: Array, state: State, steps: float) -> Array:
         return self._to_primal(end, state["t"] + self.varying.client_lr * steps)
 
 
@@ -62,4 +53,5 @@ class FedDualAvgOsp(FedDualAvg):
     """FedDualAvg with "only server proximal" steps (Algorithm 5): local steps ignore psi."""
 
     name: str = "feddualavg_osp"
+    style = Style("FedDualAvg-OSP", "#56B4E9", "s", (5, 1), family="mirror descent and dual averaging")
     psi_in_steps = False

@@ -9,24 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import descend
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Cohort, Costs, State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Scalar, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import Kernel, kernel
-from fco_cli.problem.data import full_batch
-from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
-
-
-def linear_minimization_oracle(g, geometry, out):  # placeholder, bound to the problem
-    raise NotImplementedError
 
 
 @dataclass(kw_only=True)
@@ -39,15 +29,13 @@ class FedFw(Federated):
     """
 
     name: str = "fedfw"
+    style = Style("FedFW", "#661100", "h")
     penalty: float = 1.0  # lambda_0 M in the paper
-    broadcast = ("w",)
-    broadcast_scalars = ("n",)
-    remembered = ("x",)
-    sent = ("x",)
-    model_in_memory = "x"
-    normalized = False
+    broadcast = (Vector("w"), Scalar("n"))
+    remembered = (Vector("x", model=True),)
+    sent = (Vector("x"),)
     accumulates_messages = True
-    uses = Federated.uses - {"server_lr", "normalize_steps", "batch_size", "local_epochs", "last_batch"}
+    normalized = False
 
     def __post_init__(self) -> None:
         require(0 < self.penalty < math.inf, "algo.penalty", self.penalty, "a number > 0")
@@ -57,32 +45,22 @@ class FedFw(Federated):
         require(psi.lmo is not None, "regularizer", psi.name, sets)
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: fedfw supports no other mirror map")
 
-    @cached_property
-    def _parts(self) -> dict[str, Kernel]:
-        return {**super()._parts, "linear_minimization_oracle": self.problem.linear_minimization_oracle}
-
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        x, w, n, change = memory.x, received.w, received.n, message.x
-        d, minus_one, vertex = np.zeros_like(x), np.empty_like(rate), np.empty_like(x)
-        for j in range(x.shape[0]):
-            minus_one[j] = -1
-        descend(d, x, full_batch(batches), 0, minus_one)  # d = grad F_m(x_m)
-        for j in range(x.shape[0]):
-            penalty = options[j].penalty * np.sqrt(n[j])
-            for i in range(x.shape[1]):
-                d[j, i] += penalty * (x[j, i] - w[j, i])
-                # Target of unconstrained parameters; the factor 2 / n below makes it one gradient step.
-                vertex[j, i] = x[j, i] - n[j] / 2 * d[j, i] / (1 / rate[j] + penalty)
-        linear_minimization_oracle(d, geometry, vertex)
-        for j in range(x.shape[0]):
-            for i in range(x.shape[1]):
-                change[j, i] = 2 / n[j] * (vertex[j, i] - x[j, i])
-                x[j, i] += change[j, i]
+        x, d = memory.x, ops.buffer_like(memory.x)
+        penalty = options.penalty * received.n**0.5
+        ops.assign_gradient(d, x, batches)
+        ops.add_scaled_difference(d, penalty, x, received.w)  # d = grad F_m(x_m) + penalty (x_m - w)
+        vertex = ops.copy(x)
+        # Target of unconstrained parameters; the factor 2 / n below makes it one gradient step.
+        ops.subtract_multiple(vertex, received.n / 2 / (1 / rate + penalty), d)
+        ops.assign_linear_minimizer(vertex, d, geometry)
+        ops.assign_scaled_difference(message.x, 2 / received.n, vertex, x)
+        ops.add(x, message.x)
 
-    def initial_memory(self, w: Array) -> Array:
-        return w[None]
+    def initial_memory(self, w: Array) -> State:
+        return {"x": w}
 
     def initial_state(self, w: Array) -> State:
         return {"w": w, "n": np.full(len(w), 2.0)}
@@ -93,7 +71,3 @@ class FedFw(Federated):
 
     def output(self, state: State) -> Array:
         return state["w"]
-
-    def costs(self, cohort: Cohort | None) -> Costs:
-        assert cohort is not None
-        return super().costs(cohort)._replace(gradients=int(self.problem.data.sizes[cohort.clients].sum()))

@@ -1,4 +1,9 @@
-"""Inputs and results of a round: job parameters, cohort, message buffers, result and costs."""
+"""Data of a round: declared arrays, parameters of the jobs, the cohort, aggregates, result and costs.
+
+Messages are aggregated in floating point, or in 64-bit fixed point: integer multiples of 2^-bits. Fixed-point sums are
+exact modulo 2^64 and independent of the order of summation. Secure aggregation requires this: masks that cancel
+(fco_cli/federation/masks.py) leave every bit of the sum unchanged.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
+from fco_cli.kernels.named import pick
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # arrays by name; the first axis is J
-Memory = Iterable[Array]  # stored arrays [client_arrays, J, P] of each client
-Buffers = tuple[Array, Array]  # messages [S, sent, J, P] and client memory [S, client_arrays, J, P]
+Memory = Iterable[Array]  # stored arrays [slots, J, P] of each client
 
 # Number of local steps per round. epochs: from each client's own epochs; equal: the rounded mean of those for all
 # clients; geometric: the same number for all clients, drawn per round from the geometric distribution with that mean.
@@ -74,24 +80,108 @@ class Cohort:
         return np.concatenate([vectors, average[None].astype(vectors.dtype)])
 
 
-class BufferPool(dict[int, Buffers]):
-    """Message and memory buffers by number of clients, reused in all rounds.
+@dataclass(frozen=True)
+class Vector:
+    """Array [J, P]: one vector of the length of the model."""
 
-    Allocation in every round would take as long as the local steps. `shape` is (J, P).
-    """
+    name: str
+    difference: bool = False  # sent: a difference to client memory, which a transform need not complete later
+    model: bool = False  # remembered: the client's model at the end of a round
+    personal: bool = False  # remembered: the client's personal model
 
-    def __init__(self, sent: int, kept: int, shape: tuple[int, int], dtype: np.dtype) -> None:
-        super().__init__()
-        self.counts, self.shape, self.dtype = (sent, kept), shape, dtype
+    def slots(self, size: int) -> int:
+        """Return the number of vectors of length `size` = P that the array occupies in a buffer."""
+        return 1
 
-    def new(self, clients: int) -> Buffers:
-        """Return new buffers that are not shared with other rounds."""
-        messages, memory = (np.empty((clients, count, *self.shape), self.dtype) for count in self.counts)
-        return messages, memory
+    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
+        """Return the shape with the job axis first."""
+        return jobs, size
 
-    def __missing__(self, clients: int) -> Buffers:
-        self[clients] = self.new(clients)
-        return self[clients]
+    def index(self, start: int, size: int) -> str:
+        """Return the index of the array in a buffer [slots, J, P] in which it starts at the slot `start`."""
+        return str(start)
+
+    def view(self, slots: Array) -> Array:
+        """Return the array in its own shape, for its slots of a buffer."""
+        return slots[0]
+
+    def by_job(self, array: Array) -> Array:
+        """Return the array with the job axis first."""
+        return array
+
+
+@dataclass(frozen=True)
+class Matrix(Vector):
+    """Array [P, J, P]: one matrix, row by row."""
+
+    def slots(self, size: int) -> int:
+        return size
+
+    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
+        return jobs, size, size
+
+    def index(self, start: int, size: int) -> str:
+        return f"{start}:{start + size}"
+
+    def view(self, slots: Array) -> Array:
+        return slots
+
+    def by_job(self, array: Array) -> Array:
+        return array.swapaxes(0, 1)
+
+
+@dataclass(frozen=True)
+class Scalar(Vector):
+    """Array [J]: one number. A buffer holds it as the first entry of a vector of zeros."""
+
+    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
+        return (jobs,)
+
+    def index(self, start: int, size: int) -> str:
+        return f"{start}, :, 0"
+
+    def view(self, slots: Array) -> Array:
+        return slots[0, :, 0]
+
+
+def names(arrays: Iterable[Vector]) -> tuple[str, ...]:
+    """Return the names of declared arrays."""
+    return tuple(array.name for array in arrays)
+
+
+def slot_count(arrays: Iterable[Vector], size: int) -> int:
+    """Return the number of vectors of length `size` that the arrays occupy in a buffer."""
+    return sum(array.slots(size) for array in arrays)
+
+
+def first_slots(arrays: Iterable[Vector], size: int) -> dict[str, int]:
+    """Return the first slot of every array in a buffer, by name."""
+    starts, start = {}, 0
+    for array in arrays:
+        starts[array.name] = start
+        start += array.slots(size)
+    return starts
+
+
+def views(arrays: Iterable[Vector], buffer: Array) -> dict[str, Array]:
+    """Return the arrays in a buffer [slots, J, P] by name, without a copy."""
+    arrays, size = tuple(arrays), buffer.shape[-1]
+    starts = first_slots(arrays, size)
+    return {array.name: array.view(buffer[starts[array.name] :][: array.slots(size)]) for array in arrays}
+
+
+def by_job(arrays: Iterable[Vector], buffer: Array) -> dict[str, Array]:
+    """Return the arrays in a buffer [slots, J, P] by name with the job axis first, without a copy."""
+    arrays = tuple(arrays)
+    own = views(arrays, buffer)
+    return {array.name: array.by_job(own[array.name]) for array in arrays}
+
+
+def picker(arrays: Iterable[Vector], size: int) -> Kernel:
+    """Return the kernel pick(buffers, i): the arrays of client i in buffers [S, slots, J, P], by name."""
+    arrays = tuple(arrays)
+    starts = first_slots(arrays, size)
+    return pick(names(arrays), tuple(array.index(starts[array.name], size) for array in arrays))
 
 
 class Round(NamedTuple):
@@ -99,8 +189,8 @@ class Round(NamedTuple):
 
     state: State
     dropped: Array  # [J], number of messages that were not finite and therefore ignored
-    messages: Array | None = None  # [S, sent, J, P]; overwritten by the next round
-    memory: Array | None = None  # [S, client_arrays, J, P], new memory of the cohort; overwritten by the next round
+    messages: Array | None = None  # [S, slots, J, P]; overwritten by the next round
+    memory: Array | None = None  # [S, slots, J, P], new memory of the cohort; overwritten by the next round
     arrived: Array | None = None  # [S, J], True if the message was finite; otherwise the client's memory is not updated
 
 
@@ -113,3 +203,164 @@ class Costs(NamedTuple):
     bytes_down: int = 0
     prox_calls: int = 0
     gradients: int = 0
+
+
+prange = range  # Numba's parallel range in the compiled kernel
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Aggregates over the clients with a finite message; NaN for jobs without any."""
+
+    mean: dict[str, Array]  # weighted means by name: Vector [J, P], Matrix [J, P, P], Scalar [J]
+    steps: Array  # [J], effective number of gradient steps in the mean
+    share: Array  # [J], sum of p_m over these clients; 1 with full participation
+    dropped: Array  # [J], number of messages that were not finite
+
+    def sum(self, name: str) -> Array:
+        """Return sum_m p_m message_m [J, P], with weights p_m that sum to 1 over all clients."""
+        mean = self.mean[name]
+        return self.share.astype(mean.dtype).reshape(-1, *[1] * (mean.ndim - 1)) * mean
+
+
+@kernel
+def all_finite(messages, i, j):
+    """Return True if the message of client i is finite in job j."""
+    finite = True
+    for n in range(messages.shape[1]):
+        message = messages[i, n, j]
+        check = message.dtype.type(0)
+        for k in range(message.shape[0]):
+            check += message[k]  # not finite if an entry is not
+        finite = finite and is_finite(check)
+    return finite
+
+
+@kernel
+def weighted_mean(messages, weights, step_normalization, steps, arrived, dropped, total, taken, mean):
+    """Compute mean [slots, J, P], the weighted mean of step_normalization[i, j] * messages[i] over finite messages.
+
+    Also sets arrived [S, J], the number of other messages dropped [J], the total weight [J] and the mean number of
+    steps taken [J]. Sums run over the clients in order.
+    """
+    for j in prange(mean.shape[1]):
+        total[j] = taken[j] = dropped[j] = 0
+        for n in range(mean.shape[0]):
+            for k in range(mean.shape[2]):
+                mean[n, j, k] = 0
+        for i in range(messages.shape[0]):
+            arrived[i, j] = all_finite(messages, i, j)
+            if arrived[i, j]:
+                total[j] += weights[i]
+                taken[j] += weights[i] * steps[i, j]
+                for n in range(mean.shape[0]):
+                    message, result = messages[i, n, j], mean[n, j]
+                    factor = result.dtype.type(weights[i] * step_normalization[i, j])
+                    for k in range(result.shape[0]):
+                        result[k] += factor * message[k]
+            else:
+                dropped[j] += 1
+        taken[j] /= total[j]
+        for n in range(mean.shape[0]):
+            result = mean[n, j]
+            scale = result.dtype.type(1 / total[j] if total[j] > 0 else np.nan)
+            for k in range(result.shape[0]):
+                result[k] *= scale
+
+
+@dataclass(frozen=True)
+class MessageWeights:
+    """Weights of the clients' messages in the aggregates."""
+
+    weights: Array  # [S], proportional to p_m
+    total_weight: float  # sum over all clients
+    steps: Array  # [S, J], effective K_m
+    mean_steps: Array | None  # [J], effective mean K; None: no step normalization
+
+    @property
+    def step_normalization(self) -> Array:
+        """Factors K / K_m [S, J] of the messages (FedNova; Wang et al., 2020); 1 without `mean_steps`.
+
+        With normalization the method minimizes F with weights p_m, otherwise with weights proportional to p_m K_m.
+        """
+        return np.ones_like(self.steps) if self.mean_steps is None else self.mean_steps / self.steps
+
+    @property
+    def factors(self) -> Array:
+        """Factors p_m K / K_m of the messages in a sum: [S, J]."""
+        return (self.weights / self.total_weight)[:, None] * self.step_normalization
+
+    def mean_effective_steps(self, taken: Array, has_messages: Array) -> Array:
+        """Return the effective number of steps in the mean [J]; NaN in jobs without messages.
+
+        `taken` [J] is the mean number of steps of the clients in the mean.
+        """
+        return taken if self.mean_steps is None else np.where(has_messages, self.mean_steps, np.nan)
+
+
+def aggregate(messages: Array, sent: tuple[Vector, ...], weights: MessageWeights) -> tuple[Aggregates, Array]:
+    """Return the aggregates of messages [S, slots, J, P], and which messages are finite: [S, J]."""
+    slots, jobs, size = messages.shape[1:]
+    arrived = np.empty((len(messages), jobs), dtype=bool)
+    dropped, total, taken = np.empty(jobs, np.int64), np.empty(jobs), np.empty(jobs)
+    mean = np.empty((slots, jobs, size), messages.dtype)
+    compiled_mean = specialize(weighted_mean, parallel=True)
+    factors = weights.step_normalization
+    compiled_mean(messages, weights.weights, factors, weights.steps, arrived, dropped, total, taken, mean)
+    taken = weights.mean_effective_steps(taken, total > 0)
+    return Aggregates(by_job(sent, mean), taken, total / weights.total_weight, dropped), arrived
+
+
+def fixed_point_sum(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
+    """Return the fixed-point sum [slots, J, P] of messages [S, slots, J, P] times factors [S, J].
+
+    Also returns which messages are finite and within range: [S, J].
+    """
+    total, arrived = np.zeros(messages.shape[1:], np.int64), np.empty(factors.shape, dtype=bool)
+    for i, (message, factor) in enumerate(zip(messages, factors, strict=True)):
+        scaled = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
+        integers, arrived[i] = to_fixed_point(scaled, bits, len(messages))
+        total += np.swapaxes(integers["all"], 0, 1)
+    return total, arrived
+
+
+def aggregate_sum(
+    total: Array, bits: int, sent: tuple[Vector, ...], weights: MessageWeights, arrived: Array, dtype: np.dtype
+) -> Aggregates:
+    """Return the aggregates from a `fixed_point_sum` of the messages that `arrived` [S, J]."""
+    share, taken = np.zeros(arrived.shape[1]), np.zeros(arrived.shape[1])
+    client_shares = weights.weights / weights.total_weight
+    # A loop over the clients: the order of summation must not depend on the number of jobs.
+    for client_share, finite, steps in zip(client_shares, arrived, weights.steps, strict=True):
+        share, taken = share + client_share * finite, taken + client_share * finite * steps
+    with np.errstate(all="ignore"):
+        scale = np.where(share > 0, 1 / share, np.nan)
+    mean = (from_fixed_point(total, bits) * scale[:, None]).astype(dtype)
+    taken = weights.mean_effective_steps(taken * scale, share > 0)
+    return Aggregates(by_job(sent, mean), taken, share, (~arrived).sum(axis=0))
+
+
+MAX_FRACTION_BITS = 52  # maximum number of fraction bits
+
+
+def to_fixed_point(arrays: dict[str, Array], bits: int, clients: int) -> tuple[dict[str, Array], Array]:
+    """Return one client's arrays [J, ...] as int64, and in which jobs they are within range: [J].
+
+    Values are within range if the sum over all clients cannot exceed 2^62. In other jobs the result is 0.
+    """
+    scaled = {name: np.ldexp(np.asarray(values, float), bits) for name, values in arrays.items()}
+    (jobs,) = {len(values) for values in scaled.values()}
+    with np.errstate(invalid="ignore"):
+        # NaN compares as False.
+        in_range = [np.abs(values).reshape(jobs, -1) <= 2.0**62 / clients for values in scaled.values()]
+    fits = np.asarray(np.concatenate(in_range, axis=1).all(axis=1))
+    integers = {
+        name: np.rint(np.where(fits.reshape(-1, *[1] * (values.ndim - 1)), values, 0)).astype(np.int64)
+        for name, values in scaled.items()
+    }
+    return integers, fits
+
+
+def from_fixed_point(total: Array, bits: int) -> Array:
+    """Return a fixed-point sum (int64) in floating point."""
+    return np.ldexp(total.astype(float), -bits)

@@ -9,14 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import add, assign, descend, subtract
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Cohort, LocalSteps, State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import (
+    Aggregates,
+    Array,
+    Cohort,
+    Federated,
+    LocalSteps,
+    Proxes,
+    Scalar,
+    State,
+    Style,
+    Vector,
+    kernel,
+)
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
 
@@ -30,17 +37,15 @@ class Scaffnew(Federated):
     """
 
     name: str = "scaffnew"
+    style = Style("Scaffnew", "#AA4499", "*", family="control variates")
     coin: bool = False
-    broadcast = ("w",)
-    broadcast_scalars = ("steps",)  # 1/p
-    remembered = ("u",)
-    sent = ("w",)
+    broadcast = (Vector("w"), Scalar("steps"))  # steps: 1/p
+    remembered = (Vector("u"),)
+    sent = (Vector("w", difference=True),)
+    accumulates_messages = True
     normalized = False
     full_participation = True
-    delta_arrays = ("w",)
-    accumulates_messages = True
-    server_proxes = 1
-    uses = Federated.uses - {"server_lr", "normalize_steps"}
+    proxes = Proxes(server=1)
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew supports no other mirror map")
@@ -52,26 +57,23 @@ class Scaffnew(Federated):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        y, step = message.w, np.empty_like(received.w)
-        for j in range(step.shape[0]):
-            for i in range(step.shape[1]):
-                step[j, i] = (received.w[j, i] - memory.u[j, i]) / received.steps[j]  # eta_c h_m
-        assign(y, received.w)
-        for k in range(steps_of(batches)):
-            descend(y, y, batches, k, rate)
-            add(y, step)  # y <- y - eta_c (g - h_m)
-        subtract(y, received.w)
+        y, shift = ops.copy(received.w), ops.buffer_like(received.w)
+        ops.assign_scaled_difference(shift, 1 / received.steps, received.w, memory.u)  # eta_c h_m
+        for k in range(batches.steps):
+            ops.gradient_step(y, y, batches, k, rate)
+            ops.add(y, shift)  # y <- y - eta_c (g - h_m)
+        ops.assign_difference(message.w, y, received.w)
 
     @staticmethod
     @kernel
     def remember(received, memory, message, rate, options, steps):
-        add(memory.u, message.w)
+        ops.add(memory.u, message.w)
 
     def initial_state(self, w: Array) -> State:
         return {"w": w, "u": w.copy(), "steps": np.ones(len(w))}
 
-    def initial_memory(self, w: Array) -> Array:
-        return w[None].copy()  # u_m = w_0: h_m = 0
+    def initial_memory(self, w: Array) -> State:
+        return {"u": w}  # h_m = 0
 
     def start_round(self, state: State, cohort: Cohort) -> State:
         return state | {"steps": np.full(len(self.varying), cohort.mean_steps)}

@@ -12,16 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from fco_cli.algorithms.aggregate import Aggregates
-from fco_cli.algorithms.primitives import descend
-from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import State
+from fco_cli.algorithms import ops
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Proxes, State, Style, Vector, kernel
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import steps_of
-from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers import Regularizer
@@ -37,14 +30,12 @@ class Splitting(Federated):
 
     eta_in_steps: float = 2.0  # eta / eta_c; sqrt(L / mu) is a good value if F is strongly convex and eta_c = 1 / L
     alpha: ClassVar[float]  # relaxation: y_m <- y_m + alpha (w - x_m)
-    broadcast = ("w",)
-    remembered = ("y", "x")
-    sent = ("xhat",)
-    model_in_memory = "x"
-    normalized = False  # x_m is a point, not a sum of steps
+    broadcast = (Vector("w"),)
+    remembered = (Vector("y"), Vector("x", model=True))
+    sent = (Vector("xhat"),)
     accumulates_messages = True
-    server_proxes = 1
-    uses = Federated.uses - {"server_lr", "normalize_steps"}
+    normalized = False  # x_m is a point, not a sum of steps
+    proxes = Proxes(server=1)
 
     def __post_init__(self) -> None:
         require(0 < self.eta_in_steps < math.inf, "algo.eta_in_steps", self.eta_in_steps, "a number > 0")
@@ -61,24 +52,18 @@ class Splitting(Federated):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        x, y, change = memory.x, memory.y, message.xhat
-        for j in range(x.shape[0]):
-            for i in range(x.shape[1]):
-                change[j, i] = y[j, i] - 2 * x[j, i]
-                y[j, i] += options[j].alpha * (received.w[j, i] - x[j, i])
-        for k in range(steps_of(batches)):
+        x, y = memory.x, memory.y
+        before = ops.reflection(x, y)
+        ops.add_scaled_difference(y, options.alpha, received.w, x)  # y_m <- y_m + alpha (w - x_m)
+        share = 1 / (1 + options.eta_in_steps)
+        for k in range(batches.steps):
             # x <- x - (g + (x - y) / eta) / (1 / eta_c + 1 / eta), as a gradient step followed by a step towards y
-            descend(x, x, batches, k, rate)
-            for j in range(x.shape[0]):
-                share = 1 / (1 + options[j].eta_in_steps)
-                for i in range(x.shape[1]):
-                    x[j, i] += share * (y[j, i] - x[j, i])
-        for j in range(x.shape[0]):
-            for i in range(x.shape[1]):
-                change[j, i] += 2 * x[j, i] - y[j, i]
+            ops.gradient_step(x, x, batches, k, rate)
+            ops.add_scaled_difference(x, share, y, x)
+        ops.assign_difference(message.xhat, ops.reflection(x, y), before)  # change of 2 x_m - y_m
 
-    def initial_memory(self, w: Array) -> Array:
-        return np.stack([w, w])
+    def initial_memory(self, w: Array) -> State:
+        return {"y": w, "x": w}
 
     def initial_state(self, w: Array) -> State:
         """Return the state for x_m = y_m = w_0; x_m = prox_{eta F_m}(w_0) as in the papers would need all clients."""
@@ -100,6 +85,7 @@ class FedDr(Splitting):
     """Randomized Douglas-Rachford splitting (Algorithm 1 of its paper)."""
 
     name: str = "feddr"
+    style = Style("FedDR", "#117733", "o", family="splitting")
     alpha: float = 1.95  # type: ignore[misc]  # the authors' value
 
     def __post_init__(self) -> None:
@@ -112,6 +98,7 @@ class FedAdmm(Splitting):
     """FedADMM, with multipliers (x_m - y_m) / eta. Without psi it is FedDyn with alpha = 1 / eta."""
 
     name: str = "fedadmm"
+    style = Style("FedADMM", "#117733", "s", (5, 1), family="splitting")
     alpha = 1.0
 
 
@@ -120,4 +107,5 @@ class FedSplit(Splitting):
     """Peaceman-Rachford splitting (full reflections)."""
 
     name: str = "fedsplit"
+    style = Style("FedSplit", "#117733", "^", (4, 1, 1, 1), family="splitting")
     alpha = 2.0

@@ -3,7 +3,6 @@
 Comments, docstrings, formatting and function annotations are ignored: they do not change results.
 """
 
-from fco_cli.code_digest.loaded import content_of
-from fco_cli.code_digest.references import Definition, definition_of, digest_of, reachable
+from fco_cli.code_digest.digests import Definition, content_of, definition_of, digest_of, global_names, reachable
 
-__all__ = ["Definition", "content_of", "definition_of", "digest_of", "reachable"]
+__all__ = ["Definition", "content_of", "definition_of", "digest_of", "global_names", "reachable"]

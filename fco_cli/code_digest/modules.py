@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from fco_cli.code_digest.cache import parsed_modules
-from fco_cli.code_digest.parse import Module
+from fco_cli.code_digest.parse import Module, parsed_modules
 from fco_cli.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -42,9 +41,20 @@ def path_of(module: str) -> Path | None:
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
 
 
+_digested: set[str] = set()  # installed packages whose code is part of digests
+
+
+def digest_module(top: str) -> None:
+    """Treat a top-level module like the user's own, also if it is installed: the code of plug-ins defines results."""
+    _digested.add(top)
+    is_foreign.cache_clear()
+
+
 @functools.cache
 def is_foreign(top: str) -> bool:
     """Return True for the standard library and installed packages, whose versions are in the record instead."""
+    if top in _digested:
+        return False
     if top in sys.stdlib_module_names and top != "__main__":
         return True
     loaded = sys.modules.get(top)

@@ -1,12 +1,25 @@
-"""Parsing of modules into top-level definitions, each with a digest of its syntax tree and its references."""
+"""Parsing of modules into top-level definitions, each with a digest of its syntax tree and its references.
+
+Parsed modules are cached on disk by the digest of their source; entries depend on the source and this module only.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from fco_cli.cache_folders import cache_folder, unsafe_reason
+from fco_cli.errors import UserError
+from fco_cli.files import write_atomically
+
+log = logging.getLogger(__name__)
+MAX_CACHED = 4000  # modules
+SHA256_BYTES = 32
 
 
 class Parsed(msgspec.Struct, array_like=True):
@@ -47,6 +60,7 @@ class _Normalizer(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        node.body = [statement for statement in node.body if not _is_style(statement)] or [ast.Pass()]
         outer, self.in_function = self.in_function, False
         self._visit_body(node)
         self.in_function = outer
@@ -84,6 +98,11 @@ class _Normalizer(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         self.references |= {f"{_imported_module(node, self.package)}:{alias.name}" for alias in node.names}
         return node
+
+
+def _is_style(node: ast.stmt) -> bool:
+    """Return True for `style = ...` in a class: colors and labels do not change results."""
+    return isinstance(node, ast.Assign) and [getattr(target, "id", None) for target in node.targets] == ["style"]
 
 
 def _imported_module(node: ast.ImportFrom, package: str) -> str:
@@ -149,3 +168,58 @@ def _bound_names(node: ast.stmt) -> list[str]:
 def sha256(content: bytes) -> str:
     """Return the first 32 hexadecimal digits of the SHA-256 digest."""
     return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _parser_source() -> bytes:
+    return Path(__file__).read_bytes()
+
+
+class ParsedModules:
+    """Parsed modules by the digest of their source, in memory and in a file."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, Module] | None = None
+        self.has_new = False
+
+    @property
+    def path(self) -> Path:
+        return cache_folder("code") / "digests"
+
+    def get(self, source: bytes, package: str) -> Module:
+        """Return the parsed module for this source; `package` resolves its relative imports."""
+        if self.modules is None:
+            self.modules = self._read()
+        key = sha256(package.encode() + b"\0" + source)
+        if key not in self.modules:
+            self.modules[key] = parse(source, package)
+            self.has_new = True
+        return self.modules[key]
+
+    def _read(self) -> dict[str, Module]:
+        try:
+            if unsafe_reason(self.path.parent):
+                return {}
+            content = self.path.read_bytes()
+            checksum, body = content[:SHA256_BYTES], content[SHA256_BYTES:]
+            if hashlib.sha256(_parser_source() + body).digest() != checksum:
+                return {}
+            return msgspec.msgpack.decode(body, type=dict[str, Module])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def save(self) -> None:
+        """Write newly parsed modules to the file; ignore a folder that is not writable."""
+        if not self.has_new or self.modules is None:
+            return
+        self.has_new = False
+        body = msgspec.msgpack.encode(dict(list(self.modules.items())[-MAX_CACHED:]))
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not unsafe_reason(self.path.parent):
+                checksum = hashlib.sha256(_parser_source() + body).digest()
+                write_atomically(self.path, checksum + body, flush=False)
+        except (OSError, UserError) as error:
+            log.debug("%s", error)
+
+
+parsed_modules = ParsedModules()

@@ -30,11 +30,11 @@ def main() -> None:
 
 def advise(config: DictConfig) -> None:
     """Estimate the constants of the problem and print the recommended learning rates."""
-    from fco_cli.advice import estimate_constants, paper_grid
     from fco_cli.commands.tables import advice_tables
     from fco_cli.config import Run
     from fco_cli.errors import require
-    from fco_cli.sweeps.problems import checked_problem_of, client_lr_of
+    from fco_cli.simulation.problems import checked_problem_of, client_lr_of
+    from fco_cli.theory.advice import estimate_constants, paper_grid
 
     federation = config.federation.name
     require(federation == "none", "federation", federation, "none: fco-advise needs the clients' rows in this process")

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fco_cli.data.source import Columns
+    from fco_cli.data.readers.source import Columns
 
 
 def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -34,7 +34,7 @@ def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def columns_of(options: argparse.Namespace) -> Columns:
     """Return the column roles of the parsed options."""
-    from fco_cli.data.source import Columns
+    from fco_cli.data.readers.source import Columns
 
     lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
     names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()

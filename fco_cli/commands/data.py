@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fco_cli.data import FederatedData
-    from fco_cli.data.profile import Profile
+    from fco_cli.data.describe import Profile
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -78,7 +78,7 @@ def _list(options: argparse.Namespace) -> None:
     from fco_cli.data.download import ARCHIVES
     from fco_cli.data.format import shown
     from fco_cli.data.published import PUBLICATIONS
-    from fco_cli.data.source import as_user_error
+    from fco_cli.data.readers.source import as_user_error
 
     table = Table("data", "for", "where", box=None, pad_edge=False)
     table.add_row("synthetic", "task=lasso, nuclear", "generated when needed")
@@ -118,8 +118,10 @@ def _check(options: argparse.Namespace) -> None:
     data = _read(options)
     check_labels_differ(data)
     if options.loss:
+        from fco_cli.plugins import load_plugins
         from fco_cli.problem.losses import all_losses
 
+        load_plugins()
         losses = all_losses()
         require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
         check_labels(data, losses[options.loss]())
@@ -129,8 +131,7 @@ def _check(options: argparse.Namespace) -> None:
 def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
-    from fco_cli.data.describe import Description
-    from fco_cli.data.profile import profile_csv, profile_data, profile_tables
+    from fco_cli.data.describe import Description, profile_csv, profile_data, profile_tables
     from fco_cli.data.readers import read_raw_tables
     from fco_cli.files import write_atomically
 
@@ -157,8 +158,8 @@ def _of_columns(profile: Profile) -> Table:
     """Return a table with one row per column; missing values are listed by client if there are few clients."""
     from rich.table import Table
 
+    from fco_cli.data.describe import MAX_CLIENT_COLUMNS, MAX_PRINTED_COLUMNS, merge_clients
     from fco_cli.data.format import shown
-    from fco_cli.data.profile import MAX_CLIENT_COLUMNS, MAX_PRINTED_COLUMNS, merge_clients
 
     few = list(profile) if len(profile) <= MAX_CLIENT_COLUMNS else []
     headings = [f"at {shown(client, 20)}" for client in few] or ["range over clients"]

@@ -54,7 +54,9 @@ def predictions(record: Path, table: Path) -> str:
 
     from fco_cli.csv_writer import as_csv
     from fco_cli.data.fitted import FittedModel
+    from fco_cli.plugins import load_plugins
 
+    load_plugins()
     model = FittedModel.read(record)
     columns = model.columns(model.scores(model.rows(table)))
     rows: np.ndarray = np.column_stack(list(columns.values()))

@@ -13,12 +13,9 @@ from fco_cli.commands.streams import print_line, table_console
 from fco_cli.csv_writer import escape_unprintable
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
-from fco_cli.reporting.style import LEADERBOARD, SEARCH
 
 if TYPE_CHECKING:
-    from fco_cli.reporting.claims import Entry
-    from fco_cli.reporting.report import Report
-    from fco_cli.reporting.studies import Results, Study
+    from fco_cli.reporting import Entry, RecordedStudy, Report, Results, Study
 
 OUTPUTS = Path("outputs")
 MAX_LISTED = 10  # unreadable records listed on the terminal; the page lists all
@@ -46,6 +43,14 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the claims of the paper about the experiments that were run, and always add the ledger to the page",
     )
+    parser.add_argument(
+        "--study", type=Path, action="append", default=[], metavar="DIR",
+        help="add the sections and claims of a study of your own: a folder with study.py (docs/reporting.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--claims-file", type=Path, action="append", default=[], metavar="FILE",
+        help="add the claims of a YAML file to the ledger (docs/reporting.md)",
+    )  # fmt: skip
     parser.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
     return parser
 
@@ -60,25 +65,32 @@ def main(arguments: list[str] | None = None) -> None:
 def report(options: argparse.Namespace) -> None:
     """Read the records, write the report and print its summary."""
     from fco_cli.files import file_status
-    from fco_cli.reporting.studies import collect
+    from fco_cli.reporting import collect, make_report
 
     if options.csv:
         file_status(options.csv)  # raises for an invalid path before the work starts
+    studies = _studies(options)
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _print_left_out(results.left_out)
-    if not results.studies and not results.search and not results.leaderboard and not results.paths:
+    if not results.studies and not results.paths:
         sources = ", ".join(options.sources)
         raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
-    from fco_cli.reporting.report import make_report  # imports matplotlib, which is slow
-
-    made = make_report(results, options.output, options.x, options.claims)
-    _print_left_out(made.damaged)
+    made = make_report(results, options.output, studies, options.x, options.claims)
+    _print_left_out(results.damaged)
     if options.csv:
         _write_csv(results, options.csv)
     if options.claims and (entries := [entry for entry in made.ledger if entry.has_records]):
         _print_ledger(entries)
     _print_summary(results, made)
+
+
+def _studies(options: argparse.Namespace) -> list[Study]:
+    """Return the studies of the report: those that ship, those of plug-ins and those of the command line."""
+    from fco_cli.reporting import load_claims, load_study
+    from fco_cli.studies import all_studies
+
+    return [*all_studies(), *map(load_study, options.study), *map(load_claims, options.claims_file)]
 
 
 def _folder_of(source: str) -> Path | None:
@@ -101,7 +113,7 @@ def _print_left_out(left_out: list[tuple[Path, str]]) -> None:
 
 def _write_csv(results: Results, path: Path) -> None:
     from fco_cli.files import write_atomically
-    from fco_cli.reporting.text import as_csv
+    from fco_cli.reporting import as_csv
 
     write_atomically(path, as_csv(results.table()).encode())
 
@@ -121,34 +133,39 @@ def _print_ledger(ledger: list[Entry]) -> None:
 
 
 def _is_paper_experiment(name: str) -> bool:
+    from fco_cli.studies.leaderboard import LEADERBOARD
+    from fco_cli.studies.yuan2021 import SEARCH
+
     return name not in ("theory", "path") and not name.startswith((SEARCH, LEADERBOARD))
 
 
 def _print_summary(results: Results, made: Report) -> None:
     """Print the figures of every study, the verdicts on the paper's claims if any, and the output paths."""
     for study in results.studies:
-        kinds = ", ".join(one.kind for one in made.figures if one.study is study)
-        print_line(f"{study.slug}: {kinds} from {_runs(study)}")
-    for study in results.leaderboard:
-        print_line(f"{study.slug}: leaderboard from {_runs(study)}")
-    for path, drawn in made.paths:
-        print_line(f"{path.slug}: {', '.join(drawn)}")
+        owner = made.owners.get(study.slug, "")
+        kinds = made.contents.get(study.slug, [owner] if owner in made.contents else [])
+        if kinds:
+            print_line(f"{study.slug}: {', '.join(kinds)} from {_runs(study)}")
+    known = {*made.owners.values(), *(study.slug for study in results.studies)}
+    for slug, kinds in made.contents.items():
+        if slug not in known:
+            print_line(f"{slug}: {', '.join(kinds)}")
     if made.ledger:
         _print_claims(results, made.ledger)
     print_line(f"figures: {made.page.parent / 'figures'}")
     print_line(f"report: {made.page}")
 
 
-def _runs(study: Study) -> str:
+def _runs(study: RecordedStudy) -> str:
     """Describe a study's number of runs and, for a shipped experiment, its profile."""
-    from fco_cli.reporting.design import is_shipped
+    from fco_cli.reporting import is_shipped
 
     count = f"{len(study.runs)} run{'s' * (len(study.runs) > 1)}"
     return f"{count}, profile {study.profile}" if is_shipped(study) else count
 
 
 def _print_claims(results: Results, ledger: list[Entry]) -> None:
-    from fco_cli.reporting.claims import headline
+    from fco_cli.reporting import headline
 
     missing = [name for name in options_of("experiment") if _is_paper_experiment(name) and results.study(name) is None]
     if missing:

@@ -17,18 +17,12 @@ from pathlib import Path
 from fco_cli.commands.shell import Parser, exit_with_message, handle_version_and_help, one_line_errors
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
-from fco_cli.reporting.style import LEADERBOARD, SEARCH
-from fco_cli.simulation.stop import SIGNALS
+from fco_cli.simulation.process import SIGNALS
 
 FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
-ON_DEMAND = (
-    SEARCH,
-    LEADERBOARD,
-    "path",
-)  # prefixes of experiments that run only on request: long, or on the user's data
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -80,13 +74,23 @@ def reproduce(options: argparse.Namespace) -> None:
     sys.exit(1 if failed else 0)
 
 
+def on_demand() -> tuple[str, ...]:
+    """Return prefixes of experiments that run only on request: long ones, and those on the user's data."""
+    from fco_cli.studies.leaderboard import LEADERBOARD
+    from fco_cli.studies.yuan2021 import SEARCH
+
+    return SEARCH, LEADERBOARD, "path"
+
+
 def _options(arguments: list[str] | None) -> argparse.Namespace:
+    from fco_cli.studies.leaderboard import LEADERBOARD
+
     known = options_of("experiment")
     parser = Parser(prog="fco-reproduce", description=__doc__)
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument(
         "experiments", nargs="*", metavar="EXPERIMENT",
-        help=f"default: all but {', '.join(ON_DEMAND)}; at profile quick {', '.join(QUICK)}",
+        help=f"default: all but {', '.join(on_demand())}; at profile quick {', '.join(QUICK)}",
     )  # fmt: skip
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     parser.add_argument("--leaderboard", action="store_true", help="run the experiments that compare all methods")
@@ -103,7 +107,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     if options.leaderboard:
         options.experiments += [name for name in known if name.startswith(LEADERBOARD)]
     if not options.experiments:
-        options.experiments = [name for name in known if not name.startswith(ON_DEMAND)]
+        options.experiments = [name for name in known if not name.startswith(on_demand())]
         if options.profile == "quick":
             options.experiments = list(QUICK)
     return options
@@ -115,11 +119,11 @@ def _missing_data(experiments: list[str]) -> dict[str, str]:
     from omegaconf import OmegaConf
 
     from fco_cli import theory
-    from fco_cli.config.compose import shipped
+    from fco_cli.config.compose import initialized_hydra
 
     theory.register()
     missing = {}
-    with shipped():
+    with initialized_hydra():
         for name in experiments:
             task = OmegaConf.to_object(compose("config", [f"experiment={name}"]).task)
             if reason := task.missing_data():  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from contextlib import suppress
@@ -10,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from fco_cli.commands.shell import exit_process, handle_version_and_help, one_line_errors, run_hydra
 from fco_cli.commands.streams import print_line, table_console
+from fco_cli.commands.theory import print_theory
 from fco_cli.errors import UserError
 from fco_cli.help import help_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from fco_cli.sweeps.run import Sweep
+    from fco_cli.experiments import Finished
     from hydra_plugins.fco_launcher import JobConfig
-
-log = logging.getLogger("fco")
 
 
 def program() -> None:
@@ -47,60 +45,33 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float:
-    """Run one configuration and print its summary."""
-    from rich.console import Console
-
-    from fco_cli.commands.tables import final_table
-    from fco_cli.config import Run
-    from fco_cli.simulation.smoothness import why_diverged
-    from fco_cli.simulation.stop import Stop
-    from fco_cli.sweeps.display import RunProgress
-    from fco_cli.sweeps.run import Sweep
-    from fco_cli.sweeps.runner import execute
+    """Run one experiment and print its summary."""
+    from fco_cli.experiments import kind_for, plan_of
     from hydra_plugins.fco_launcher import JobConfig
 
-    if config.theory is not None:
-        return _theory(config)
-    if config.path is not None:
-        return _path(config)
-    _require_single_run(config)
-    one = Run.of(config)
-    if config.dry_run:
-        return _print_plan(Sweep([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
-    log.info(one.describe())
-    with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
-        (outcome,) = execute([one], progress, stop)
-    if outcome.was_done:
-        log.info("already done (force=true runs it again)")
-    if outcome.result["status"] == "diverged":
-        log.warning(why_diverged(outcome.result))
-    if verdict := outcome.result.get("convergence"):
-        log.info(verdict["line"])
-    table_console().print(final_table(outcome.result))
-    print_line(f"record: {one.folder}")
-    print_line(f"next: fco-report {one.output_dir / one.task.name}")
-    return outcome.result["final"]["objective"]
+    kind = kind_for(config)
+    if kind.is_stackable:
+        _require_single_run(config)
+        if config.dry_run:
+            print(plan_of([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
+            return math.nan
+    return _print_and_value(kind.execute(config))
 
 
 def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
     """Run a sweep, print its best configurations and return the value or the exception of every job."""
-    # jobs that share a configuration differ in numbers only
-    configs = list({id(job.shared): job.shared for job in jobs}.values())
-    if any(config.theory is not None or config.path is not None for config in configs):
-        return [run(job.config()) for job in jobs]  # cannot be stacked
-    if len({config.dry_run for config in configs}) > 1:
-        raise UserError("dry_run: got several values, must be true or false")
-    from rich.console import Console
-
     from fco_cli.commands.tables import best_table
-    from fco_cli.sweeps.display import SweepProgress
-    from fco_cli.sweeps.run import Sweep
+    from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks, plan_of
 
-    all_runs = Sweep(jobs, overrides, **options)
-    if configs[0].dry_run:
-        return [_print_plan(all_runs)] * len(jobs)
-    progress = SweepProgress(Console(stderr=True))
-    all_runs.run(progress)
+    if not are_stackable(jobs):
+        return [_print_and_value(finished) for finished in execute_each(jobs)]
+    dry_runs = {config.dry_run for config in distinct_configs(jobs)}
+    if len(dry_runs) > 1:
+        raise UserError("dry_run: got several values, must be true or false")
+    if dry_runs == {True}:
+        print(plan_of(jobs, overrides, **options))
+        return [math.nan] * len(jobs)
+    all_runs = execute_stacks(jobs, overrides, **options)
     if table := best_table(all_runs.finished_folders):
         table_console(160).print(table)
         if diverged := all_runs.diverged:
@@ -114,20 +85,12 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
 def expect(job: JobConfig, **options: Any) -> None:
     """Start drawing the data of a job while the other jobs of its sweep are composed."""
     from fco_cli.config import Run
+    from fco_cli.experiments import kind_for
     from fco_cli.sweeps import backends
 
-    config = job.shared
     with suppress(Exception):  # errors are reported when all jobs are composed
-        if config.theory is None and config.path is None and not config.dry_run:
+        if kind_for(job.shared).is_stackable and not job.shared.dry_run:
             backends.expect(Run.of(job.config()), backends.Options(**options))
-
-
-def _print_plan(runs: Sweep) -> float:
-    """Print the runs that are missing and an estimate of their duration; return NaN."""
-    from fco_cli.sweeps.plan import describe_plan
-
-    print(describe_plan(runs.missing, len(runs.ended.results), runs.options))
-    return math.nan
 
 
 def _require_single_run(config: DictConfig) -> None:
@@ -156,40 +119,33 @@ def _require_single_run(config: DictConfig) -> None:
     )
 
 
-def _theory(config: DictConfig) -> float:
-    """Run experiment=theory as fco-theory does."""
-    from fco_cli.commands.theory import check
+def _print_and_value(finished: Finished) -> float:
+    """Print the summary of an experiment and return its value."""
+    from fco_cli.experiments import PATH, RUN, THEORY
 
-    if config.dry_run:
-        raise UserError("dry_run: must be false for experiment=theory")
-    check(config)
-    return math.nan
+    printers = {RUN: _print_run, PATH: _print_path, THEORY: print_theory}
+    printers[finished.kind](finished)
+    return finished.value
 
 
-def _path(config: DictConfig) -> float:
-    """Run experiment=path and print the selected models."""
+def _print_run(finished: Finished) -> None:
+    from fco_cli.commands.tables import final_table
+
+    table_console().print(final_table(finished.result))
+    print_line(f"record: {finished.folder}")
+    print_line(f"next: fco-report {finished.report_folder}")
+
+
+def _print_path(finished: Finished) -> None:
     from fco_cli.commands.tables import path_lines, path_table
-    from fco_cli.config import Run
-    from fco_cli.path.record import run_path
-    from fco_cli.simulation.stop import Stop
 
-    if config.dry_run:
-        raise UserError("dry_run: must be false for experiment=path")
-    if config.profile.name != "paper":
-        raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=path")
-    one = Run.of(config)
-    with Stop() as stop:
-        result = run_path(one, stop)
-    table_console(160).print(path_table(result))
-    for line in path_lines(result):
+    table_console(160).print(path_table(finished.result))
+    for line in path_lines(finished.result):
         print_line(line)
-    print_line(f"record: {one.folder}")
-    next_commands = [f"fco-report {one.output_dir}"]
-    if (one.folder / "1se" / "linear_model.json").exists():
-        next_commands.append(f"fco-predict {one.folder / '1se'} NEW.csv")
-    for command in next_commands:
-        print_line(f"next: {command}")
-    return result["chosen"]["min"]["cv_loss"]
+    print_line(f"record: {finished.folder}")
+    print_line(f"next: fco-report {finished.report_folder}")
+    if (finished.folder / "1se" / "linear_model.json").exists():
+        print_line(f"next: fco-predict {finished.folder / '1se'} NEW.csv")
 
 
 if __name__ == "__main__":

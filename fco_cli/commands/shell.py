@@ -64,7 +64,8 @@ def run_hydra(
         from fco_cli import hydra_on_314, theory
         from fco_cli.config import register
         from fco_cli.config.compose import attribute_errors_to_overrides
-        from fco_cli.config.overrides import check_overrides, quoted
+        from fco_cli.config.overrides import check_overrides, quote_condition
+        from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
 
@@ -82,30 +83,20 @@ def run_hydra(
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
-        sys.argv[1:] = map(quoted, sys.argv[1:])
-        hydra_on_314.patch_argparse()
+        sys.argv[1:] = map(quote_condition, sys.argv[1:])
+        hydra_on_314.patch_argparse(_refuse_flag)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
+        sys.argv[1:] = load_plugins(sys.argv[1:])
         register()
         theory.register()
-        _compose_once()
-        argparse.ArgumentParser.error = _refuse_flag  # type: ignore  # Hydra's parser prints eight lines
         check_overrides(sys.argv[1:])
         with attribute_errors_to_overrides(started, "command line"):
             hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
 
 
-def _refuse_flag(_: object, message: str) -> NoReturn:
+def _refuse_flag(message: str) -> NoReturn:
     """Raise UserError for an invalid flag of Hydra's."""
     raise UserError(f"{message}; --hydra-help lists the flags")
-
-
-def _compose_once() -> None:
-    """Skip the composition that Hydra uses only to read hydra.mode, unless a config file or an override may set it."""
-    from hydra._internal.hydra import Hydra
-
-    options = ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path")
-    if not any("hydra.mode" in argument or argument.startswith(options) for argument in sys.argv[1:]):
-        Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
 
 
 @contextmanager

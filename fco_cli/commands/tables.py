@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from fco_cli.advice import Constants
 from fco_cli.csv_writer import escape_unprintable
 from fco_cli.memory_limit import in_units
+from fco_cli.theory.advice import Constants
 
 
 def final_table(result: dict[str, Any]) -> Table:
@@ -27,9 +27,8 @@ def final_table(result: dict[str, Any]) -> Table:
 
 def best_table(folders: list[Path]) -> Table | None:
     """Return the best configuration of each algorithm in a sweep, selected as in a report; None without records."""
-    from fco_cli.reporting.records import read_record
-    from fco_cli.reporting.select import choose
-    from fco_cli.reporting.studies import SEARCH, studies_of
+    from fco_cli.reporting import choose, read_record, studies_of
+    from fco_cli.studies.yuan2021 import SEARCH
     from fco_cli.typed_files import BadRecord
 
     records = []

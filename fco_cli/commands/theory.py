@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra
 from fco_cli.commands.streams import print_line, table_console
-from fco_cli.errors import require
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from fco_cli.experiments import Finished
 
 
 def main() -> None:
@@ -26,19 +26,17 @@ def main() -> None:
 
 def check(config: DictConfig) -> None:
     """Run the grid of small problems and print the results with the paper's bounds."""
-    from omegaconf import OmegaConf
+    from fco_cli.experiments import THEORY
 
+    print_theory(THEORY.execute(config))
+
+
+def print_theory(finished: Finished) -> None:
+    """Print the table of a check and the path of its figure."""
     from fco_cli.commands.tables import theory_table
-    from fco_cli.config.run import check_profile
-    from fco_cli.theory.run import check_theorems
-    from fco_cli.theory.statements import Grid
 
-    check_profile(config)
-    require(OmegaConf.get_type(config, "theory") is Grid, "theory", config.theory, "null; experiment=theory sets it")
-    folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
-    result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
-    table_console(160).print(theory_table(result))
-    print_line(f"figure: {folder / 'theory.png'}")
+    table_console(160).print(theory_table(finished.result))
+    print_line(f"figure: {finished.folder / 'theory.png'}")
 
 
 HELP = """\

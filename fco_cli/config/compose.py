@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shipped() -> Iterator[Hydra]:
-    """Initialize Hydra with the shipped configuration; restore the application's global Hydra afterwards."""
+def initialized_hydra() -> Iterator[Hydra]:
+    """Initialize Hydra with the package's configuration; restore the application's global Hydra afterwards."""
     from hydra import initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
@@ -37,7 +37,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     """Return the configuration of one run."""
     import hydra
 
-    with shipped():
+    with initialized_hydra():
         return hydra.compose("config", list(overrides))
 
 

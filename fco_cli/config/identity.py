@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 RATES = ("client_lr", "server_lr")  # may vary along the job axis
 STOPPING_KEYS = frozenset(("tolerance", "most_rounds"))  # stopping rule of rounds=auto
-EXECUTION = ("fco_cli.sweeps.runner", "execute")
-PATH_EXECUTION = ("fco_cli.path.record", "run_path")
 # Packages and modules that no result depends on; the configuration enters by its values.
-WITHOUT_NUMBERS = ("config", "simulation.provenance", "simulation.stop", "kernels.cache")
+WITHOUT_NUMBERS = ("config", "problem.registry", "simulation.process", "kernels.cache")
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,16 @@ def identity_of(run: Run) -> Identity:
         return asdict(part) | code_of(part, unused)
 
     data = {"task": run.task.identity() | code_of(run.task, unused), "seed": run.seed, "dtype": run.hparams.dtype}
+    if run.task.model.name != "auto":
+        data["model"] = described(run.task.model)
     kind = {"mirror": described(run.mirror), "weighting": run.hparams.weighting}
     psi, algo = described(run.regularizer), described(run.algo)
     # A run that records client models or snapshots needs another record than one without.
     extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
     if (noise := run.federation.noise) is not None:
         extra["evaluation_noise"] = asdict(noise)
-    if run.path is not None:
-        extra["path"] = asdict(run.path)
-        psi.pop("strength" if "strength" in psi else "radius", None)  # chosen by the path
+    extra |= run.own_identity()
+    psi.pop(run.selected_parameter or "", None)
     common = {
         **data, **kind, **extra,
         "execution": digest_of(execution_roots(run), (*WITHOUT_NUMBERS, *unused)),
@@ -82,7 +81,7 @@ def identity_of(run: Run) -> Identity:
 
 def executed_code(run: Run) -> str:
     """Return the digest of all code that a run executes."""
-    parts = (run.task, run.algo, run.regularizer, run.mirror, run.method.transform)
+    parts = (run.task, run.task.model, run.algo, run.regularizer, run.mirror, run.method.transform)
     classes = tuple(kind for part in parts for kind in part_classes(part))
     return digest_of((*execution_roots(run), *classes), (*WITHOUT_NUMBERS, *packages_not_used(run)))
 
@@ -106,7 +105,7 @@ def part_classes(part: Any) -> Iterator[type]:
 
 def execution_roots(run: Run) -> tuple[Definition, ...]:
     """Return the functions that turn a run into its record."""
-    return PATH_EXECUTION if run.path is not None else EXECUTION, definition_of(type(run.hparams))
+    return run.execution, definition_of(type(run.hparams))
 
 
 def packages_not_used(run: Run) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ CONDITION = re.compile(r"(task\.label)=([^'\"\[,]*[<>=!][^'\"\[,]*)")
 OPTIONAL_GROUPS = ("experiment", "hparams/grid")
 
 
-def quoted(override: str) -> str:
+def quote_condition(override: str) -> str:
     """Return an override with quotes around the condition of task.label, since Hydra's grammar has no < and >."""
     condition = CONDITION.fullmatch(override)
     return f"{condition[1]}='{condition[2]}'" if condition else override

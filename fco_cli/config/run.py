@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.transforms import Transform
-from fco_cli.config.identity import Identity, identity_of
+from fco_cli.code_digest import Definition
+from fco_cli.config.identity import Identity, check_code, identity_of
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
@@ -24,13 +25,14 @@ from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.registry import load_plugin, loaded_plugins
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # integers must be below
 BYTES_PER_EVALUATION = 24 * 32  # 24 metrics as Python numbers
-PARTS = ("task", "algo", "regularizer", "mirror", "transform", "hparams", "federation")
+PARTS = ("task", "algo", "model", "regularizer", "mirror", "transform", "hparams", "federation")
 
 
 @dataclass
@@ -51,11 +53,12 @@ class Run:
     record_path: bool
     threads: int | None
     experiment: Experiment | None  # the experiment that the run belongs to
-    path: PathSettings | None  # settings of experiment=path
     resolved: dict[str, Any]  # the resolved configuration
 
+    execution: ClassVar[Definition] = ("fco_cli.simulation.execute", "execute")  # function that writes the record
+
     @classmethod
-    def of(cls, config: DictConfig) -> Run:
+    def of(cls, config: DictConfig) -> Self:
         """Return the run of a configuration; raise UserError for any error that does not depend on the data."""
         check_profile(config)
         experiment = None if config.experiment is None else _typed(config, "experiment")
@@ -70,9 +73,10 @@ class Run:
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "regularizer", "mirror", "transform", "federation"):
+        for key in ("algo", "model", "regularizer", "mirror", "transform", "federation"):
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
+        parts["task"].model = parts.pop("model")
         parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"])
         run = cls(
             **parts,
@@ -83,8 +87,8 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
-            path=_path_settings(config),
             resolved=plain(config, resolve=True),
+            **cls._own_settings(config),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
         require(is_folder_name, "task.name", run.task.name, "a folder name of letters, digits, _ and -")
@@ -94,7 +98,7 @@ class Run:
         )
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
-        run.check_sites()
+        run.check_combinations()
         run.mirror.primal(run.regularizer)  # raises UserError for a pair without a closed form
         run.algo.check_pair(run.regularizer, run.mirror)
         if run.hparams.until_converged:
@@ -105,7 +109,31 @@ class Run:
         run.check_memory()
         return run
 
-    def with_numbers(self, numbers: Mapping[str, int | float]) -> Run:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to unpickle the run: its plug-ins are loaded before its state, which has their classes."""
+        paths = {source: plugin.path for source, plugin in loaded_plugins(self.plugins).items()}
+        return _empty_run, (type(self), paths), self.__dict__
+
+    @property
+    def plugins(self) -> list[str]:
+        """Files and modules that were loaded for this run."""
+        return self.resolved.get("plugins", [])
+
+    @classmethod
+    def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
+        """Return the fields that a subclass adds."""
+        return {}
+
+    def own_identity(self) -> dict[str, Any]:
+        """Return the settings that a subclass adds to the identity."""
+        return {}
+
+    @property
+    def selected_parameter(self) -> str | None:
+        """Number of the regularizer that is selected and therefore not part of the identity."""
+        return None
+
+    def with_numbers(self, numbers: Mapping[str, int | float]) -> Self:
         """Return a copy with other learning rates or seed, which are checked as in `of`."""
         rates: dict[str, Any] = {key.removeprefix("hparams."): rate for key, rate in numbers.items() if key != "seed"}
         other = copy.copy(self)
@@ -130,17 +158,21 @@ class Run:
         for key in ("record_clients", "record_path"):
             require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true needs a known last round")
 
-    def check_sites(self) -> None:
-        """Raise UserError for settings that would need rows or models of single clients outside of their sites."""
+    def check_combinations(self) -> None:
+        """Raise UserError for settings that exclude each other.
+
+        With remote sites, no setting may need rows or models of single clients outside of their sites.
+        """
+        model = self.task.model
         if self.federation.is_remote:
+            require(model.name == "auto", "model", model.name, "auto with federation=flare: sites fit linear models")
+            allowed = "[] with federation=flare: sites execute installed code only; install the plug-in at every site"
+            require(not self.plugins, "plugins", self.plugins, allowed)
             require(self.algo.federated, "algo", self.algo.name, "a federated algorithm: rows stay at their sites")
             is_hidden = not (self.federation.masked or self.federation.noise) or self.algo.personal is None
             allowed = f"one without personal models: the metrics of {self.algo.name} would disclose those of each site"
             require(is_hidden, "algo", self.algo.name, allowed)
             require(not self.record_clients, "record_clients", True, "false: clients' models stay at their sites")
-            is_exact = self.path is None or self.federation.noise is None
-            allowed = "an experiment without a path, which needs exact sums: federation.evaluation_noise is set"
-            require(is_exact, "experiment", "path", allowed)
 
     def check_memory(self) -> None:
         """Raise UserError if the data or metrics would not fit into memory, before anything is read or generated."""
@@ -185,6 +217,30 @@ class Run:
         return identity_of(self)
 
     @property
+    def digests(self) -> dict[str, str]:
+        """Identity of the run: digests by name."""
+        return asdict(self.identity)
+
+    def check_code(self) -> None:
+        """Raise UserError if this process has other code than the process that computed the identity."""
+        check_code(self)
+
+    def check_metrics(self, metrics: Collection[str]) -> None:
+        """Raise UserError if the run's experiment refers to a metric that the run does not compute."""
+        if self.experiment is not None:
+            self.experiment.check(metrics)
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the clients are at remote sites."""
+        return self.federation.is_remote
+
+    @property
+    def has_noise(self) -> bool:
+        """True if evaluations have noise."""
+        return self.federation.noise is not None
+
+    @property
     def run_id(self) -> str:
         return self.identity.run
 
@@ -209,6 +265,47 @@ class Run:
             if key in self.algo.uses
         ]
         return ", ".join([*parts, f"seed {self.seed}"])
+
+
+def _empty_run(kind: type[Run], plugins: dict[str, Path]) -> Run:
+    """Return a run without its state, after loading plug-ins."""
+    for source, path in plugins.items():
+        load_plugin(source, path)
+    return object.__new__(kind)
+
+
+@dataclass
+class PathRun(Run):
+    """Configuration of experiment=path, which selects the strength or the radius of the regularizer."""
+
+    path: PathSettings
+
+    execution: ClassVar[Definition] = ("fco_cli.path.record", "run_path")
+
+    @classmethod
+    def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
+        is_valid = OmegaConf.get_type(config, "path") is PathSettings
+        require(is_valid, "path", config.path, "null: experiment=path brings it")
+        return {"path": _typed(config, "path")}
+
+    def own_identity(self) -> dict[str, Any]:
+        return {"path": asdict(self.path)}
+
+    @property
+    def selected_parameter(self) -> str:
+        return "strength" if hasattr(self.regularizer, "strength") else "radius"
+
+    def check_combinations(self) -> None:
+        super().check_combinations()
+        model = self.task.model
+        require(model.convex, "model", model.name, "convex with experiment=path")
+        allowed = "an experiment without a path, which needs exact sums: federation.evaluation_noise is set"
+        require(not self.has_noise, "experiment", "path", allowed)
+
+
+def kind_of(config: DictConfig) -> str:
+    """Return the kind of experiment that a configuration describes: run, or the key that replaces the run."""
+    return next((kind for kind in ("theory", "path") if config[kind] is not None), "run")
 
 
 def replace_numbers(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,12 +341,6 @@ def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     return cast("dict[str, Any]", OmegaConf.to_container(config, resolve=resolve))
 
 
-def _path_settings(config: DictConfig) -> PathSettings | None:
-    is_valid = config.path is None or OmegaConf.get_type(config, "path") is PathSettings
-    require(is_valid, "path", config.path, "null: experiment=path brings it")
-    return None if config.path is None else _typed(config, "path")
-
-
 def _typed(config: DictConfig, key: str) -> Any:
     """Return a group as an object of its dataclass, which checks the values."""
     part = OmegaConf.to_object(config[key])
@@ -258,6 +349,6 @@ def _typed(config: DictConfig, key: str) -> Any:
 
 
 def _refuse_unknown_keys(prefix: str, config: DictConfig, schema: Any) -> None:
-    known = [field.name for field in fields(schema)]
+    known = [field.name for field in fields(schema) if not field.metadata.get("omegaconf_ignore")]
     for key in set(config) - set(known):
         raise no_such_key(f"{prefix}{key}", known)

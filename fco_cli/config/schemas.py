@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import omegaconf.base
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -22,10 +21,12 @@ from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
 from fco_cli.federation.settings import all_federations
-from fco_cli.problem.mirror_maps import MIRRORS
+from fco_cli.help import add_option, shipped_options
+from fco_cli.problem.mirror_maps import all_mirrors
+from fco_cli.problem.models.choices import all_models
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.tasks import TASKS
+from fco_cli.tasks import all_tasks
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
@@ -103,6 +104,7 @@ class RunConfig:
 
     task: Any = MISSING
     algo: Any = MISSING
+    model: Any = MISSING
     regularizer: Any = MISSING
     mirror: Any = MISSING
     transform: Any = MISSING
@@ -115,6 +117,7 @@ class RunConfig:
     record_clients: bool = MISSING
     record_path: bool = MISSING
     dry_run: bool = MISSING
+    plugins: list[str] = field(default_factory=list)  # loaded before composition (fco_cli/plugins.py)
     threads: int | None = MISSING
     experiment: Experiment | None = None
     theory: Any = None  # settings of experiment=theory (fco_cli/theory), which replaces the run
@@ -128,7 +131,6 @@ def register() -> None:
     The YAML files of conf/ refer to schemas as /schema/... and scale numbers of rounds by ${at_scale:...}.
     """
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
-    _cache_parser()
     for plugin in (FusedLauncher, GridSweeper):  # Hydra does not find them in an editable install
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
@@ -136,33 +138,43 @@ def register() -> None:
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store_schema(f"{group}/{name}", lambda kind=kind: kind)  # type: ignore[misc]
+            if not kind.__module__.startswith("fco_cli.") and name not in shipped_options(group):
+                _store(group, name, lambda group=group, kind=kind: option_of(group, kind))  # type: ignore[misc]
+                add_option(group, name)
     store_schema("run", lambda: RunConfig, package="_global_")
-
-
-def _cache_parser() -> None:
-    """Cache OmegaConf's parser of ${...}: parsing takes longer than the lookup, and the jobs of a sweep share it."""
-    if not hasattr(omegaconf.base.parse, "cache_info"):
-        omegaconf.base.parse = lru_cache(maxsize=4096)(omegaconf.base.parse)
 
 
 def store_schema(path: str, kind: Callable[[], type], package: str | None = None) -> None:
     """Register a schema under /schema; unlike ConfigStore.store, do not build it yet."""
-    *groups, name = ("schema", *path.split("/"))
+    group, _, name = f"schema/{path}".rpartition("/")
+    _store(group, name, lambda: OmegaConf.structured(kind()), package)
+
+
+def option_of(group: str, kind: type) -> DictConfig:
+    """Return the option of a class without a YAML file; a strength or radius without default is the task's."""
+    option = OmegaConf.structured(kind)
+    for key in ("strength", "radius"):
+        if group == "regularizer" and OmegaConf.is_missing(option, key):
+            option[key] = f"${{task.{key}}}"
+    return option
+
+
+def _store(group: str, name: str, node: Callable[[], DictConfig], package: str | None = None) -> None:
     repository = ConfigStore.instance().repo
-    for group in groups:
-        repository = repository.setdefault(group, {})
-    repository[f"{name}.yaml"] = _Schema(f"{name}.yaml", kind, "/".join(groups), package)
+    for part in group.split("/"):
+        repository = repository.setdefault(part, {})
+    repository[f"{name}.yaml"] = _Schema(f"{name}.yaml", node, group, package)
 
 
 class _Schema(ConfigNode):
     """Schema that is built on first use; building all schemas would double the time of a composition."""
 
-    def __init__(self, name: str, kind: Callable[[], type], group: str, package: str | None) -> None:
-        self.name, self.kind, self.group, self.package, self.provider = name, kind, group, package, None
+    def __init__(self, name: str, build: Callable[[], DictConfig], group: str, package: str | None) -> None:
+        self.name, self.build, self.group, self.package, self.provider = name, build, group, package, None
 
     @cached_property
     def config(self) -> DictConfig:
-        return OmegaConf.structured(self.kind())
+        return self.build()
 
     def __copy__(self) -> ConfigNode:  # called by Hydra for every node that it loads
         return ConfigNode(self.name, self.config, self.group, self.package, self.provider)
@@ -174,10 +186,11 @@ class _Schema(ConfigNode):
 def families() -> dict[str, Mapping[str, Any]]:
     """Return the groups whose options have separate schemas, with the class of each option."""
     return {
-        "task": TASKS,
+        "task": all_tasks(),
         "algo": all_algorithms(),
+        "model": all_models(),
         "regularizer": all_regularizers(),
-        "mirror": MIRRORS,
+        "mirror": all_mirrors(),
         "transform": all_transforms(),
         "federation": all_federations(),
     }

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fco_cli.data.private_cache import private_cache, require_private
+from fco_cli.cache_folders import cache_folder, exclusive_access, private_cache, require_private
 from fco_cli.errors import UserError
-from fco_cli.files import cache_folder, exclusive_access
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,14 @@ from fco_cli.csv_writer import as_csv
 from fco_cli.data.preparation import Preparation
 from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
 
 
 @dataclass(frozen=True)
 class LinearModel:
     """Description of a fitted linear model: loss, classes, preparation, training clients and feature names."""
 
-    loss: str
+    loss: Loss
     classes: list[str] | None
     preparation: Preparation | None  # None: sparse rows, which are not prepared
     clients: list[str] = field(default_factory=list)  # training clients
@@ -33,7 +34,7 @@ class LinearModel:
 
         model.csv           non-zero weights, largest first: for standardized features, and per unit of the feature
         linear_model.npz    coef [C, D] and intercept [C] for features in original units; mean and scale
-        linear_model.json   loss, feature names and class names
+        linear_model.json   loss, its link, feature names and class names
         preparation.json    the preparation of a table (data/preparation.py); not written for sparse rows
         site_intercepts.csv intercepts of the clients in original units; written only if `site_bias` is given
 
@@ -55,7 +56,8 @@ class LinearModel:
         arrays = io.BytesIO()
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
         write_atomically(folder / "linear_model.npz", arrays.getvalue())
-        plain = {"loss": self.loss, "features": names, "classes": self.classes, "sparse": preparation is None}
+        loss = {"loss": self.loss.name, "link": self.loss.link}
+        plain = {**loss, "features": names, "classes": self.classes, "sparse": preparation is None}
         write_atomically(folder / "linear_model.json", (json.dumps(plain, indent=1) + "\n").encode())
         if preparation is not None:
             write_atomically(folder / "preparation.json", preparation.as_json().encode())

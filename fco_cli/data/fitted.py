@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from scipy.special import expit, softmax
 
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import read_features, read_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import all_losses
+from fco_cli.problem.losses.links import LINKS
 from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json
 
 LARGEST_FILE = 1 << 30  # bytes
@@ -26,11 +28,22 @@ class LinearModelNames(msgspec.Struct):
     loss: str
     classes: list[str] | None
     sparse: bool = False
+    link: str = ""  # absent from records of earlier versions: that of the loss
 
-    def check_outputs(self, outputs: int) -> None:
-        """Raise BadRecord if the number of outputs is invalid for the loss or the classes."""
-        classes = {"softmax": outputs, "logistic": 2}.get(self.loss)
-        if outputs < 1 or (outputs > 1 and self.loss != "softmax"):
+    def predict(self) -> tuple[str, Callable[[Array], Array]]:
+        """Return the link and its map from scores [N, C] to predictions; that of a plug-in's link is in its loss."""
+        known = all_losses().get(self.loss)
+        link = self.link or (known.link if known is not None else "")
+        if link in LINKS:
+            return link, LINKS[link]
+        if known is None:
+            raise BadRecord(f"linear_model.json: the loss {self.loss} is unknown; FCO_PLUGINS=... loads a plug-in")
+        return link, known().predict
+
+    def check_outputs(self, outputs: int, link: str) -> None:
+        """Raise BadRecord if the number of outputs is invalid for the link or the classes."""
+        classes = {"softmax": outputs, "logit": 2}.get(link)
+        if outputs < 1 or (outputs > 1 and link != "softmax"):
             raise BadRecord(f"linear_model.npz: {outputs} outputs do not fit the {self.loss} loss")
         if classes is not None and self.classes is not None and len(self.classes) != classes:
             raise BadRecord(f"linear_model.json: {len(self.classes)} classes do not fit the model, which has {classes}")
@@ -40,7 +53,8 @@ class LinearModelNames(msgspec.Struct):
 class FittedModel:
     """Linear model for encoded features in original units or, without a preparation, for sparse rows."""
 
-    loss: str
+    link: str
+    predict: Callable[[Array], Array]  # predictions [N, C] of scores [N, C]
     classes: list[str] | None
     preparation: Preparation | None
     coef: Array  # [C, D]
@@ -65,10 +79,11 @@ class FittedModel:
                 raise BadRecord("linear_model.npz: shapes of coef, intercept and features are inconsistent")
             if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
                 raise BadRecord("linear_model.npz: coef and intercept must be finite")
-            names.check_outputs(len(intercept))
+            link, predict = names.predict()
+            names.check_outputs(len(intercept), link)
         except BadRecord as problem:
             raise UserError(f"{record}: {problem}") from problem
-        return cls(names.loss, names.classes, preparation, coef, intercept)
+        return cls(link, predict, names.classes, preparation, coef, intercept)
 
     def rows(self, path: Path) -> Rows:
         """Return the rows of a new file, encoded for the model."""
@@ -83,18 +98,17 @@ class FittedModel:
 
     def columns(self, scores: Array) -> dict[str, Array]:
         """Return the output columns of a prediction, given the scores [N, C]."""
-        if self.loss == "logistic":
-            positive = expit(scores[:, 0])
+        predictions = self.predict(scores)
+        if self.link == "logit":
+            positive = predictions[:, 0]
             names = self._classes(2)
             return {"prediction": np.array(names, object)[(positive > 0.5).astype(int)],
                     f"probability of {names[1]}": positive.astype(object)}  # fmt: skip
-        if self.loss == "softmax":
-            names, shares = self._classes(scores.shape[1]), softmax(scores, axis=1)
+        if self.link == "softmax":
+            names, shares = self._classes(scores.shape[1]), predictions
             prediction = {"prediction": np.array(names, object)[shares.argmax(axis=1)]}
             return prediction | {f"probability of {name}": shares[:, c].astype(object) for c, name in enumerate(names)}
-        if self.loss == "cox":
-            return {"log hazard ratio": scores[:, 0].astype(object)}
-        return {"prediction": (np.exp(scores[:, 0]) if self.loss == "poisson" else scores[:, 0]).astype(object)}
+        return {"log hazard ratio" if self.link == "log_hazard" else "prediction": predictions[:, 0].astype(object)}
 
     def _classes(self, count: int) -> list[str]:
         return [str(k) for k in range(count)] if self.classes is None else self.classes

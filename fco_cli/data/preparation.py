@@ -14,12 +14,10 @@ from functools import reduce
 import msgspec
 import numpy as np
 
-from fco_cli.data.cells import category_name
 from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
-from fco_cli.data.medians import MedianSearch, count_up_to_edges
-from fco_cli.data.moments import Moments
-from fco_cli.data.source import Columns
-from fco_cli.data.summary import Summary, check_summary
+from fco_cli.data.readers.cells import category_name
+from fco_cli.data.readers.source import Columns
+from fco_cli.data.statistics import MedianSearch, Moments, Summary, check_summary, count_up_to_edges
 from fco_cli.errors import UserError, did_you_mean, require
 from fco_cli.problem.layout import Array
 from fco_cli.typed_files import BadRecord, converted, parse_json

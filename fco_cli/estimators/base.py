@@ -96,7 +96,7 @@ class FederatedLinear(BaseEstimator):
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
             federation=NoFederation(), seed=seed, output_dir=Path(), force=False, record_clients=False,
-            record_path=False, threads=None, experiment=None, path=None, resolved={},
+            record_path=False, threads=None, experiment=None, resolved={},
         )  # fmt: skip
 
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:
@@ -155,7 +155,11 @@ class Regression(RegressorMixin, FederatedLinear):
 
     def _loss(self) -> Loss:
         """Return the loss named by `loss`."""
-        known = [name for name, kind in all_losses().items() if kind.hit is Loss.hit and kind.client_loss is None]
+        known = [
+            name
+            for name, kind in all_losses().items()
+            if kind.is_correct is Loss.is_correct and kind.client_loss is None
+        ]
         if self.loss not in known:
             raise UserError(f"loss: got {self.loss!r}, must be one of {', '.join(known)}")
         return all_losses()[self.loss]()
@@ -202,8 +206,7 @@ class Regression(RegressorMixin, FederatedLinear):
         y : ndarray of shape (n_samples,)
             Predictions; expected counts for the Poisson loss.
         """
-        scores = self._decision_scores(X)[:, 0]
-        return np.exp(scores) if self.loss == "poisson" else scores
+        return self._loss().predict(self._decision_scores(X))[:, 0]
 
 
 class Classification(ClassifierMixin, FederatedLinear):

@@ -1,22 +1,207 @@
-"""Conversion of X, y and groups to a task with clients."""
+"""Conversion of X, y and groups to a task of clients with standardized rows, which leaves the objective unchanged.
+
+With w~_i = s_i w_i the scores of x and of (x - m) / s differ by a constant, which the intercept absorbs. A separable
+psi keeps its value if its factors are divided by s. Means and scales are weighted as F weights the rows. Scales are
+powers of 2, so that dividing by them is exact. If psi is not separable, features keep their scales. Sparse rows are not
+centered.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from fco_cli.data.sparse import as_sparse_rows
-from fco_cli.estimators.scaling import Units, standardize
+from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
+from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.losses import Loss, Squared
 from fco_cli.problem.models.linear import Linear, SparseLinear
+from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.regularizers.nuclear import Nuclear
+from fco_cli.problem.regularizers.penalties import (
+    L1,
+    ElasticNet,
+    L2Squared,
+    NoRegularizer,
+    WeightedPenalty,
+    soft_threshold_each,
+    weighted_absolute_sum,
+)
 from fco_cli.tasks.base import Task
+
+LARGEST_STRENGTH = 1e300  # in standardized units; every solution is the null model
+
+
+@dataclass(kw_only=True)
+class ScaledL1(L1):
+    """l1 penalty of w~ / scales."""
+
+    scales: Any
+
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        return super().coordinate_numbers(layout, features) / _scale_per_weight(self.scales, layout)
+
+
+@dataclass(kw_only=True)
+class ScaledL2Squared(L2Squared):
+    """Squared l2 penalty of w~ / scales."""
+
+    scales: Any
+
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        return super().coordinate_numbers(layout, features) / _scale_per_weight(self.scales, layout) ** 2
+
+
+@dataclass(kw_only=True)
+class ScaledElasticNet(ElasticNet):
+    """Elastic net of w~ / scales; factors must be 0 or 1, so that they equal their squares."""
+
+    scales: Any
+
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        return super().coordinate_numbers(layout, features) / _scale_per_weight(self.scales, layout)
+
+    def curvature(self, numbers: Numbers, each: Array) -> Array:
+        return numbers["l2_strength"][0] * each**2
+
+    @staticmethod
+    @kernel
+    def value(w, psi, block):
+        total = 0.0
+        for i in range(w.shape[0]):
+            entry = np.float64(block.each[i]) * w[i]
+            total += entry * entry
+        return psi.strength * weighted_absolute_sum(w, block.each) + psi.l2_strength / 2 * total
+
+    @staticmethod
+    @kernel
+    def prox(z, t, psi, block, out):
+        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, out)
+        for i in range(z.shape[0]):
+            out[i] /= 1 + t * psi.l2_strength * block.each[i] * block.each[i]
+
+    @staticmethod
+    @kernel
+    def subgradient(w, psi, block, out):
+        for i in range(w.shape[0]):
+            factor = block.each[i]
+            out[i] = factor * (psi.strength * np.sign(w[i]) + psi.l2_strength * factor * w[i])
+
+
+def _scale_per_weight(scales: Array, layout: Layout) -> Array:
+    """Return the scale of every weight [P], 1 for biases."""
+    numbers, weights = np.ones(layout.size), layout.slices["weights"]
+    numbers[weights] = np.resize(scales, weights.stop - weights.start)
+    return numbers
+
+
+SCALED: dict[type[Regularizer], type[Regularizer]] = {
+    L1: ScaledL1,
+    L2Squared: ScaledL2Squared,
+    ElasticNet: ScaledElasticNet,
+}
+
+
+@dataclass(frozen=True)
+class Units:
+    """Means and scales of the features [d] and of the labels."""
+
+    means: Array
+    scales: Array
+    label_mean: float = 0.0
+    label_scale: float = 1.0
+
+    def regularizer(self, psi: Regularizer) -> Regularizer:
+        """Return psi as a function of the standardized weights, divided by the squared label scale."""
+        changes: dict[str, Any] = {}
+        if isinstance(psi, L1 | ElasticNet | Nuclear):
+            changes["strength"] = min(float(psi.strength) / self.label_scale, LARGEST_STRENGTH)
+        kind = SCALED.get(type(psi))
+        if kind is None or (self.scales == 1).all():
+            return replace(psi, **changes)
+        return kind(**{**vars(psi), **changes, "scales": self.scales})
+
+    def to_data_units(self, models: Array) -> Array:
+        """Return standardized models [J, P] in the units of the data."""
+        outputs = models.shape[1] // (len(self.scales) + 1)
+        weights = models[:, :-outputs].reshape(len(models), outputs, -1) / self.scales
+        biases = models[:, -outputs:] - (weights * self.means).sum(axis=2)
+        scaled = np.concatenate([weights.reshape(len(models), -1), biases], axis=1) * self.label_scale
+        scaled[:, -outputs:] += self.label_mean
+        return scaled
+
+
+def standardize(data: TaskData, psi: Regularizer, weighting: str) -> tuple[TaskData, Units]:
+    """Return the standardized data and their units."""
+    row_weights, training = data.training.weights(weighting) / data.training.sizes, data.training
+    weights = np.repeat(row_weights, training.sizes)
+    if training.relative_weights is not None:
+        weights = weights * training.relative_weights
+    sparse, d = isinstance(training.x, SparseRows), training.x.shape[1]
+    means, spreads = np.zeros(d), np.ones(d)
+    if sparse:
+        spreads = _sparse_spreads(training.x, np.repeat(weights, np.diff(training.x.starts)))
+    else:
+        for column in range(d):
+            means[column], spreads[column] = _mean_and_spread(training.x[:, column], weights)
+    units = Units(means, _powers_of_two(spreads) if _is_scalable(psi) else np.ones(d))
+    if sparse:
+        x = training.x._replace(values=training.x.values / units.scales[training.x.columns])
+    else:
+        x = (training.x - means) / units.scales
+        x[:, spreads == 0] = 0.0
+    y = training.y
+    if isinstance(data.loss, Squared):
+        mean, spread = _mean_and_spread(y, weights)
+        scale = float(_powers_of_two(np.array([spread]))[0]) if _is_homogeneous(psi) else 1.0
+        units = replace(units, label_mean=mean, label_scale=scale)
+        y = (y - mean) / scale
+    return replace(data, training=replace(training, x=x, y=y)), units
+
+
+def _is_scalable(psi: Regularizer) -> bool:
+    """Return True if psi can be rescaled to keep its value when features are scaled."""
+    if type(psi) is ElasticNet and any(factor not in (0, 1) for factor in psi.factors.values()):
+        return False
+    return type(psi) is NoRegularizer or type(psi) in SCALED
+
+
+def _is_homogeneous(psi: Regularizer) -> bool:
+    """Return True if psi can be rescaled to keep its value, relative to the squared labels, when labels are scaled."""
+    return isinstance(psi, NoRegularizer | WeightedPenalty | Nuclear)
+
+
+def _mean_and_spread(values: Array, weights: Array) -> tuple[float, float]:
+    """Return the weighted mean and standard deviation; the latter is 0 if all values are equal up to rounding."""
+    size = float(np.abs(values).max())
+    if size == 0:
+        return 0.0, 0.0
+    shares = values / size  # so that squares neither overflow nor underflow
+    mean = float(weights @ shares / weights.sum())
+    spread = float(np.sqrt(weights @ (shares - mean) ** 2 / weights.sum()))
+    is_constant = np.ptp(values) == 0 or spread <= 4 * np.finfo(float).eps * abs(mean)
+    return mean * size, 0.0 if is_constant else spread * size
+
+
+def _sparse_spreads(x: SparseRows, weights: Array) -> Array:
+    """Return the weighted root mean square of every column [d], 0 for empty columns."""
+    size = np.zeros(x.features)
+    np.maximum.at(size, x.columns, np.abs(x.values))
+    shares = x.values / np.where(size > 0, size, 1.0)[x.columns]
+    return size * np.sqrt(np.bincount(x.columns, weights * shares**2, x.features))
+
+
+def _powers_of_two(spreads: Array) -> Array:
+    """Return the nearest power of 2 to each spread, 1 for 0; neither it nor its inverse overflows."""
+    exponents = np.clip(np.round(np.log2(np.where(spreads > 0, spreads, 1.0))), -1000, 1000)
+    return np.ldexp(1.0, exponents.astype(int))
 
 
 @dataclass(kw_only=True)

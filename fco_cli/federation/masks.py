@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import to_fixed_point
+from fco_cli.algorithms.rounds import to_fixed_point
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Header, Keys, Request, SignedKey

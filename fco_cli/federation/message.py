@@ -2,20 +2,24 @@
 
 A message has eight bytes for the length of a JSON text, the text, and the arrays' numbers. Nothing is unpickled or
 decompressed, and no memory is allocated beyond the size of the message. Schemas of heads are in schema.py; an
-`ArraySpec` declares the shape, type and range of an array.
+`ArraySpec` declares the shape, type and range of an array. Conversions to dataclasses resolve no interpolations, class
+names or paths.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
+from fco_cli.code_digest import digest_of
+from fco_cli.errors import UserError, no_such_key
 from fco_cli.problem.layout import Array
 
 LENGTH = 8  # bytes of the JSON text's length
@@ -147,3 +151,36 @@ def _declared(name: str, declared: list[Any]) -> tuple[np.dtype, tuple[int, ...]
 
 def _describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:
     return f"{dtype.name} [{', '.join(map(str, shape))}]"
+
+
+def parse_dataclass(kind: type[T], values: Any, where: str) -> T:
+    """Return an object of a dataclass; raise UserError if a value is missing, unknown or of another type."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: must be a mapping")
+    hints, known = typing.get_type_hints(kind), [key.name for key in fields(kind)]  # type: ignore[arg-type]
+    options = {}
+    for key, value in values.items():
+        if key not in known:
+            raise no_such_key(f"{where}.{key}", known)
+        try:
+            options[key] = converted(value, hints[key])
+        except BadMessage as problem:
+            raise UserError(f"{where}.{key}: {problem}") from None
+    for key in fields(kind):  # type: ignore[arg-type]
+        if key.name not in values and key.default is MISSING and key.default_factory is MISSING:
+            raise UserError(f"{where}.{key.name}: is missing")
+    return kind(**options)
+
+
+def parse_by_name(kinds: dict[str, Any], values: Any, where: str) -> Any:
+    """Return an object of the dataclass that `values["name"]` selects."""
+    name = values.get("name") if isinstance(values, dict) else None
+    if not isinstance(name, str) or name not in kinds:
+        raise UserError(f"{where}.name: must be one of {', '.join(kinds)}")
+    return parse_dataclass(kinds[name], values, where)
+
+
+def plugin_digests(**parts: Any) -> dict[str, str]:
+    """Return the code digests of the parts whose classes are defined in plug-ins, by the names of the parts."""
+    kinds = {name: type(part) for name, part in parts.items()}
+    return {name: digest_of((kind,)) for name, kind in kinds.items() if not kind.__module__.startswith("fco_cli.")}

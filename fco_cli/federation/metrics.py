@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fco_cli.data.moments import Moments
+from fco_cli.data.statistics import Moments
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import TINY, Huber, Logistic, Loss, Poisson, Squared
 from fco_cli.problem.losses.survival import Cox, count_pairs

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from fco_cli.errors import UserError, require
-from fco_cli.federation.parsing import parse_dataclass
+from fco_cli.federation.message import parse_dataclass
 from fco_cli.files import as_yaml
 
 

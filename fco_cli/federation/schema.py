@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fco_cli.algorithms.fixed_point import MAX_FRACTION_BITS
+from fco_cli.algorithms.rounds import MAX_FRACTION_BITS
 from fco_cli.problem.losses import MAX_CLASSES
 
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
@@ -129,6 +129,7 @@ class Stack(Request, kw_only=True):
     regularizer: dict[str, Any]
     mirror: dict[str, Any]
     transform: dict[str, Any]
+    plugins: dict[str, str] = {}  # digests of the parts whose code is not in this package
 
 
 class Forget(Request, kw_only=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fco_cli.errors import require
 from fco_cli.federation.masks import MIN_SITES
 from fco_cli.federation.noise import EvaluationNoise
-from fco_cli.problem.registry import members
+from fco_cli.problem.registry import Registry
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
 from fco_cli.tasks.custom import Custom
@@ -151,5 +151,4 @@ def party_home(given: Path | None) -> Path:
     return Path(os.path.realpath((given or user_data_path("fco", appauthor=False) / "federation").expanduser()))
 
 
-def all_federations() -> dict[str, type[Federation]]:
-    return members(Federation)
+all_federations: Registry[Federation] = Registry("federation", Federation)

@@ -26,9 +26,9 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from fco_cli.cache_folders import cache_folder, unsafe_reason
 from fco_cli.errors import UserError
-from fco_cli.files import cache_folder, write_atomically
-from fco_cli.private_folder import unsafe_reason
+from fco_cli.files import write_atomically
 
 log = logging.getLogger(__name__)
 

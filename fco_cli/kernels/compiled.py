@@ -1,10 +1,11 @@
 """Kernels: functions over arrays that Numba compiles on first use and caches on disk.
 
-Kernels are plain Python with explicit loops: Numba takes seconds to compile an array expression or an assignment to a
-slice (use `copy` instead). `specialize` binds the names that a kernel calls to other kernels. One source text of an
-algorithm thus serves every loss and regularizer and still runs as a single compiled loop. A name can also be bound to a
-float, which becomes a compile-time constant. If a part is an ordinary Python function, the whole kernel runs as Python.
-With NUMBA_DISABLE_JIT=1 every kernel runs as Python, for debugging and testing.
+Kernels are plain Python with explicit loops: Numba takes seconds to compile an expression of matrices or an assignment
+to a slice (use `copy` instead). `specialize` binds the names that a kernel calls to other kernels, or to a `Namespace`
+of kernels, which the text calls as `model.forward(...)`. One source text of an algorithm thus serves every loss and
+regularizer and still runs as a single compiled loop. A name can also be bound to a float, which becomes a compile-time
+constant. If a part is an ordinary Python function, the whole kernel runs as Python. With NUMBA_DISABLE_JIT=1 every
+kernel runs as Python, for debugging and testing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import hashlib
 import math
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fco_cli.code_digest import content_of
+from fco_cli.code_digest import content_of, global_names
 
 # Reassociation allows vectorized sums. NaN and infinity keep their meaning: they indicate divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -31,6 +32,70 @@ PARALLEL = {"prange": True} | dict.fromkeys(
 
 # Numba's workqueue threading layer, the only one always available, aborts the process on concurrent access.
 _PARALLEL_LOCK = threading.Lock()
+
+
+class Namespace:
+    """Kernels and numbers that the text of a kernel reads as attributes of one name, as in `ops.copy(w)`."""
+
+    def __init__(self, name: str, parts: Mapping[str, Any]) -> None:
+        self.name, self.parts = name, dict(sorted(parts.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Namespace) and (self.name, self.parts) == (other.name, other.parts)
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.parts.items()))
+
+    def restrict(self, names: Collection[str]) -> Namespace:
+        """Return the part of the namespace with these names."""
+        return Namespace(self.name, {name: part for name, part in self.parts.items() if name in names})
+
+    @property
+    def identity(self) -> str:
+        """Digest of all parts."""
+        text = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
+        return f"{self.name}_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+    @property
+    def is_compilable(self) -> bool:
+        return all(_is_compilable(part) for part in self.parts.values())
+
+    def as_module(self, form: str) -> types.ModuleType:
+        """Return a module of the parts, each as its attribute `form`; "" for the parts themselves.
+
+        Numba resolves attributes of modules at compile time. It identifies a module by its name, which must therefore
+        differ between namespaces.
+        """
+        module = types.ModuleType(self.identity if form == "_inlined" else self.name)
+        for name, part in self.parts.items():
+            setattr(module, name, getattr(part, form) if form and isinstance(part, Kernel) else part)
+        return module
+
+
+class Declared:
+    """Name of a namespace that `specialize` binds; reading an attribute before that raises AttributeError."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self.kind.__name__}.{name} is not bound: call the kernel that `specialize` returns")
+
+
+def declared(kind: type) -> Any:
+    """Declare a global name of a module as a namespace that `specialize` binds; `kind` documents its kernels."""
+    return Declared(kind)
+
+
+def _is_compilable(part: Any) -> bool:
+    return part.is_compilable if isinstance(part, Kernel | Namespace) else isinstance(part, float)
+
+
+def _in_form(part: Any, form: str) -> Any:
+    """Return a kernel's attribute `form`, a namespace as a module of such attributes, or a number."""
+    if isinstance(part, Namespace):
+        return part.as_module(form)
+    return getattr(part, form) if form and isinstance(part, Kernel) else part
 
 
 class Kernel:
@@ -46,9 +111,13 @@ class Kernel:
         self.python = python
         self.parallel = parallel
         self.in_order = in_order
-        bound = {name: value for name, value in python.__globals__.items() if isinstance(value, Kernel)}
+        bound: dict[str, Any] = {name: value for name, value in python.__globals__.items() if isinstance(value, Kernel)}
         bound |= parts or {}
-        self.parts = {name: bound[name] for name in sorted(bound) if name in python.__code__.co_names}
+        attributes, own = python.__code__.co_names, global_names(python.__code__)
+        self.parts = {
+            name: bound[name].restrict(attributes) if isinstance(bound[name], Namespace) else bound[name]
+            for name in sorted(own & bound.keys())
+        }
         functools.update_wrapper(self, python)
 
     @property
@@ -63,15 +132,23 @@ class Kernel:
 
     @property
     def identity(self) -> str:
-        """Digest of this kernel and all its parts: the key of its machine code in the cache."""
+        """Digest of this kernel and all its parts: the key of its machine code in the cache.
+
+        Cached machine code refers to the modules of its functions by name, so their names are included.
+        """
         inner = ",".join(f"{name}={getattr(part, 'identity', part)!s}" for name, part in self.parts.items())
-        text = f"{self.python.__name__} {self._content} {self._threaded} {self.in_order} [{inner}]"
+        name = f"{self.python.__module__} {self.python.__name__}"
+        text = f"{name} {self._content} {self._threaded} {self.in_order} [{inner}]"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def is_compilable(self) -> bool:
-        return all(
-            part.is_compilable if isinstance(part, Kernel) else isinstance(part, float) for part in self.parts.values()
+        return all(_is_compilable(part) for part in self.parts.values())
+
+    def reads(self, names: Collection[str]) -> bool:
+        """Return True if the function, or a kernel that it calls, reads one of these global names."""
+        return not global_names(self.python.__code__).isdisjoint(names) or any(
+            part.reads(names) for part in self.parts.values() if isinstance(part, Kernel)
         )
 
     @functools.cached_property
@@ -91,13 +168,12 @@ class Kernel:
     @functools.cached_property
     def as_python(self) -> Callable[..., Any]:
         """The kernel as an ordinary Python function that calls its (compiled) parts."""
-        return self._bind(self.parts)
+        return self._bind({name: _in_form(part, "") for name, part in self.parts.items()})
 
     @functools.cached_property
-    def _uncompiled(self) -> Callable[..., Any]:
+    def uncompiled(self) -> Callable[..., Any]:
         """The kernel and all its parts as ordinary Python functions."""
-        parts = {name: part._uncompiled if isinstance(part, Kernel) else part for name, part in self.parts.items()}
-        return self._bind(parts)
+        return self._bind({name: _in_form(part, "uncompiled") for name, part in self.parts.items()})
 
     @functools.cached_property
     def _inlined(self) -> Callable[..., Any]:
@@ -112,7 +188,7 @@ class Kernel:
 
     def _compile(self, prefix: str, **options: Any) -> Any:
         numba = _numba()
-        parts = {name: part._inlined if isinstance(part, Kernel) else part for name, part in self.parts.items()}
+        parts = {name: _in_form(part, "_inlined") for name, part in self.parts.items()}
         function = self._bind(parts | _intrinsics() | ({"prange": numba.prange} if self._threaded else {}))
         function.__qualname__ = f"{prefix}{self.python.__name__}_{self.identity}"  # file name in the cache
         parallel = PARALLEL if self._threaded else False
@@ -129,7 +205,7 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         if _numba().config.DISABLE_JIT:
             with np.errstate(all="ignore"):  # compiled code does not warn either
-                return self._uncompiled(*arguments)
+                return self.uncompiled(*arguments)
         if self.parallel:
             with _PARALLEL_LOCK:
                 return self.function(*arguments)
@@ -164,12 +240,21 @@ def is_finite(number):
 
 @functools.cache
 def _specialized(template: Kernel, parallel: bool, parts: tuple[tuple[str, Any], ...]) -> Kernel:
-    return Kernel(template.python, {**template.parts, **dict(parts)}, parallel, template.in_order)
+    bound = {**template.parts, **dict(parts)}
+    namespaces = {name: part for name, part in parts if isinstance(part, Namespace)}
+    for name, part in template.parts.items():
+        if bound[name] is part and isinstance(part, Kernel) and part.reads(namespaces):
+            bound[name] = specialize(part, parallel=part.parallel, **namespaces)
+    return Kernel(template.python, bound, parallel, template.in_order)
 
 
 def specialize(template: Kernel, *, parallel: bool = False, **parts: Any) -> Kernel:
-    """Return `template` with the names it calls bound to `parts`."""
-    return _specialized(template, parallel, tuple(sorted(parts.items())))
+    """Return `template` with the names it calls bound to `parts`.
+
+    A dictionary is a `Namespace`. Namespaces are also bound in the kernels that the template calls.
+    """
+    bound = {name: Namespace(name, part) if isinstance(part, dict) else part for name, part in parts.items()}
+    return _specialized(template, parallel, tuple(sorted(bound.items())))
 
 
 @functools.cache

@@ -27,9 +27,9 @@ def __getattr__(name: str) -> Any:
 
 
 @functools.cache
-def pick(names: tuple[str, ...]) -> Kernel:
-    """Return the kernel pick(stack, i): the arrays stack[i, 0], stack[i, 1], ... as a tuple with these names."""
-    arrays = "".join(f"stack[i, {n}], " for n in range(len(names)))
+def pick(names: tuple[str, ...], indices: tuple[str, ...]) -> Kernel:
+    """Return the kernel pick(stack, i): the arrays stack[i, index] for these indices, as a tuple with these names."""
+    arrays = "".join(f"stack[i, {index}], " for index in indices)
     kind = named(names)
     module = ModuleType(__name__)
     module.__dict__[kind.__name__] = kind

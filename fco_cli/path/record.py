@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.config import Run
+from fco_cli.config import PathRun
 from fco_cli.csv_writer import as_csv
 from fco_cli.files import write_atomically
 from fco_cli.kernels.compile_time import Stopwatch
@@ -32,10 +32,9 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
-from fco_cli.simulation.provenance import software
+from fco_cli.simulation.execute import code_of
+from fco_cli.simulation.process import Stop, software
 from fco_cli.simulation.record import LARGEST_CHECKPOINT, Record, check_writer, writer_stamp
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import code_of
 from fco_cli.tasks.metrics import rank
 from fco_cli.typed_files import BadRecord, Missing, read_npz
 
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 ZERO = 1e-10  # singular values below count as 0, relative to the largest weight
 
 
-def run_path(run: Run, stop: Stop) -> dict[str, Any]:
+def run_path(run: PathRun, stop: Stop) -> dict[str, Any]:
     """Return the result of a path, from its record if it is complete; an interrupted path resumes."""
     record = Record(run.folder)
     if not run.force and (result := record.result(PathResult)):
@@ -55,9 +54,8 @@ def run_path(run: Run, stop: Stop) -> dict[str, Any]:
         return _select_and_write(run, record, stop)
 
 
-def _select_and_write(run: Run, record: Record, stop: Stop) -> dict[str, Any]:
+def _select_and_write(run: PathRun, record: Record, stop: Stop) -> dict[str, Any]:
     """Compute the selection under the record's lock and write it."""
-    assert run.path is not None
     watch, settings = Stopwatch(), run.path
     # invalid settings raise UserError here, before anything is written
     selector = retry_after_losses(lambda: Selector(run, settings, stop.check), stop)
@@ -98,7 +96,7 @@ def _remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write(run: Run, selection: Selection, seconds: float) -> dict[str, Any]:
+def _write(run: PathRun, selection: Selection, seconds: float) -> dict[str, Any]:
     """Write all files, `result.json` last, remove the parts and return the result."""
     folder, layout = run.folder, selection.problem.layout
     for name in selection.chosen:
@@ -154,8 +152,7 @@ def _solution_columns(problem: Problem, solutions: Solutions) -> dict[str, Array
     return columns
 
 
-def _result(run: Run, selection: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
-    assert run.path is not None
+def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds: float) -> dict[str, Any]:
     solved = [selection.path, *(fold.solutions for fold in selection.folds)]
     chosen, refitted = {}, _solution_columns(selection.problem, selection.refitted)
     for name, index in selection.chosen.items():
@@ -189,7 +186,7 @@ def _result(run: Run, selection: Selection, table: dict[str, Array], seconds: fl
         "refits_not_converged": int((~selection.refitted.converged).sum()),
         "stability": None if selection.stability is None else selection.stability.as_json(),
         "seconds": round(seconds, 3),
-        **software(),
+        **software(run.plugins),
     }
 
 

@@ -1,4 +1,4 @@
-"""Model selection along a path: solutions, cross-validation, the selected models and their metrics.
+"""Model selection along a path: solutions, cross-validation, the selection rules, the selected models, their metrics.
 
 Every solution needs sums over the clients only. Test rows are used once, after the models are selected. Nothing is
 written here; a `Cache` may store intermediate results, so that an interrupted path can resume.
@@ -16,13 +16,18 @@ from threadpoolctl import threadpool_limits
 
 from fco_cli.config import Run
 from fco_cli.config.path_settings import PathSettings
-from fco_cli.errors import require
+from fco_cli.errors import UserError, require
 from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
-from fco_cli.path.curve import Curve
-from fco_cli.path.performance import MetricRow, calibration_bins, client_metrics, metrics_of
-from fco_cli.path.site_metrics import client_metrics_from_sites, metrics_from_sites
+from fco_cli.path.performance import (
+    MetricRow,
+    calibration_bins,
+    client_metrics,
+    client_metrics_from_sites,
+    metrics_from_sites,
+    metrics_of,
+)
 from fco_cli.path.solve import Solutions, problem_for, solve_path
 from fco_cli.path.stability import Stability, complementary_halves, selected_features
 from fco_cli.path.values import path_parameter, path_values
@@ -33,9 +38,42 @@ from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.risk import scores_of
 
 log = logging.getLogger(__name__)
-
 Part = dict[str, Array]  # intermediate result: the models of all rows, of a fold or of a half
 Cache = Callable[[str, Callable[[], Part]], Part]  # (name, compute) -> stored or computed part
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Cross-validated loss of every value of a path, simplest model first."""
+
+    mean: Array  # [J], weighted mean of the folds' losses
+    error: Array  # [J], standard error of the mean
+
+    @classmethod
+    def of(cls, losses: Array, weights: Array) -> Curve:
+        """Return the curve of the folds' losses [F, J] with weights [F] (held-out rows or clients)."""
+        share = (weights / weights.sum())[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # models with an overflowed loss are not selected
+            mean = (share * losses).sum(axis=0)
+            spread = (share * (losses - mean) ** 2).sum(axis=0)
+        return cls(mean, np.sqrt(spread / (len(losses) - 1)))
+
+    @property
+    def best(self) -> int:
+        """Index of the smallest mean (`min`); ties go to the simplest model."""
+        if not np.isfinite(self.mean).any():
+            raise UserError("path: no model has a finite loss on the held-out rows; rescale the data")
+        return int(np.nanargmin(np.where(np.isfinite(self.mean), self.mean, np.nan)))
+
+    @property
+    def simplest(self) -> int:
+        """Index of the simplest model within one standard error of the best (`1se`; Breiman et al., 1984)."""
+        return int(np.argmax(self.mean <= self.mean[self.best] + self.error[self.best]))
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        """Index of the selected model by rule."""
+        return {"min": self.best, "1se": self.simplest}
 
 
 @dataclass(frozen=True)
@@ -153,7 +191,7 @@ class Selector:
 
     def _splits(self, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the data without each set of held-out rows, with the preparation fitted on the remaining rows."""
-        return self.task.divided(self.data, self.run.seed, self.run.hparams.dtype, held_out)
+        return self.task.split_folds(self.data, self.run.seed, self.run.hparams.dtype, held_out)
 
     def _folds(self) -> Iterator[Fold]:
         """Yield the folds of the cross-validation."""

@@ -22,9 +22,9 @@ from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.convergence import has_converged
 from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
+from fco_cli.simulation.execute import max_jobs_per_round
 from fco_cli.simulation.hparams import AUTO
-from fco_cli.sweeps.problems import automatic_rate_for, clients_factory
-from fco_cli.sweeps.runner import max_jobs_per_round
+from fco_cli.simulation.problems import automatic_rate_for, clients_factory
 
 MAX_STATE_BYTES = 512 * 2**20  # of a stack
 

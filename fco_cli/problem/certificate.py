@@ -88,7 +88,7 @@ def _proximal_step(
 def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack: float) -> Array:
     """Return R [P], whose slack is half of `slack`; 0 for weights whose distance psi does not bound."""
     psi = problem.regularizer
-    each = psi.each(problem.layout, problem.features)
+    each = psi.coordinate_numbers(problem.layout, problem.features)
     added, factors = psi.curvature(numbers, each), each if isinstance(psi, WeightedPenalty) else np.ones(len(each))
     if psi.dominates_two_norm:
         added = added + slack * (numbers["strength"][0] * factors / (2 * objective)) ** 2

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
 
 
@@ -36,29 +35,16 @@ class SparseRows(NamedTuple):
         starts = np.append(0, np.cumsum(sizes[rows])).astype(np.int64)
         return SparseRows(self.values[kept], self.columns[kept], starts, self.features)
 
+    def slice(self, low: int, high: int) -> SparseRows:
+        """Return the rows low to high without a copy of their entries."""
+        return SparseRows(self.values, self.columns, self.starts[low : high + 1], self.features)
+
     @property
     def nbytes(self) -> int:
         return self.values.nbytes + self.columns.nbytes + self.starts.nbytes
 
 
 Rows = Any  # features: an array [N, d], or SparseRows
-
-
-@kernel
-def slice_dense(x, low, high):
-    """Return the rows low to high without a copy."""
-    return x[low:high]
-
-
-@kernel
-def slice_sparse(x, low, high):
-    """Return the rows low to high without a copy of their entries."""
-    return SparseRows(x.values, x.columns, x.starts[low : high + 1], x.features)
-
-
-def slice_kernel(x: Rows) -> Kernel:
-    """Return the kernel that slices such rows, slice(x, low, high)."""
-    return slice_sparse if isinstance(x, SparseRows) else slice_dense
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class ClientData:
         """Return the data of client m."""
         low, high = self.offsets[m : m + 2]
         weights = None if self.row_weights is None else self.row_weights[low:high]
-        x = slice_kernel(self.x).as_python(self.x, low, high)
+        x = self.x.slice(low, high) if isinstance(self.x, SparseRows) else self.x[low:high]
         return ClientData(x, self.y[low:high], np.array([0, high - low], dtype=np.int64), weights)
 
     @cached_property
@@ -162,37 +148,6 @@ class RemoteRows(ClientData, ABC):
         Raise UserError if not even one job fits.
         """
 
-
-class Batches(NamedTuple):
-    """Batches of one client: batch k has the rows `order[edges[k]:edges[k+1]]` of x and y."""
-
-    x: Rows
-    y: Array  # ClientData.targets
-    order: Array
-    edges: Array
-    widths: Array  # number of units in every layer of the model
-
-
-@kernel
-def rows_of(batches, k):
-    """Return the row indices of batch k; an empty array after the last batch."""
-    if k >= batches.edges.shape[0] - 1:
-        return batches.order[:0]
-    return batches.order[batches.edges[k] : batches.edges[k + 1]]
-
-
-@kernel
-def full_batch(batches):
-    """Return all rows of the client as one batch."""
-    rows = batches.y.shape[0]
-    order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)
-    for i in range(rows):
-        order[i] = i
-    edges[0], edges[1] = 0, rows
-    return Batches(batches.x, batches.y, order, edges, batches.widths)
-
-
-@kernel
-def steps_of(batches):
-    """Return K, the number of batches of a client."""
-    return batches.edges.shape[0] - 1
+    @abstractmethod
+    def clients_factory(self, hparams: Any, seed: int) -> Any:
+        """Return the factory of the clients of a simulation (`Setup.clients`)."""

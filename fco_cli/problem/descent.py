@@ -1,52 +1,69 @@
-"""Gradient steps on batches, shared by all algorithms, and the loop over jobs and rows."""
+"""Batches of a client's rows, gradient steps on them, and the loop over jobs and rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
-from fco_cli.problem.data import ClientData, rows_of
+import numpy as np
+
+from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
+from fco_cli.problem.data import ClientData, Rows, SparseRows
+from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses.base import on_row
 from fco_cli.problem.losses.site_bias import bias_finder, with_site_bias
+from fco_cli.problem.mirror import primal_of_all
 from fco_cli.problem.models.linear import Model
 
-# The following functions are bound by `specialize` to those of a model, a loss and the data's format.
+
+class Batches(NamedTuple):
+    """Batches of one client: batch k has the rows `order[edges[k]:edges[k+1]]` of x and y."""
+
+    x: Rows
+    y: Array  # ClientData.targets
+    order: Array
+    edges: Array
+    widths: Array  # number of units in every layer of the model
+    steps: int  # number of batches
 
 
-def gather(x, rows, coming, vectors):
-    raise NotImplementedError
+@kernel
+def rows_of(batches, k):
+    """Return the row indices of batch k; an empty array after the last batch."""
+    if k >= batches.edges.shape[0] - 1:
+        return batches.order[:0]
+    return batches.order[batches.edges[k] : batches.edges[k + 1]]
 
 
-def forward(w, batch, widths):
-    raise NotImplementedError
+@kernel
+def full_batch(batches):
+    """Return all rows of the client as one batch."""
+    rows = batches.y.shape[0]
+    order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)
+    for i in range(rows):
+        order[i] = i
+    edges[0], edges[1] = 0, rows
+    return Batches(batches.x, batches.y, order, edges, batches.widths, 1)
 
 
-def backward(gradient, w, batch, widths, slopes):
-    raise NotImplementedError
+@kernel
+def slice_dense(x, low, high):
+    """Return the rows low to high without a copy."""
+    return x[low:high]
 
 
-def forward_from_dual(z, t, geometry, batch, widths):
-    raise NotImplementedError
+@kernel
+def slice_sparse(x, low, high):
+    """Return the rows low to high without a copy of their entries."""
+    return SparseRows(x.values, x.columns, x.starts[low : high + 1], x.features)
 
 
-def primal_for(z, t, geometry, batches, k, w):
-    raise NotImplementedError
+def slice_kernel(x: Rows) -> Kernel:
+    """Return the kernel that slices such rows, slice(x, low, high)."""
+    return slice_sparse if isinstance(x, SparseRows) else slice_dense
 
 
-def slope(scores, y):
-    raise NotImplementedError
-
-
-def label_of(y, row):
-    raise NotImplementedError
-
-
-def weight_of(y, row):
-    raise NotImplementedError
-
-
-def observe(scores, y, weight, j, i, observed):
-    raise NotImplementedError
+model: Model = declared(Model)
 
 
 @kernel
@@ -82,10 +99,10 @@ def each_row(scores, y, rows, observed, slopes):
     """
     for j in range(scores.shape[0]):
         for i in range(scores.shape[2]):
-            row, label, weight = scores[j, :, i], label_of(y, rows[i]), weight_of(y, rows[i])
-            observe(row, label, weight, j, i, observed)
+            row, label, weight = scores[j, :, i], on_row.label_of(y, rows[i]), on_row.weight_of(y, rows[i])
+            on_row.observe(row, label, weight, j, i, observed)
             if slopes:
-                slope(row, label)
+                on_row.slope(row, label)
                 for c in range(scores.shape[1]):
                     row[c] *= weight
 
@@ -94,7 +111,7 @@ def row_kernels(data: ClientData, loss: Loss) -> dict[str, Any]:
     """Return the kernels that a loop over rows calls."""
     weighted = data.row_weights is not None
     return {
-        "slope": loss.bound("slope"),
+        "slope": loss.bound_kernel("slope"),
         "label_of": label_column if weighted else unweighted_label,
         "weight_of": weight_column if weighted else unit_weight,
     }
@@ -103,12 +120,12 @@ def row_kernels(data: ClientData, loss: Loss) -> dict[str, Any]:
 def row_loop(data: ClientData, model: Model, loss: Loss, observe: Kernel = observe_nothing) -> Kernel:
     """Return the loop over jobs and rows for a loss: `each_row`, or the loss's own if the rows depend on each other."""
     if loss.client_loss is not None:
-        return specialize(loss.client_loss, observe=observe)
+        return specialize(loss.client_loss, on_row={"observe": observe})
     parts = row_kernels(data, loss)
-    loop = specialize(each_row, observe=observe, **parts)
+    loop = specialize(each_row, on_row={"observe": observe, **parts})
     if not model.site_bias:
         return loop
-    return specialize(with_site_bias, each_row=loop, best_bias=bias_finder(parts, loss))
+    return specialize(with_site_bias, on_row={"each_row": loop}, best_bias=bias_finder(parts, loss))
 
 
 @kernel
@@ -120,7 +137,7 @@ def gradient_step(state, query, batch, batches, k, rate, scores):
         for c in range(scores.shape[1]):
             for i in range(scores.shape[2]):
                 scores[j, c, i] *= step
-    backward(state, query, batch, batches.widths, scores)
+    model.backward(state, query, batch, batches.widths, scores)
 
 
 @kernel
@@ -130,40 +147,49 @@ def descend(state, query, batches, k, rate):
     `state` and `query` may be the same array. `rate` is a vector over the jobs.
     """
     vectors = query.shape[0] * batches.widths[-1]
-    batch = gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
-    scores = forward(query, batch, batches.widths)
+    batch = model.gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
+    scores = model.forward(query, batch, batches.widths)
     gradient_step(state, query, batch, batches, k, rate, scores)
 
 
 @kernel
-def descend_dual(z, t, geometry, batches, k, rate, w):
-    """Update z <- z - rate * (gradient of the mean loss over batch k at w = grad (h + t psi)*(z)); w is overwritten."""
-    primal_for(z, t, geometry, batches, k, w)
-    descend(z, w, batches, k, rate)
+def descend_dual(z, t, geometry, batches, k, rate, primal):
+    """Update z <- z - rate * (gradient of the mean loss over batch k at grad (h + t psi)*(z)); overwrite `primal`."""
+    primal_of_all(z, t, geometry, batches, k, primal)
+    descend(z, primal, batches, k, rate)
 
 
 @kernel
-def descend_dual_by_columns(z, t, geometry, batches, k, rate, w):
-    """Update z like `descend_dual`, for a model that computes w by blocks of columns; `w` is not used."""
+def descend_dual_by_columns(z, t, geometry, batches, k, rate, primal):
+    """Update z like `descend_dual`, for a model that computes the primal by blocks of columns; `primal` is unused."""
     vectors = z.shape[0] * batches.widths[-1]
-    batch = gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
-    scores = forward_from_dual(z, t, geometry, batch, batches.widths)
+    batch = model.gather(batches.x, rows_of(batches, k), rows_of(batches, k + 1), vectors)
+    scores = model.forward_from_dual(z, t, geometry, batch, batches.widths)
     gradient_step(z, z, batch, batches, k, rate, scores)
+
+
+def model_kernels(model: Model) -> dict[str, Kernel]:
+    """Return the kernels of a model that do not depend on the geometry."""
+    return {"gather": model.gather, "forward": model.forward, "backward": model.backward}
 
 
 def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:
     """Return `descend` for a model, a loss and the data's format."""
     step = _gradient_step(data, model, loss)
-    return specialize(descend, gather=model.gather, forward=model.forward, gradient_step=step)
+    return specialize(descend, model=model_kernels(model), gradient_step=step)
 
 
-def dual_descent(data: ClientData, model: Model, loss: Loss, primal_for: Kernel, by_columns: Kernel | None) -> Kernel:
-    """Return `descend_dual`; `by_columns` maps any part of a vector to its primal, if h and psi are separable."""
+def dual_descent(data: ClientData, model: Model, loss: Loss, primal: Kernel, by_columns: Kernel | None) -> Kernel:
+    """Return `descend_dual` with a `primal_of_all` or `primal_of_stored`.
+
+    `by_columns` maps any part of a vector to its primal, if h and psi are separable.
+    """
     if by_columns is None or model.forward_from_dual is None:
-        return specialize(descend_dual, primal_for=primal_for, descend=descent(data, model, loss))
-    forward, step = specialize(model.forward_from_dual, primal=by_columns), _gradient_step(data, model, loss)
-    return specialize(descend_dual_by_columns, gather=model.gather, forward_from_dual=forward, gradient_step=step)
+        return specialize(descend_dual, primal_of_all=primal, descend=descent(data, model, loss))
+    forward = specialize(model.forward_from_dual, on_block={"primal": by_columns})
+    own, step = {"gather": model.gather, "forward_from_dual": forward}, _gradient_step(data, model, loss)
+    return specialize(descend_dual_by_columns, model=own, gradient_step=step)
 
 
 def _gradient_step(data: ClientData, model: Model, loss: Loss) -> Kernel:
-    return specialize(gradient_step, backward=model.backward, each_row=row_loop(data, model, loss))
+    return specialize(gradient_step, model=model_kernels(model), each_row=row_loop(data, model, loss))

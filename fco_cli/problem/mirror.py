@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fco_cli.kernels.compiled import copy, kernel
+from fco_cli.kernels.compiled import Kernel, copy, declared, kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers.base import BlockInfo
+from fco_cli.problem.regularizers.l1_in_ball import prox_l1_in_l1_ball
 
 prange = range  # Numba's parallel range in the compiled kernel
 
@@ -20,15 +21,21 @@ class Geometry(NamedTuple):
     psi: Numbers  # [J], parameters of the regularizer for every job
     h: Numbers  # [1], parameters of the mirror map
     table: Array  # [blocks, 6], Regularizer.table of the layout
-    each: Array  # [P], Regularizer.each of the layout
+    each: Array  # [P], Regularizer.coordinate_numbers of the layout
 
 
-def dual(w, h, out):  # bound by `specialize`, like `primal`
-    raise NotImplementedError
+class BlockKernels:
+    """Kernels on one block of the weights of one job: those of a mirror map and of a regularizer."""
+
+    dual: Kernel  # dual(w, h, out): out = grad h(w)
+    primal: Kernel  # primal(z, t, psi, h, block, out): out = grad (h + t psi)*(z)
+    prox: Kernel  # prox(z, t, psi, block, out): Euclidean prox of t psi
+    value: Kernel  # value(w, psi, block) -> psi(w)
+    subgradient: Kernel  # subgradient(w, psi, block, out)
+    lmo: Kernel  # lmo(g, psi, block, out): linear minimization oracle
 
 
-def primal(z, t, psi, h, block, out):
-    raise NotImplementedError
+on_block: BlockKernels = declared(BlockKernels)
 
 
 @kernel
@@ -38,7 +45,7 @@ def to_dual(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, _rows, _columns, regularized, _piece = geometry.table[b]
             if regularized:
-                dual(w[j, start:stop], geometry.h[0], out[j, start:stop])
+                on_block.dual(w[j, start:stop], geometry.h[0], out[j, start:stop])
             else:
                 copy(w[j, start:stop], out[j, start:stop])
 
@@ -64,7 +71,7 @@ def to_primal(z, t, geometry, out):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
                 block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
-                primal(z[j, start:stop], t[j], geometry.psi[j], geometry.h[0], block, out[j, start:stop])
+                on_block.primal(z[j, start:stop], t[j], geometry.psi[j], geometry.h[0], block, out[j, start:stop])
             else:
                 copy(z[j, start:stop], out[j, start:stop])
 
@@ -89,12 +96,8 @@ def primal_of_stored(z, t, geometry, batches, k, out):
                 for c in range(outputs):
                     at = c * features + x.columns[e]
                     block = BlockInfo(piece, 1, 1, geometry.each[at : at + 1])
-                    primal(z[j, at : at + 1], t[j], geometry.psi[j], geometry.h[0], block, out[j, at : at + 1])
+                    on_block.primal(z[j, at : at + 1], t[j], geometry.psi[j], geometry.h[0], block, out[j, at : at + 1])
         copy(z[j, stop:], out[j, stop:])
-
-
-def prox(z, t, psi, block, out):  # bound by `specialize` to that of a separable regularizer
-    raise NotImplementedError
 
 
 @kernel
@@ -105,7 +108,7 @@ def prox_of_each(z, t, geometry, out):
             start, stop, _rows, _columns, regularized, piece = geometry.table[b]
             if regularized:
                 for i in range(start, stop):
-                    prox(
+                    on_block.prox(
                         z[j, i : i + 1],
                         t[j, i],
                         geometry.psi[j],
@@ -116,16 +119,18 @@ def prox_of_each(z, t, geometry, out):
                 copy(z[j, start:stop], out[j, start:stop])
 
 
-def value(w, psi, block):  # bound by `specialize` to that of the regularizer, like the next two
-    raise NotImplementedError
-
-
-def subgradient(w, psi, block, out):
-    raise NotImplementedError
-
-
-def lmo(g, psi, block, out):
-    raise NotImplementedError
+@kernel
+def primal_in_l1_ball(z, t, geometry, center, radius, out):
+    """Compute out = argmin_w t psi(w) + |w - z|^2 / 2 subject to |w - center|_1 <= radius per block, for psi = l1."""
+    for j in range(z.shape[0]):
+        for b in range(geometry.table.shape[0]):
+            start, stop, _rows, _columns, regularized, _piece = geometry.table[b]
+            if regularized:
+                threshold, factors = t[j] * geometry.psi[j].strength, geometry.each[start:stop]
+                own, near = z[j, start:stop], center[j, start:stop]
+                prox_l1_in_l1_ball(own, threshold, factors, near, radius[j], out[j, start:stop])
+            else:
+                copy(z[j, start:stop], out[j, start:stop])
 
 
 @kernel
@@ -135,7 +140,7 @@ def psi_value(w, geometry, total):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                total[j] += value(
+                total[j] += on_block.value(
                     w[j, start:stop], geometry.psi[j], BlockInfo(piece, rows, columns, geometry.each[start:stop])
                 )
 
@@ -148,7 +153,7 @@ def psi_subgradient(w, geometry, out):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
                 block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
-                subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
+                on_block.subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
 
 
 @kernel
@@ -158,7 +163,7 @@ def linear_minimization_oracle(g, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                lmo(
+                on_block.lmo(
                     g[j, start:stop],
                     geometry.psi[j],
                     BlockInfo(piece, rows, columns, geometry.each[start:stop]),

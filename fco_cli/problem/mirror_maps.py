@@ -12,21 +12,20 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.kernels.compiled import Kernel, copy, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, copy, declared, kernel, specialize
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
+from fco_cli.problem.registry import Registry
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold_each
 
-
-def prox(z, t, psi, block, out):  # bound by `specialize` to that of a regularizer
-    raise NotImplementedError
+regularizer: Regularizer = declared(Regularizer)
 
 
 @kernel
 def prox_of_psi(z, t, psi, h, block, out):
-    prox(z, t, psi, block, out)
+    regularizer.prox(z, t, psi, block, out)
 
 
 @kernel
@@ -34,7 +33,7 @@ def prox_on_orthant(z, t, psi, h, block, out):
     """Compute the prox of psi on the positive orthant, for a psi that only shrinks toward 0: clip, then prox."""
     clipped = np.empty_like(z)
     clip(z, 0.0, np.inf, clipped)
-    prox(clipped, t, psi, block, out)
+    regularizer.prox(clipped, t, psi, block, out)
 
 
 @dataclass(kw_only=True)
@@ -63,7 +62,7 @@ class Mirror:
 
     def prox(self, regularizer: Regularizer) -> Kernel:
         """Return the kernel of the Euclidean prox of psi plus the domain of h, for optimality conditions."""
-        return specialize(prox_of_psi, prox=regularizer.prox)
+        return specialize(prox_of_psi, regularizer={"prox": regularizer.prox})
 
     def inside(self, w: Array) -> Array:
         """Return one block of initial weights, moved into the interior of h's domain."""
@@ -91,7 +90,7 @@ class Euclidean(Mirror):
         copy(z, out)
 
     def primal(self, regularizer: Regularizer) -> Kernel:
-        return specialize(prox_of_psi, prox=regularizer.prox)
+        return specialize(prox_of_psi, regularizer={"prox": regularizer.prox})
 
     def divergence(self, w: Array, start: Array) -> float:
         return float(((w - start) ** 2).sum() / 2)
@@ -167,7 +166,7 @@ class Entropy(Mirror):
     def prox(self, regularizer: Regularizer) -> Kernel:
         if regularizer.name in ("simplex", "non_negative"):  # subsets of the orthant
             return super().prox(regularizer)
-        return specialize(prox_on_orthant, prox=regularizer.prox)
+        return specialize(prox_on_orthant, regularizer={"prox": regularizer.prox})
 
     def inside(self, w: Array) -> Array:
         """Replace entries that are not positive by 1/n."""
@@ -244,4 +243,4 @@ class PNorm(Mirror):
         return h[0] - h[1] - float(gradient @ (w - start))
 
 
-MIRRORS: dict[str, type[Mirror]] = {"euclidean": Euclidean, "entropy": Entropy, "p_norm": PNorm}
+all_mirrors: Registry[Mirror] = Registry("mirror", Mirror)

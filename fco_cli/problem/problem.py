@@ -22,6 +22,7 @@ from fco_cli.problem.mirror import (
     dual_into_buffer,
     dual_is_primal,
     linear_minimization_oracle,
+    primal_in_l1_ball,
     primal_of_all,
     primal_of_stored,
     prox_of_each,
@@ -53,7 +54,7 @@ class TaskData:
     test: ClientData | None = None  # rows that are evaluated once, at the end of a run
     clients: list[str] | None = None  # names of the training clients
 
-    def divided(self, held_out: Array) -> TaskData:
+    def with_held_out(self, held_out: Array) -> TaskData:
         """Return the data with the training rows of a mask [N] held out, instead of the previous held-out rows."""
         training, validation = self.training.take(~held_out), self.training.take(held_out)
         owners, clients = self.training.owners, np.arange(self.training.clients)
@@ -101,7 +102,7 @@ class Problem:
     def layout(self) -> Layout:
         return self.model.layout
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype:
         return self.data.x.dtype
 
@@ -156,7 +157,7 @@ class Problem:
 
     @cached_property
     def _each(self) -> Array:
-        return self.regularizer.each(self.layout, self.features).astype(self.dtype)
+        return self.regularizer.coordinate_numbers(self.layout, self.features).astype(self.dtype)
 
     def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:
         """Return w_0 [J, P]: the model's initial weights or `start`, moved into the domain of h and psi."""
@@ -179,7 +180,7 @@ class Problem:
 
     @cached_property
     def to_dual(self) -> Kernel:
-        return specialize(to_dual, dual=self.mirror.dual)
+        return specialize(to_dual, on_block={"dual": self.mirror.dual})
 
     @cached_property
     def as_dual(self) -> Kernel:
@@ -190,12 +191,12 @@ class Problem:
 
     @cached_property
     def to_primal(self) -> Kernel:
-        return specialize(to_primal, primal=self.mirror.primal(self.regularizer))
+        return specialize(to_primal, on_block={"primal": self.mirror.primal(self.regularizer)})
 
     @cached_property
     def free_primal(self) -> Kernel:
         """`to_primal` without psi."""
-        return specialize(to_primal, primal=self.mirror.free_primal)
+        return specialize(to_primal, on_block={"primal": self.mirror.free_primal})
 
     @property
     def is_separable(self) -> bool:
@@ -209,7 +210,7 @@ class Problem:
     def primal_for_batches(self, with_psi: bool) -> Kernel:
         """Return to_primal, or free_primal, restricted to the weights that a batch uses if h and psi are separable."""
         if isinstance(self.data.x, SparseRows) and self.is_separable:
-            return specialize(primal_of_stored, primal=self._primal(with_psi))
+            return specialize(primal_of_stored, on_block={"primal": self._primal(with_psi)})
         return specialize(primal_of_all, to_primal=self.to_primal if with_psi else self.free_primal)
 
     def descend_dual(self, with_psi: bool) -> Kernel:
@@ -220,26 +221,31 @@ class Problem:
     @cached_property
     def prox_of_each(self) -> Kernel:
         """Euclidean prox of a separable psi with a step size per weight."""
-        return specialize(prox_of_each, prox=self.regularizer.prox)
+        return specialize(prox_of_each, on_block={"prox": self.regularizer.prox})
 
     @cached_property
     def psi_subgradient(self) -> Kernel:
-        return specialize(psi_subgradient, subgradient=self.regularizer.subgradient)
+        return specialize(psi_subgradient, on_block={"subgradient": self.regularizer.subgradient})
 
     @cached_property
     def linear_minimization_oracle(self) -> Kernel:
         """Linear minimization oracle of psi's constraint set."""
-        return specialize(linear_minimization_oracle, lmo=self.regularizer.lmo)
+        return specialize(linear_minimization_oracle, on_block={"lmo": self.regularizer.lmo})
+
+    @property
+    def primal_in_l1_ball(self) -> Kernel:
+        """Prox of psi = l1 restricted to an l1 ball around a given point."""
+        return primal_in_l1_ball
 
     # Metrics.
 
     @cached_property
     def _psi(self) -> Kernel:
-        return specialize(psi_value, value=self.regularizer.value)
+        return specialize(psi_value, on_block={"value": self.regularizer.value})
 
     @cached_property
     def _prox(self) -> Kernel:
-        return specialize(to_primal, primal=self.mirror.prox(self.regularizer))
+        return specialize(to_primal, on_block={"primal": self.mirror.prox(self.regularizer)})
 
     def psi(self, w: Array, numbers: Numbers) -> Array:
         """Return psi(w), summed over the regularized blocks: [J]."""

@@ -13,16 +13,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fco_cli.kernels.aligned import PANEL, batch_in_place, to_panels
-from fco_cli.kernels.compiled import Kernel, kernel, kernel_in_order, specialize
-from fco_cli.kernels.products import add_to_columns
+from fco_cli.kernels.compiled import Kernel, declared, kernel, kernel_in_order, specialize
+from fco_cli.kernels.products import PANEL, add_to_columns, batch_in_place, to_panels
 from fco_cli.problem.data import ClientData, RemoteRows
-from fco_cli.problem.descent import backward, each_row, forward, gather, row_kernels, row_loop
+from fco_cli.problem.descent import each_row, model_kernels, row_kernels, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses.base import on_row
 from fco_cli.problem.losses.site_bias import bias_finder, client_biases
 from fco_cli.problem.models.linear import Linear, Model
 
+model: Model = declared(Model)
 prange = range  # Numba's parallel range in the compiled kernel
 
 GRAM_LIMIT = 4096  # largest number of parameters for which sufficient statistics pay off
@@ -122,20 +123,12 @@ class QuadraticRisk:
         return Evaluation(values, gradients, None)
 
 
-def value(scores, y):  # bound by `specialize` to that of the loss, like `hit`
-    raise NotImplementedError
-
-
-def hit(scores, y):
-    raise NotImplementedError
-
-
 @kernel
 def observe_loss(scores, y, weight, j, i, observed):
     """Record the weighted loss of a row and whether its prediction is correct."""
     losses, hits = observed
-    losses[j, i] = weight * value(scores, y)
-    hits[j] += hit(scores, y)
+    losses[j, i] = weight * on_row.value(scores, y)
+    hits[j] += on_row.is_correct(scores, y)
 
 
 @kernel
@@ -148,8 +141,8 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
     for begin in range(low, high, step):
         rows = np.arange(begin, min(begin + step, high))
         coming = np.arange(min(begin + step, high), min(begin + 2 * step, high))
-        batch = gather(x, rows, coming, w.shape[0] * widths[-1])
-        scores = forward(w, batch, widths)
+        batch = model.gather(x, rows, coming, w.shape[0] * widths[-1])
+        scores = model.forward(w, batch, widths)
         losses = np.empty((w.shape[0], rows.shape[0]), scores.dtype)
         each_row(scores, y, rows, (losses, hits), slopes)
         for j in range(w.shape[0]):
@@ -158,7 +151,7 @@ def add_client(w, x, y, widths, low, high, step, weight, values, hits, gradient)
                 for c in range(scores.shape[1]):
                     scores[j, c, i] *= share
         if slopes:
-            backward(gradient, w, batch, widths, scores)
+            model.backward(gradient, w, batch, widths, scores)
 
 
 @kernel
@@ -189,7 +182,7 @@ def score_clients(w, x, widths, start, scores):
     """Compute the scores [J, C, N] of all rows, one client at a time, so that its rows stay in cache."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        own = forward(w, batch_in_place(x, rows), widths)
+        own = model.forward(w, batch_in_place(x, rows), widths)
         for j in range(own.shape[0]):
             for c in range(own.shape[1]):
                 for i in range(own.shape[2]):
@@ -245,9 +238,11 @@ class DataRisk:
 
 
 def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
-    observe = specialize(observe_loss, value=loss.bound("value"), hit=loss.bound("hit"))
+    observe = specialize(
+        observe_loss, on_row={"value": loss.bound_kernel("value"), "is_correct": loss.bound_kernel("is_correct")}
+    )
     loop = row_loop(data, model, loss, observe)
-    return specialize(add_client, gather=model.gather, forward=model.forward, backward=model.backward, each_row=loop)
+    return specialize(add_client, model=model_kernels(model), each_row=loop)
 
 
 def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:
@@ -263,7 +258,8 @@ def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     """Return the scores of all rows: [J, C, N]."""
     w = np.ascontiguousarray(w, dtype=data.x.dtype)
     scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
-    specialize(score_clients, parallel=True, forward=model.forward)(w, data.x, model.widths, data.offsets, scores)
+    score = specialize(score_clients, parallel=True, model=model_kernels(model))
+    score(w, data.x, model.widths, data.offsets, scores)
     return scores
 
 
@@ -299,7 +295,7 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
 def biases_of(data: ClientData, model: Model, loss: Loss, w: Array) -> Array:
     """Return the bias of every client that minimizes the loss of its rows: [M, J]."""
     finder = bias_finder(row_kernels(data, loss), loss)
-    find = specialize(client_biases, parallel=True, forward=model.forward, best_bias=finder)
+    find = specialize(client_biases, parallel=True, model=model_kernels(model), best_bias=finder)
     biases = np.empty((data.clients, len(w)), w.dtype)
     find(w, data.x, data.targets, model.widths, data.offsets, biases)
     return biases

@@ -1,96 +1,70 @@
-"""Labels, colors and markers of experiments, algorithms and metrics, shared by figures, tables and pages."""
+"""Colors, and labels and line styles of algorithms and metrics, shared by figures, tables and pages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-# Prefixes of the names of experiments with their own sections in a report.
-SEARCH = "hidden_settings"  # search over settings that the paper leaves open
-LEADERBOARD = "successors"  # comparison of all methods
+if TYPE_CHECKING:
+    from fco_cli.algorithms import Algorithm
+    from fco_cli.algorithms.base import Style
 
-
-@dataclass(frozen=True)
-class AlgorithmStyle:
-    """Label and line style of an algorithm.
-
-    The colors of Okabe and Ito (2008) are distinguishable with color blindness; markers and dashes (lengths of
-    dashes and gaps in line widths) are distinguishable in grayscale.
-    """
-
-    label: str
-    color: str
-    marker: str
-    dashes: tuple[float, ...] = ()
-
-
-ALGORITHMS = {
-    "feddualavg": AlgorithmStyle("FedDualAvg", "#0072B2", "o"),
-    "feddualavg_osp": AlgorithmStyle("FedDualAvg-OSP", "#56B4E9", "s", (5, 1)),
-    "fedmid": AlgorithmStyle("FedMiD", "#D55E00", "^", (4, 1, 1, 1)),
-    "fedmid_osp": AlgorithmStyle("FedMiD-OSP", "#E69F00", "D", (1.5, 1)),
-    "fedavg": AlgorithmStyle("FedAvg", "#009E73", "v", (6, 2)),
-    "fedavg_subgrad": AlgorithmStyle("FedAvg(∂)", "#CC79A7", "P", (3, 1, 3, 1, 1, 1)),
-    # Later methods, one color per family.
-    "scaffold": AlgorithmStyle("SCAFFOLD", "#332288", "o", (1, 1)),
-    "scaffold_prox": AlgorithmStyle("SCAFFOLD-prox", "#332288", "s"),
-    "zhj": AlgorithmStyle("ZHJ", "#332288", "D", (5, 1)),
-    "feddualavg_cv": AlgorithmStyle("FedDualAvg-CV", "#332288", "^", (4, 1, 1, 1)),
-    "scaffold_osp": AlgorithmStyle("SCAFFOLD-OSP", "#332288", "v", (1.5, 1)),
-    "scaffnew": AlgorithmStyle("Scaffnew", "#AA4499", "*"),
-    "fista": AlgorithmStyle("FISTA", "#AA4499", "o", (5, 1)),
-    "feddr": AlgorithmStyle("FedDR", "#117733", "o"),
-    "fedadmm": AlgorithmStyle("FedADMM", "#117733", "s", (5, 1)),
-    "fedsplit": AlgorithmStyle("FedSplit", "#117733", "^", (4, 1, 1, 1)),
-    "fast_fedda": AlgorithmStyle("Fast-FedDA", "#882255", "o"),
-    "c_fedda": AlgorithmStyle("C-FedDA", "#882255", "s", (5, 1)),
-    "mc_fedda": AlgorithmStyle("MC-FedDA", "#882255", "^", (4, 1, 1, 1)),
-    "fedadam": AlgorithmStyle("FedAdam", "#999933", "o"),
-    "fedyogi": AlgorithmStyle("FedYogi", "#999933", "s", (5, 1)),
-    "fedadagrad": AlgorithmStyle("FedAdagrad", "#999933", "^", (4, 1, 1, 1)),
-    "fedmid_osp_m": AlgorithmStyle("FedMiD-OSP-M", "#E69F00", "p"),
-    "feddualavg_m": AlgorithmStyle("FedDualAvg-M", "#0072B2", "p", (5, 1)),
-    "fedavgm": AlgorithmStyle("FedAvgM", "#009E73", "p", (1.5, 1)),
-    "fedprox": AlgorithmStyle("FedProx", "#88CCEE", "d"),
-    "fedfw": AlgorithmStyle("FedFW", "#661100", "h"),
-    "ditto": AlgorithmStyle("Ditto", "#7F7F7F", "d", (5, 1)),
-    "centralized": AlgorithmStyle("centralized", "#000000", "*"),
-    "local": AlgorithmStyle("local", "#7F7F7F", "X", (2, 2)),
-    "optimum": AlgorithmStyle("optimum", "#000000", "", (4, 2)),
-}
-FAMILIES = {  # groups of methods on the leaderboard; methods in no group belong to OTHERS
-    "mirror descent and dual averaging": ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "fedavg_subgrad"),
-    "control variates": ("scaffold_prox", "zhj", "feddualavg_cv", "scaffold_osp", "scaffnew"),
-    "splitting": ("feddr", "fedadmm", "fedsplit"),
-    "strong convexity": ("fast_fedda", "c_fedda", "mc_fedda"),
-    "server steps and FedProx": ("fedadam", "fedyogi", "fedadagrad", "fedmid_osp_m", "feddualavg_m", "fedprox"),
-}
-OTHERS = "others"
-COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#332288",
-    "#661100",
-)  # for lines that are not algorithms
 OPTIMUM = "optimum"  # the certified solution, the reference of all gaps
 
+# Okabe and Ito (2008), extended: for lines that are not algorithms.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#661100")
+# Tol (2021): for algorithms without a style; no algorithm of this package has one of these colors.
+SPARE_COLORS = (
+    "#44AA99", "#CC6677", "#997700", "#6699CC", "#AA3377", "#BBCC33", "#663333", "#EE8866", "#225522", "#DDCC77",
+)  # fmt: skip
+MARKERS = "o^sDvPX"
+ACCENT = "#D55E00"  # frames and lines that must be noticed
+DARK_GRAY, GRAY, LIGHT_GRAY = "#666666", "#999999", "#BBBBBB"  # small text; reference lines; lines in the background
+FAINT_GRAY, PALE_GRAY = "#D8D8D8", "#EEEEEE"  # lines behind others; filled areas
 
-def algorithm_style(algo: str) -> AlgorithmStyle:
-    """Return the style of an algorithm; unknown algorithms are labeled by their name."""
-    return ALGORITHMS.get(algo, AlgorithmStyle(algo, "#4D4D4D", "h", (4, 1, 1, 1, 1, 1)))
+
+_kinds: dict[str, type[Algorithm]] = {}  # registered algorithms by name
+_spare_styles: dict[str, Style] = {}  # of algorithms without a style
 
 
-def family_of(algo: str) -> str:
-    return next((family for family, members in FAMILIES.items() if algo in members), OTHERS)
+def _kind(algo: str) -> type[Algorithm] | None:
+    """Return the class of an algorithm; None if it is not registered, which a plug-in can change."""
+    from fco_cli.algorithms import all_algorithms
+
+    if algo not in _kinds and (kind := all_algorithms().get(algo)):
+        _kinds[algo] = kind
+    return _kinds.get(algo)
 
 
-def algorithm_order(algo: str) -> tuple[int, str]:
-    """Return a sort key in the order of ALGORITHMS; unknown algorithms come last."""
-    names = list(ALGORITHMS)
-    return (names.index(algo) if algo in names else len(names), algo)
+def algorithm_style(algo: str) -> Style:
+    """Return the style of an algorithm's class.
+
+    An algorithm that is not registered, or has no style of its own, is labeled by its name. Its color is one of
+    SPARE_COLORS that no other such algorithm of this process has, as long as there are enough.
+    """
+    kind = _kind(algo)
+    style = vars(kind).get("style") if kind else None
+    if style is None:
+        return _spare_styles[algo] if algo in _spare_styles else _add_spare_style(algo)
+    return style if style.label else replace(style, label=algo)
+
+
+def _add_spare_style(algo: str) -> Style:
+    from fco_cli.algorithms.base import Style
+
+    start, taken = zlib.crc32(algo.encode()), [style.color for style in _spare_styles.values()]
+    colors = [SPARE_COLORS[(start + i) % len(SPARE_COLORS)] for i in range(len(SPARE_COLORS))]
+    color = min(colors, key=taken.count)  # the first of the least used ones
+    marker = MARKERS[(start + taken.count(color)) % len(MARKERS)]
+    _spare_styles[algo] = Style(algo, color, marker, (4, 1, 1, 1, 1, 1))
+    return _spare_styles[algo]
+
+
+def algorithm_order(algo: str) -> tuple[bool, bool, str, str]:
+    """Return a sort key: federated algorithms first, by family ("others" last) and label."""
+    kind, style = _kind(algo), algorithm_style(algo)
+    return kind is not None and not kind.federated, style.family == "others", style.family, style.label
 
 
 @dataclass(frozen=True)
@@ -119,4 +93,5 @@ METRICS = {
 
 
 def metric_style(metric: str) -> MetricStyle:
+    """Return the style of a metric; unknown metrics are labeled by their names."""
     return METRICS.get(metric, MetricStyle(metric.replace("_", " ")))

@@ -1,4 +1,6 @@
-"""Interface between the simulation and its clients: their rows and their memory between rounds.
+"""Clients of a simulation: the sampling of those that participate in a round, their rows and their memory.
+
+Sampling of clients and batches depends only on the seed, the round and the clients' sizes.
 
 `LocalClients` holds them in this process. In a federation of real sites the same simulation uses remote clients
 (fco_cli/federation), whose rows and memory stay at the sites.
@@ -15,14 +17,16 @@ from typing import TypeVar
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
-from fco_cli.algorithms.rounds import Round
+from fco_cli.algorithms.rounds import LocalSteps, Round, first_slots
 from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.streams import COHORTS, COIN, Stream, batches_of, generator, local_steps_of
 from fco_cli.simulation.evaluate import OwnMetrics, evaluate_own
+from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import SavedMemory, client_memory
-from fco_cli.simulation.stop import Stop
+from fco_cli.simulation.process import Stop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,6 +53,52 @@ def retry_after_losses(work: Callable[[], T], stop: Stop) -> T:
             log.warning("%s; continuing from the last checkpoint", problem)
 
 
+class Sampler:
+    """Sampler of the cohorts of a run, from the number of rows of each client."""
+
+    def __init__(
+        self, sizes: Array, hparams: Hparams, seed: int, pace: LocalSteps = "epochs", shares: Array | None = None
+    ) -> None:
+        """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted."""
+        self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
+        self.batching = hparams.batch_size, hparams.local_epochs, hparams.last_batch
+        self.steps = local_steps_of(sizes, *self.batching)  # K of every client: [M]
+        if shares is None:
+            shares = sizes if hparams.weighting == "examples" else np.ones(len(sizes))
+        self.weights = shares.astype(float)
+        self.total_weight, self.min_steps = float(self.weights.sum()), float(self.steps.min())
+        self.mean_steps = float((self.weights * self.steps).sum() / self.total_weight)
+        if pace != "epochs":
+            self.mean_steps = float(round(self.mean_steps))
+        self.sampled = hparams.sampled(len(sizes))
+        self.stream = Stream(seed, COHORTS)
+
+    def cohort(self, round_index: int) -> Cohort:
+        """Draw clients uniformly without replacement, each with shuffled epochs of its rows."""
+        hparams = self.hparams
+        clients = self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
+        steps = self._common_steps(round_index)
+        batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.batching, steps)
+        return Cohort(
+            clients,
+            *batches,
+            weights=self.weights[clients],
+            total_weight=self.total_weight,
+            mean_steps=self.mean_steps,
+            normalize=hparams.normalize_steps,
+            min_steps=self.min_steps,
+            seed=self.seed,
+            round=round_index,
+            fraction_bits=hparams.fraction_bits,
+        )
+
+    def _common_steps(self, round_index: int) -> int | None:
+        """Return the number of local steps of every client; None if each takes the steps of its epochs."""
+        if self.pace == "geometric":
+            return int(generator(self.seed, COIN, round_index).geometric(1 / self.mean_steps))
+        return None if self.pace == "epochs" else int(self.mean_steps)
+
+
 class Clients(ABC):
     """The clients of a stack of jobs."""
 
@@ -57,7 +107,7 @@ class Clients(ABC):
         """Run one round of the algorithm with the clients of the cohort, without updating their memory."""
 
     @abstractmethod
-    def remember(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
+    def update_memory(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
         """Update the memory of the clients whose message arrived, for the jobs of the mask `finite` [J]."""
 
     @abstractmethod
@@ -77,7 +127,7 @@ class Clients(ABC):
         """Return the clients' part of a checkpoint of job j."""
 
     @abstractmethod
-    def saved(self) -> None:
+    def confirm_saved(self) -> None:
         """Confirm that the checkpoints of all jobs are on disk."""
 
     @abstractmethod
@@ -88,7 +138,7 @@ class Clients(ABC):
         """Return what a number of evaluations disclosed about the rows; None if the rows are in this process."""
         return None
 
-    def ended(self) -> None:  # noqa: B027 - only remote clients have something to do
+    def release(self) -> None:  # noqa: B027 - only remote clients have something to do
         """Release the clients' memory after all jobs have ended."""
 
 
@@ -105,30 +155,35 @@ class LocalClients(Clients):
         remembered = None if self.memory is None or cohort is None else self.memory.of_clients(cohort.clients)
         return algorithm.round(state, cohort, remembered)
 
-    def remember(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
+    def update_memory(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
         if self.memory is not None and cohort is not None:
             assert result.memory is not None
             assert result.arrived is not None
             self.memory.write(cohort.clients, result.memory, result.arrived & finite)
 
     def own_metrics(self, algorithm: Algorithm, state: State) -> OwnMetrics:
-        name = algorithm.personal
+        name, slot = algorithm.personal, self._personal_slot(algorithm)
         assert name is not None
 
         def models_of(clients: Array) -> Array:
-            if name in algorithm.remembered:
+            if slot is not None:
                 assert self.memory is not None
-                return self.memory.read(clients)[:, algorithm.remembered.index(name)]
+                return self.memory.read(clients)[:, slot]
             return state[name][:, clients].swapaxes(0, 1)
 
         return evaluate_own(self.problem, self.jobs, models_of)
 
+    def _personal_slot(self, algorithm: Algorithm) -> int | None:
+        """Return the position of the personal models in the clients' memory; None if they are in the state."""
+        return first_slots(algorithm.remembered, self.problem.layout.size).get(algorithm.personal or "")
+
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:
         clients = self.problem.data.clients
         is_large = clients * self.problem.layout.size > MOST_PERSONAL
-        if self.memory is None or algorithm.personal not in algorithm.remembered or is_large:
+        slot = self._personal_slot(algorithm)
+        if self.memory is None or slot is None or is_large:
             return None
-        return self.memory.of_job(j, np.arange(clients))[:, algorithm.remembered.index(algorithm.personal)]
+        return self.memory.of_job(j, np.arange(clients))[:, slot]
 
     def keep(self, jobs: Array) -> None:
         self.jobs = int(jobs.sum())
@@ -138,10 +193,10 @@ class LocalClients(Clients):
     def save(self, j: int) -> SavedMemory:
         return {} if self.memory is None else self.memory.save(j)
 
-    def saved(self) -> None:
+    def confirm_saved(self) -> None:
         if self.memory is not None:
             for j in range(self.jobs):
-                self.memory.saved(j)
+                self.memory.confirm_saved(j)
 
     def load(self, j: int, saved: SavedMemory) -> None:
         if self.memory is not None:

@@ -21,14 +21,19 @@ from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import Clients, LocalClients
+from fco_cli.simulation.clients import Clients, LocalClients, Sampler
 from fco_cli.simulation.convergence import is_gap_due, residual_threshold
-from fco_cli.simulation.evaluate import Metrics, evaluate, summarize_own
-from fco_cli.simulation.history import History
+from fco_cli.simulation.evaluate import (
+    History,
+    Metrics,
+    Snapshots,
+    as_snapshot,
+    evaluate,
+    snapshot_rounds,
+    summarize_own,
+)
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import SavedMemory
-from fco_cli.simulation.sampling import Sampler
-from fco_cli.simulation.snapshots import Snapshots, as_snapshot, snapshot_rounds
 from fco_cli.tasks.base import Task
 
 COUNTERS = (*Costs._fields, "clients_dropped")
@@ -169,7 +174,7 @@ class Simulation:
         finite = _finite_jobs(result.state)
         if self.setup.record_clients and done == self.rounds:
             self._store_client_models(result, cohort)
-        self.clients.remember(cohort, result, finite)  # jobs that diverge in this round keep their previous memory
+        self.clients.update_memory(cohort, result, finite)  # jobs that diverge in this round keep their previous memory
         before, self.state, self.counters = self.state, result.state, self._updated_counters(cohort, result)
         return Step(done, before, self.state, self.counters, finite)
 
@@ -259,7 +264,7 @@ class Simulation:
                 for j, job in enumerate(self.running):
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
-            self.clients.ended()
+            self.clients.release()
 
     def personal_models(self, job: Job) -> Array | None:
         """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""
@@ -373,9 +378,9 @@ class Simulation:
             job.memory = self.clients.save(j)
         return self.running
 
-    def saved(self) -> None:
+    def confirm_saved(self) -> None:
         """Confirm that the checkpoints of the last snapshot are on disk."""
-        self.clients.saved()
+        self.clients.confirm_saved()
 
 
 def _finite_jobs(state: State) -> Array:

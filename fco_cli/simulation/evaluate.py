@@ -1,8 +1,13 @@
-"""Evaluation of models: the metrics of every run (docs/method.md, "Metrics") and those of the task."""
+"""Evaluation of models: the metrics of every run (docs/method.md, "Metrics") and those of the task.
+
+`History` holds the metrics of a run at its evaluated rounds. Snapshots of the model (`record_path=true`) are for the
+animations of the report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +21,10 @@ from fco_cli.tasks.base import Task
 Metrics = dict[str, Array]  # name -> [J]
 OwnMetrics = dict[str, tuple[Array, Array]]  # name -> the clients that have the metric [n], and its values [n, J]
 CHUNK_BYTES = 64 * 2**20  # of personal models evaluated at once
+MAX_SNAPSHOT_BYTES = 2**20  # bytes of all snapshots of a run
+MAX_SNAPSHOTS = 40  # largest number of snapshots
+
+Snapshots = dict[int, Array]  # round -> model [P]
 
 
 def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> Metrics:
@@ -105,3 +114,51 @@ def summarize_own(own: OwnMetrics) -> Metrics:
         low, median, high, decile = np.quantile(values, [0.25, 0.5, 0.75, worst], axis=0)
         metrics |= {name: median, f"{name}_q25": low, f"{name}_q75": high, f"{name}_worst_decile": decile}
     return metrics
+
+
+@dataclass(eq=False)  # Mapping.__eq__ compares the columns
+class History(Mapping[str, list[float]]):
+    """Mapping from the name of a metric to its column, stored by rows so that an evaluation is a single append."""
+
+    names: tuple[str, ...] = ()
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Iterable[float]]) -> History:
+        """Return the history with the given columns; raise ValueError if their lengths differ."""
+        return cls(tuple(columns), list(zip(*columns.values(), strict=True)))
+
+    def __getitem__(self, name: str) -> list[float]:
+        if name not in self.names:
+            raise KeyError(name)
+        index = self.names.index(name)
+        return [row[index] for row in self.rows]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def as_snapshot(model: Array) -> Array:
+    """Return the model in half precision, which is enough for a plot."""
+    with np.errstate(over="ignore"):
+        return model.astype(np.float16)
+
+
+def snapshot_rounds(rounds: int, every: int, size: int) -> frozenset[int]:
+    """Return the evaluated rounds to keep: the first, the last, and more in the early than in the late part.
+
+    Models change most in the first rounds, so the kth of n snapshots is at the fraction (k / n)^2 of the run.
+    """
+    evaluated = np.unique([*range(0, rounds, every), rounds])
+    count = min(MAX_SNAPSHOTS, MAX_SNAPSHOT_BYTES // (size * np.dtype(np.float16).itemsize), len(evaluated))
+    if count < 2:
+        return frozenset()
+    targets = rounds * np.linspace(0, 1, count) ** 2
+    nearest = np.abs(evaluated[:, None] - targets).argmin(axis=0)
+    # If several targets have the same nearest round, use the following rounds instead.
+    for i in range(1, count):
+        nearest[i] = max(nearest[i], nearest[i - 1] + 1)
+    return frozenset(evaluated[nearest].tolist())

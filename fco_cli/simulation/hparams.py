@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fco_cli.algorithms.fixed_point import MAX_FRACTION_BITS
+from fco_cli.algorithms.rounds import MAX_FRACTION_BITS
 from fco_cli.client_rate import positive, relative
 from fco_cli.errors import require
 from fco_cli.problem.streams import LAST_BATCHES

@@ -77,7 +77,7 @@ class ClientMemory(ABC):
     def load(self, j: int, saved: SavedMemory) -> None:
         """Restore job j from a checkpoint; raise DamagedMemory if it does not match."""
 
-    def saved(self, j: int) -> None:  # noqa: B027 - only files have something to do
+    def confirm_saved(self, j: int) -> None:  # noqa: B027 - only files have something to do
         """Confirm that the checkpoint of job j is on disk."""
 
 
@@ -203,5 +203,5 @@ class FileMemory(ClientMemory):
             raise DamagedMemory(f"{self.paths[j].name} is missing or too short")
         self.slots[j] = self.saved_slots[j] = slots
 
-    def saved(self, j: int) -> None:
+    def confirm_saved(self, j: int) -> None:
         self.saved_slots[j] = self.slots[j]

@@ -10,7 +10,8 @@ import numpy as np
 
 from fco_cli.client_rate import AUTO
 from fco_cli.errors import require
-from fco_cli.problem.data import Batches, RemoteRows, SparseRows
+from fco_cli.problem.data import RemoteRows, SparseRows
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Model, SparseLinear
 from fco_cli.problem.problem import Problem
@@ -118,13 +119,13 @@ def _probe(problem: Problem, rows: Array) -> tuple[Model, Batches]:
     """Return a model and a batch of some rows; sparse rows are restricted to the columns with stored entries."""
     x, model, targets, edges = problem.data.x, problem.model, problem.data.targets, np.array([0, len(rows)])
     if not isinstance(x, SparseRows) or not isinstance(model, SparseLinear):
-        return model, Batches(x, targets, rows, edges, model.widths)
+        return model, Batches(x, targets, rows, edges, model.widths, len(edges) - 1)
     entries = np.concatenate([np.arange(x.starts[row], x.starts[row + 1]) for row in rows])
     used, columns = np.unique(x.columns[entries], return_inverse=True)
     starts = np.append(0, np.cumsum(x.starts[rows + 1] - x.starts[rows]))
     compact = SparseRows(x.values[entries], columns.astype(x.columns.dtype), starts, len(used))
     model = SparseLinear(len(used), model.outputs, site_bias=model.site_bias)
-    return model, Batches(compact, targets[rows], np.arange(len(rows)), edges, model.widths)
+    return model, Batches(compact, targets[rows], np.arange(len(rows)), edges, model.widths, len(edges) - 1)
 
 
 def _gradient(problem: Problem, w: Array, batch: Batches) -> Array:
@@ -136,7 +137,7 @@ def _gradient(problem: Problem, w: Array, batch: Batches) -> Array:
 def batch_gradient(problem: Problem, w: Array, rows: Array) -> Array:
     """Return the gradient at w [J, P] of the mean loss over the rows, with the kernel of the algorithms."""
     data = problem.data
-    return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths))
+    return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths, 1))
 
 
 def warning_of_large_steps(client_lr: float, smoothness: float | None, on_mean: bool = False) -> str | None:

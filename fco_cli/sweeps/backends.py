@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fco_cli.config import Run
 from fco_cli.errors import require
+from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
-from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.cluster import run_on_cluster
 from fco_cli.sweeps.processes import count_prepared_workers, prepare_worker, run_in_processes
 from fco_cli.sweeps.stacks import Post, ResultStream, Stack, run_stack

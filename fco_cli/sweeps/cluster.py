@@ -24,10 +24,9 @@ from urllib.parse import urlsplit
 from fco_cli.config import Run
 from fco_cli.errors import SweepFailed, UserError, install_extra, one_line
 from fco_cli.files import write_atomically
-from fco_cli.simulation.provenance import software
+from fco_cli.simulation.execute import record_of
+from fco_cli.simulation.process import Stop, software
 from fco_cli.simulation.record import CHECKPOINT, replace_folder
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import record_of
 from fco_cli.sweeps.slices import MAX_TRANSFER_BYTES, SLICE_SECONDS, Files, Slice, run_slice
 from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, failure_text
 

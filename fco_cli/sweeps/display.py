@@ -1,116 +1,22 @@
-"""Progress display of runs and sweeps: a progress bar on a terminal, log lines otherwise."""
+"""Progress display of sweeps: a progress bar on a terminal, log lines otherwise."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
-from fco_cli.config import Run
-from fco_cli.simulation.engine import Simulation
-from fco_cli.sweeps.runner import Outcome
+from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
 from fco_cli.sweeps.stacks import Event, Stack
 
 log = logging.getLogger(__name__)
 
-RUN_SECONDS, SWEEP_SECONDS = 5.0, 10.0  # between log lines
-COMPILING = "compiling the kernels, once on this machine"
-
-
-def time_left(seconds: float) -> str:
-    """Return a duration as text."""
-    if seconds < 90:
-        return f"{seconds:.0f} s left"
-    minutes = round(seconds / 60)
-    return f"{minutes} min left" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min left"
-
-
-class TimeLeft(ProgressColumn):
-    """Column of a progress bar with the time left."""
-
-    def render(self, task: Task) -> Text:
-        return Text("" if task.time_remaining is None else time_left(task.time_remaining))
-
-
-@contextmanager
-def on_compilation(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` whenever Numba compiles a kernel, but not when it loads one from its cache."""
-    from numba.core import event
-
-    class Listener(event.Listener):
-        def on_start(self, event: object) -> None:
-            callback()
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    with event.install_listener("numba:compile", Listener()):
-        yield
-
-
-class RunProgress:
-    """Progress of one run: round, main metric and time left, as a progress bar or as a log line every few seconds."""
-
-    def __init__(self, console: Console) -> None:
-        self.bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeLeft(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.is_live = console.is_terminal
-        self.listener = ExitStack()
-        self.is_compiling = False
-
-    def __enter__(self) -> RunProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-        self.bar.stop()
-
-    def on_start(self, runs: list[Run], rounds: int) -> None:
-        self.metric = runs[0].task.main_metric
-        self.first: int | None = None
-        self.rounds = rounds
-        self.task = self.bar.add_task("", total=rounds)
-        self.listener.enter_context(on_compilation(self._show_compilation))
-
-    def _show_compilation(self) -> None:
-        if not self.is_compiling and self.first is None:
-            self.is_compiling = True
-            self.bar.update(self.task, description=COMPILING) if self.is_live else log.info(COMPILING)
-
-    def on_round(self, simulation: Simulation) -> None:
-        if not simulation.running:
-            return
-        done, now = simulation.round, time.monotonic()
-        if self.first is None:
-            self.first, self.started, self.last_logged = done, now, now
-            self.listener.close()
-            if done > 1:
-                log.info("continued from round %d", done - 1)
-        value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"
-        if self.is_live:
-            self.bar.update(self.task, completed=done, description=value)
-        elif now - self.last_logged > RUN_SECONDS:
-            seconds = (now - self.started) / max(done - self.first, 1)  # per round
-            log.info("round %d of %d, %s, %s", done, self.rounds, value, time_left(seconds * (self.rounds - done)))
-            self.last_logged = now
-
-    def on_outcome(self, outcome: Outcome) -> None:
-        pass
+LOG_SECONDS = 10.0  # between log lines
 
 
 class SweepProgress:
@@ -153,7 +59,7 @@ class SweepProgress:
         done = self._share_done()
         self.bar.update(self.task, completed=done, description=self._counts())
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.last_logged > SWEEP_SECONDS:
+        if not self.console.is_terminal and now - self.last_logged > LOG_SECONDS:
             left = time_left((now - self.started) * (1 - done) / done) if done else f"starting: {COMPILING}"
             log.info("%s, %s", self._counts(), left)
             self.last_logged = now

@@ -7,9 +7,9 @@ import time
 from fco_cli.config import Run
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.simulation.engine import Job, Simulation
+from fco_cli.simulation.execute import bytes_per_job
+from fco_cli.simulation.problems import problem_of, setup_of, varying_of
 from fco_cli.sweeps.backends import Options, cores
-from fco_cli.sweeps.problems import problem_of, setup_of, varying_of
-from fco_cli.sweeps.runner import bytes_per_job, check_experiment
 from fco_cli.sweeps.stacks import group_into_stacks
 
 PROBE_ROUNDS = 3
@@ -43,7 +43,8 @@ def _seconds(runs: list[Run]) -> float:
     setup = setup_of(first, problem_of(first))
     jobs = [Job() for _ in runs]
     simulation = Simulation(setup, jobs, varying_of(runs))
-    check_experiment(runs, jobs[0].history)
+    for run in runs:
+        run.check_metrics(jobs[0].history)
     simulation.advance()
     start = time.perf_counter()
     rounds = sum(simulation.advance() for _ in range(PROBE_ROUNDS))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from fco_cli.config import Run
-from fco_cli.simulation.stop import SIGNALS, Stop
+from fco_cli.simulation.process import SIGNALS, Stop
 from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, prepare, run_stack
 from fco_cli.sweeps.starting import kill_process, start_process
 
@@ -147,8 +147,8 @@ def _receive_requests(pipe: Connection, requests: _Requests, stop: Stop) -> None
     while True:
         try:
             message = pipe.recv()
-        except (EOFError, OSError):
-            os._exit(1)  # the sweep's process has ended; the checkpoints are on disk
+        except Exception:  # the sweep's process has ended, or a plug-in cannot be loaded; checkpoints are on disk
+            os._exit(1)
         if isinstance(message, int):
             stop.signal_number = message
         else:

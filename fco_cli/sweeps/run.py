@@ -13,10 +13,9 @@ from fco_cli.config import Run
 from fco_cli.config.run import plain, replace_numbers
 from fco_cli.errors import SweepFailed, UserError
 from fco_cli.files import as_yaml, write_atomically
+from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
-from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.backends import BACKENDS, Options
-from fco_cli.sweeps.runner import check_experiment
 from fco_cli.sweeps.stacks import Event, Stack, StackResult, group_into_stacks
 from hydra_plugins.fco_launcher import JobConfig
 
@@ -47,7 +46,7 @@ class Sweep:
         for run_id, run in self.unique.items():
             if not run.force and (result := Record(run.folder).result()):
                 self.ended.results[run_id] = result
-                check_experiment([run], result["final"])
+                run.check_metrics(result["final"])
         self.missing = [run for run_id, run in self.unique.items() if run_id not in self.ended.results]
 
     def run(self, watcher: Watcher) -> None:

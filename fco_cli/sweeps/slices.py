@@ -13,9 +13,8 @@ from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.errors import UserError
-from fco_cli.simulation.provenance import software
+from fco_cli.simulation.process import Stop, software
 from fco_cli.simulation.record import CHECKPOINT
-from fco_cli.simulation.stop import Stop
 from fco_cli.sweeps.stacks import Event, Stack, StackResult, run_stack
 
 SLICE_SECONDS = 5.0

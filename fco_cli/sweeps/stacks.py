@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -16,10 +16,11 @@ from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.errors import Interrupted, NoCertificate, UserError, one_line
+from fco_cli.simulation import problems
 from fco_cli.simulation.engine import Simulation
+from fco_cli.simulation.execute import Outcome, execute, problem_and_smoothness
+from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import Outcome, execute, problem_and_smoothness
 
 EVENT_SECONDS = 0.3
 LARGEST = 200  # runs per stack; each keeps a lock file open, and some systems allow 256 open files
@@ -132,7 +133,7 @@ class Reporter:
     def __init__(self, stack: int, post: Post) -> None:
         self.stack, self.post, self.last_posted = stack, post, 0.0
 
-    def on_start(self, runs: list[Run], rounds: int) -> None:
+    def on_start(self, runs: Sequence[problems.Run], rounds: int) -> None:
         self.post(Event(self.stack, "round", running=len(runs)))
 
     def on_round(self, simulation: Simulation) -> None:

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from fco_cli.simulation.stop import SIGNALS
+from fco_cli.simulation.process import SIGNALS
 
 PRELOADED = ["fco_cli.sweeps.processes", "fco_cli.kernels.vector"]  # the latter imports Numba
 _method = "spawn"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,10 +12,17 @@ from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
-from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.models.choices import AutoModel, ModelChoice
+from fco_cli.problem.models.linear import Linear, Model
 from fco_cli.problem.problem import Problem, TaskData
 
 STARTS = ("zeros", "glorot")
+
+
+def require_own_layout(task: Task, own: Model, chosen: Model) -> None:
+    """Raise UserError unless the chosen model has the weights of the task's own model."""
+    allowed = f"auto: the metrics of {task.name} need its own model"
+    require(chosen.layout == own.layout, "model", task.model.name, allowed)
 
 
 @dataclass(kw_only=True)
@@ -26,6 +33,8 @@ class Task(ABC):
     strength: float  # default of `regularizer.strength`
     radius: float  # default of `regularizer.radius`
     start: str | None = None  # w_0: zeros or glorot; null: zeros for a linear model, glorot for a network
+    # the configuration group `model`, set by the run
+    model: ModelChoice = field(default_factory=AutoModel, metadata={"omegaconf_ignore": True})
 
     main_metric: ClassVar[str] = "objective"
 
@@ -45,9 +54,9 @@ class Task(ABC):
     def identity(self) -> dict[str, Any]:
         """Return the configuration that determines the data, with digests of files in place of their paths.
 
-        `strength` and `radius` are excluded: they are defaults of the regularizer.
+        `strength` and `radius` are excluded: they are defaults of the regularizer. `model` is a separate part.
         """
-        config = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius")}
+        config = {key: value for key, value in asdict(self).items() if key not in ("strength", "radius", "model")}
         return config | self.contents()
 
     def contents(self) -> dict[str, str]:
@@ -59,11 +68,21 @@ class Task(ABC):
         return 0
 
     def data(self, seed: int, dtype: str) -> TaskData:
-        """Return data, model and loss, with the configured initial weights."""
-        data = self.build(seed, dtype)
-        if self.start != "glorot" or not isinstance(data.model, Linear):
-            return data
-        return replace(data, model=replace(data.model, seed=seed))
+        """Return data, model and loss, with the configured model and its initial weights."""
+        return self.with_chosen_model(self.build(seed, dtype), seed)
+
+    def with_chosen_model(self, data: TaskData, seed: int) -> TaskData:
+        """Return the data with the configured model and initial weights in place of the task's own model."""
+        model = self.model.build(data.model, seed)
+        self.check_model(data.model, model)
+        if isinstance(model, Linear):
+            return replace(data, model=replace(model, seed=seed) if self.start == "glorot" else model)
+        allowed = "null or glorot: hidden layers cannot be trained from zeros"
+        require(self.start != "zeros", "task.start", self.start, allowed)
+        return replace(data, model=model)
+
+    def check_model(self, own: Model, chosen: Model) -> None:  # noqa: B027 - most tasks support every model
+        """Raise UserError if the task's metrics or files need its own model."""
 
     @abstractmethod
     def build(self, seed: int, dtype: str) -> TaskData:
@@ -73,12 +92,12 @@ class Task(ABC):
         """Return this task for cross-validation, without separate validation rows."""
         return self
 
-    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+    def split_folds(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield, for every cross-validation fold, `data` with the rows of the fold held out.
 
         Statistics of the rows, such as means for standardization, are computed anew from the remaining rows.
         """
-        return (data.divided(fold.rows(data.training)) for fold in held_out)
+        return (data.with_held_out(fold.rows(data.training)) for fold in held_out)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """Return task-specific metrics of models [J, P]."""

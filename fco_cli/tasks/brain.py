@@ -14,9 +14,9 @@ from fco_cli.files import write_atomically
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic
-from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.models.linear import Linear, Model
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.tasks.base import Task
+from fco_cli.tasks.base import Task, require_own_layout
 from fco_cli.tasks.metrics import density
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class BrainTask(Task):
     @abstractmethod
     def mask(self) -> Nifti1Image:
         """Return the brain mask; its voxels are the features, in the order of the maskers of nilearn."""
+
+    def check_model(self, own: Model, chosen: Model) -> None:
+        require_own_layout(self, own, chosen)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         return {"density": density(support(w))}

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fco_cli.data.format import FederatedData
-from fco_cli.data.partition import Partition
 from fco_cli.data.preparation import prepared
 from fco_cli.data.readers import fingerprint, read
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
+from fco_cli.data.splits import Partition
 from fco_cli.errors import require
+from fco_cli.problem.losses import all_losses
+from fco_cli.problem.losses.survival import Cox
 from fco_cli.tasks.tabular import Tabular
 
 
@@ -19,6 +21,7 @@ from fco_cli.tasks.tabular import Tabular
 class Custom(Tabular):
     """Task on a table, a folder with one table per client, or any other file that `fco-data` reads."""
 
+    name: str = "custom"
     path: str
     label: str  # a column, or a condition on one: num>0
     event: str | None  # a column or condition: 1 for an event, 0 for censoring; the label is then a time
@@ -36,9 +39,10 @@ class Custom(Tabular):
 
     def __post_init__(self) -> None:
         if self.event is not None and self.loss == "auto":
-            self.loss = "cox"
+            self.loss = Cox.name
         super().__post_init__()
-        require(self.event is None or self.loss == "cox", "task.event", self.event, "null unless task.loss=cox")
+        has_events = self.loss != "auto" and all_losses()[self.loss].censored_labels
+        require(self.event is None or has_events, "task.event", self.event, f"null unless task.loss={Cox.name}")
         require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
         _ = self._partition
 

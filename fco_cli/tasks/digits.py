@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fco_cli.data.partition import by_labels
+from fco_cli.data.splits import by_labels
 from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.problem import TaskData
@@ -20,6 +20,7 @@ CLASSES = 10
 class Digits(ImageClassification):
     """Classification of 8 x 8 images, assigned to clients by a Dirichlet draw per class (Hsu, Qi and Brown, 2019)."""
 
+    name: str = "digits"
     clients: int
     concentration: float  # of the Dirichlet distribution; small values give skewed clients
     test_fraction: float
@@ -46,4 +47,4 @@ class Digits(ImageClassification):
         rows = rows[np.argsort(owner, kind="stable")]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=self.clients))])
         training = ClientData(x[rows], y[rows], offsets)
-        return self.with_model(training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed)
+        return self.with_own_model(training, ClientData(x[test], y[test], np.array([0, held_out])), CLASSES, seed)

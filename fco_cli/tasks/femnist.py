@@ -24,6 +24,7 @@ PIXELS = 28 * 28
 class Femnist(ImageClassification):
     """Classification of handwritten characters, 10 digits or 62 digits and letters; a client is a writer."""
 
+    name: str = "femnist"
     classes: int
     client_fraction: float  # share of the writers; 0.1 in the paper for the digits
     writers: str = "drawn"  # drawn: at random, by the seed; first: the first by name
@@ -62,7 +63,7 @@ class Femnist(ImageClassification):
         training, test = (data.take(rows).as_clients(dtype) for rows in splits)
         for part in (training, test):
             ink(part.x, data)
-        return self.with_model(training, replace(test, trained_as=data.training_index(*splits)), self.classes, seed)
+        return self.with_own_model(training, replace(test, trained_as=data.training_index(*splits)), self.classes, seed)
 
     def _read(self, seed: int) -> FederatedData:
         """Read the rows of the selected writers."""

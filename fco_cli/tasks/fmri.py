@@ -20,6 +20,7 @@ SUBJECTS = range(1, 7)
 class Fmri(BrainTask):
     """Task on the scans of Haxby et al. (2001); a client is a run of a subject with face or house scans."""
 
+    name: str = "fmri"
     data_dir: str | None  # data folder of nilearn; null: the default of nilearn
     train_subjects: list[int]
     validation_subjects: list[int]

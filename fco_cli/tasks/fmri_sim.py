@@ -40,6 +40,7 @@ class FmriSim(BrainTask):
     the given smoothness; the noise has variance 1. Validation uses other subjects.
     """
 
+    name: str = "fmri_sim"
     train_subjects: int
     validation_subjects: int
     sessions: int  # per subject

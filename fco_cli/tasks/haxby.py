@@ -13,17 +13,17 @@ import math
 import os
 import shutil
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from fco_cli.data.private_cache import private_cache, require_private
-from fco_cli.data.source import as_user_error, check_file
+from fco_cli.cache_folders import exclusive_access, private_cache, require_private
+from fco_cli.data.readers.source import as_user_error, check_file
 from fco_cli.errors import UserError, one_line
-from fco_cli.files import exclusive_access
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nibabel import Nifti1Image
 
 log = logging.getLogger(__name__)
+Item = TypeVar("Item")
 
 STIMULI = {"house": 0.0, "face": 1.0}
 PREPROCESSING = {"standardize": "zscore_sample", "by": "run", "stimuli": sorted(STIMULI), "dtype": "float32"}
@@ -187,8 +188,6 @@ def z_scores(subject: Subject, sessions: list[Session], runs: Array, mask: Nifti
 
 def _prepare(files: list[Subject], folder: Path) -> None:
     """Prepare all subjects in a temporary folder, then rename it to `folder`."""
-    from fco_cli.progress import track
-
     labeled = [read_sessions(subject) for subject in files]  # first, since it is fast and detects most errors
     sessions = [session for subject_sessions, _ in labeled for session in subject_sessions]
     mask = read_image(files[0].mask)
@@ -201,7 +200,7 @@ def _prepare(files: list[Subject], folder: Path) -> None:
         shape = (sum(len(session.y) for session in sessions), voxels)
         x = np.lib.format.open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=shape)
         low = 0
-        for subject, (subject_sessions, runs) in track(list(zip(files, labeled, strict=True)), "preparing subjects"):
+        for subject, (subject_sessions, runs) in _track(list(zip(files, labeled, strict=True)), "preparing subjects"):
             scans = z_scores(subject, subject_sessions, runs, mask)
             x[low : low + len(scans)] = scans
             low += len(scans)
@@ -255,3 +254,18 @@ def _digest(files: list[Subject]) -> str:
 
 def fmri_cache() -> Path:
     return private_cache("fmri")
+
+
+def _track(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """Yield the items; show a progress bar on a terminal, otherwise log a line per item."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=len(items))
+        for number, item in enumerate(items, 1):
+            if not console.is_terminal:
+                log.info("%s: %d of %d", what, number, len(items))
+            yield item
+            bar.update(task, completed=number)

@@ -17,7 +17,10 @@ from fco_cli.tasks.metrics import density
 
 @dataclass(kw_only=True)
 class ImageClassification(Task):
-    """Softmax cross-entropy with a ReLU network; `hidden` are the hidden layer widths, empty for a linear model."""
+    """Softmax cross-entropy with a ReLU network; `hidden` are the hidden layer widths, empty for a linear model.
+
+    The configuration group `model` can replace this model.
+    """
 
     hidden: list[int] = field(default_factory=list)
 
@@ -31,8 +34,8 @@ class ImageClassification(Task):
             all(width >= 1 for width in self.hidden), "task.hidden", self.hidden, "whole numbers >= 1, or an empty list"
         )
 
-    def with_model(self, training: ClientData, held_out: ClientData, classes: int, seed: int) -> TaskData:
-        """Return the task data with the configured model."""
+    def with_own_model(self, training: ClientData, held_out: ClientData, classes: int, seed: int) -> TaskData:
+        """Return the task data with a linear model, or a network if `hidden` is set."""
         features = training.x.shape[1]
         model: Model = Linear(features, classes)
         if self.hidden:

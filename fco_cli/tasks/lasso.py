@@ -19,6 +19,7 @@ THRESHOLD = 1e-2  # smaller weights count as zero
 class Lasso(SyntheticRegression):
     """Lasso whose true weights are `ones` ones followed by zeros."""
 
+    name: str = "lasso"
     dimension: int
     ones: int
 

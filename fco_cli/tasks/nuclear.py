@@ -19,6 +19,7 @@ THRESHOLD = 1e-2  # smaller singular values count as zero
 class Nuclear(SyntheticRegression):
     """Matrix estimation whose true matrix is diagonal, with `rank` ones followed by zeros."""
 
+    name: str = "nuclear"
     dimension: int  # of the square matrix
     rank: int
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fco_cli.data.format import FederatedData
 from fco_cli.data.published import PUBLICATIONS, Publication
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.errors import require
 from fco_cli.tasks.tabular import Tabular
 
@@ -15,6 +15,7 @@ from fco_cli.tasks.tabular import Tabular
 class Published(Tabular):
     """Task on one of PUBLICATIONS."""
 
+    name: str = "published"
     publication: str
     data_dir: str | None  # folder with the files; null: download
     min_samples: int  # clients with fewer samples are dropped

@@ -51,6 +51,7 @@ class ShapedRegression(SyntheticRegression):
 class Mixture(ShapedRegression):
     """Regression with weights on the simplex: `active` non-zeros in the proportions active : active - 1 : ... : 1."""
 
+    name: str = "mixture"
     active: int
 
     def __post_init__(self) -> None:
@@ -73,6 +74,7 @@ class Mixture(ShapedRegression):
 class Piecewise(ShapedRegression):
     """Regression with piecewise constant weights: `pieces` segments of equal length."""
 
+    name: str = "piecewise"
     pieces: int
 
     def __post_init__(self) -> None:
@@ -94,6 +96,8 @@ class Piecewise(ShapedRegression):
 class MonotoneRegression(ShapedRegression):
     """Regression with nondecreasing weights: constant, increasing, constant."""
 
+    name: str = "monotone"
+
     def true_weights(self) -> Array:
         return np.clip(np.linspace(-2, 2, self.dimension), -1, 1)
 
@@ -106,6 +110,7 @@ class MonotoneRegression(ShapedRegression):
 class GroupSparse(ShapedRegression):
     """Regression with group-sparse weights: the first `active` groups of `group_size` weights are 1, the others 0."""
 
+    name: str = "group_sparse"
     group_size: int
     active: int
 

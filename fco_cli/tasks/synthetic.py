@@ -12,10 +12,10 @@ from fco_cli.errors import require
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.models.linear import Linear, Model
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.streams import MEANS, TRAINING, TRUTH, VALIDATION, generator
-from fco_cli.tasks.base import Task
+from fco_cli.tasks.base import Task, require_own_layout
 
 
 @dataclass(kw_only=True)
@@ -48,6 +48,9 @@ class SyntheticRegression(Task):
     @abstractmethod
     def true_weights(self) -> Array:
         """Return w_real in the shape of the regularizer's variable."""
+
+    def check_model(self, own: Model, chosen: Model) -> None:
+        require_own_layout(self, own, chosen)
 
     def build(self, seed: int, dtype: str) -> TaskData:
         weights = self.true_weights()

@@ -15,15 +15,15 @@ import numpy as np
 from fco_cli.data.export import LinearModel
 from fco_cli.data.format import FederatedData, check_labels, format_list
 from fco_cli.data.preparation import Preparation, Recipe, prepared
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Parts, split
-from fco_cli.errors import require
+from fco_cli.errors import no_such_key, require
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import HeldOut
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss, all_losses
+from fco_cli.problem.losses import Logistic, Loss, Softmax, Squared, all_losses
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
@@ -37,7 +37,8 @@ class Tabular(Task):
     """Base class of tasks on tables; subclasses define the source of the rows."""
 
     loss: str  # auto: inferred from the labels
-    huber_delta: float  # of the Huber loss; parameters of losses have keys <loss>_<parameter>
+    huber_delta: float  # `delta` of the Huber loss; a parameter of a loss may have a key <loss>_<parameter>
+    loss_options: Any = None  # parameters of the loss by name: {sharpness: 2}
     standardize: bool  # features to mean 0 and standard deviation 1, from the merged moments of the clients
     fill: str  # of missing values: mean, median or refuse
     flag_missing: bool  # add an indicator column for every column with missing values
@@ -56,6 +57,9 @@ class Tabular(Task):
         super().__post_init__()
         known = ["auto", *all_losses()]
         require(self.loss in known, "task.loss", self.loss, "one of " + ", ".join(known))
+        numbers = self.loss_options or {}
+        is_valid = isinstance(numbers, dict) and all(isinstance(one, int | float) for one in numbers.values())
+        require(is_valid, "task.loss_options", self.loss_options, "null or numbers by name, such as {sharpness: 2}")
         if self.loss != "auto":
             self.configured_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
@@ -99,14 +103,21 @@ class Tabular(Task):
 
     def _make_loss(self, name: str) -> Loss:
         kind = all_losses()[name]
-        return kind(**{parameter.name: getattr(self, f"{name}_{parameter.name}") for parameter in fields(kind)})
+        known = [parameter.name for parameter in fields(kind)]
+        options = self.loss_options or {}
+        for key in options:
+            if key not in known:
+                raise no_such_key(f"task.loss_options.{key}", known or [f"none for the {name} loss"])
+        keys = {parameter: f"{name}_{parameter}" for parameter in known}
+        own = {parameter: getattr(self, key) for parameter, key in keys.items() if hasattr(self, key)}
+        return kind(**own | options)
 
     def _loss_for(self, data: FederatedData) -> Loss:
         """Return the configured loss; auto: logistic or softmax for classes, squared for other labels."""
         name = self.loss
         if name == "auto":
             is_binary = np.isin(data.y, (0, 1)).all() if data.classes is None else len(data.classes) == 2
-            name = "logistic" if is_binary else "squared" if data.classes is None else "softmax"
+            name = (Logistic if is_binary else Squared if data.classes is None else Softmax).name
         return self._make_loss(name)
 
     def build(self, seed: int, dtype: str) -> TaskData:
@@ -123,7 +134,7 @@ class Tabular(Task):
         other.__dict__["validates"] = "none"
         return other
 
-    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+    def split_folds(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the task data of every fold, with a preparation computed from its training rows only."""
         table = self.read(seed)
         training = np.flatnonzero(split(table, *self.holdouts, seed).training)
@@ -133,7 +144,7 @@ class Tabular(Task):
             rows = fold.rows(data.training)
             masks = np.zeros((3, len(table.y)), dtype=bool)
             masks[0, training[~rows]], masks[1, training[rows]] = True, True
-            yield self._build_parts(table, Parts(*masks), dtype)
+            yield self.with_chosen_model(self._build_parts(table, Parts(*masks), dtype), seed)
 
     def _build_parts(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
         loss = self._loss_for(data)
@@ -153,7 +164,7 @@ class Tabular(Task):
         kind = SparseLinear if preparation is None else Linear
         return TaskData(
             training, kind(training.x.shape[1], outputs, site_bias=self.site_intercept), loss, validation,
-            description=LinearModel(loss.name, classes, preparation, clients, features),
+            description=LinearModel(loss, classes, preparation, clients, features),
             features=features,
             test=test,
             clients=clients,
@@ -203,8 +214,8 @@ class Tabular(Task):
         return {name: np.array([job[name] for job in jobs]) for name in jobs[0]}
 
     def export(self, problem: Problem, model: Array, folder: Path) -> None:
-        """Write the linear model; the local baseline has no single model to export."""
-        if model.ndim == 1:
+        """Write a linear model; the local baseline has no single model to export."""
+        if model.ndim == 1 and isinstance(problem.model, Linear):
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
             bias = model[problem.layout.slices["bias"]].astype(float)
             site_bias = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.theory.statements import (
+    AXES,
     PERTURBED,
     STABILITY_1,
     STABILITY_2,
@@ -18,8 +19,8 @@ from fco_cli.theory.statements import (
     THEOREM_2,
     Findings,
     Grid,
+    sweep,
 )  # fmt: skip
-from fco_cli.theory.summary import AXES, sweep
 
 SYMBOLS = {"rounds": "$R$", "steps": "$K$", "clients": "$M$", "rate": r"$\eta_c$"}
 COLORS = dict(zip(AXES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))

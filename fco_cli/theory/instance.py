@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fco_cli.kernels.aligned import gather_in_place
 from fco_cli.kernels.compiled import Kernel, kernel
+from fco_cli.kernels.products import gather_in_place
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.losses import Loss

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.algorithms import Cohort, Varying, all_algorithms
-from fco_cli.algorithms.client_loop import local_steps, memory_of, message_of
+from fco_cli.algorithms.numba_backend import ClientKernels
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
-from fco_cli.kernels.named import named, pick
-from fco_cli.problem.data import Batches
+from fco_cli.algorithms.rounds import names, picker
+from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
+from fco_cli.kernels.named import named
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.theory.instance import Instance
@@ -33,8 +34,8 @@ def receive_dual(vector, t):
     return Dual(vector, t)
 
 
-def receive(vector, t):  # bound by `specialize` to one of the two above
-    raise NotImplementedError
+receive = receive_primal  # or receive_dual, bound by `specialize`
+client: ClientKernels = declared(ClientKernels)
 
 
 @kernel
@@ -51,18 +52,27 @@ def trace(broadcast, t, rate, options, x, y, offsets, order, edges, first, width
             for j in range(t.shape[0]):
                 time[j] = t[j] + k * rate[j]
             low, high, at = offsets[i], offsets[i + 1], first[i] + k
-            batch = Batches(x[low:high], y[low:high], order, edges[at : at + 2], widths)
+            batch = Batches(x[low:high], y[low:high], order, edges[at : at + 2], widths, 1)
             received = receive(states[i, k], time)
-            local_steps(received, memory_of(no_memory, 0), message_of(message, 0), rate, options, batch, geometry)
+            own, sent = client.memory(no_memory, 0), client.message(message, 0)
+            client.local_steps(received, own, sent, rate, options, batch, geometry)
             states[i, k + 1] = states[i, k] + message[0, 0]
 
 
 def tracer(algorithm: Federated) -> Kernel:
     """Return `trace` for an algorithm that broadcasts one vector and, if it is dual, the time t."""
-    return specialize(
-        trace, local_steps=algorithm.client_steps, memory_of=pick(()), message_of=pick(algorithm.sent),
-        receive=receive_dual if algorithm.broadcast_scalars else receive_primal,
-    )  # fmt: skip
+    size = algorithm.problem.layout.size
+    kernels = {
+        "local_steps": algorithm.client_steps,
+        "memory": picker((), size),
+        "message": picker(algorithm.sent, size),
+    }
+    return specialize(trace, client=kernels, receive=receive_dual if is_dual(algorithm) else receive_primal)
+
+
+def is_dual(algorithm: Federated) -> bool:
+    """Return True if the algorithm broadcasts a dual state and its time t."""
+    return "t" in names(algorithm.broadcast)
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def measure(
     problem = instance.problem(steps * rounds[-1], seed)
     algorithm = bind_algorithm(name, problem, rates, np.ones(len(rates)))
     state = algorithm.initial_state(problem.initial_models(algorithm.varying.psi))
-    (vector,) = algorithm.broadcast
+    vector = algorithm.broadcast[0].name
     trace_round, data = tracer(algorithm), problem.data
     jobs, size = state[vector].shape
     geometry = problem.geometry(np.tile(algorithm.varying.psi, steps))  # K points per job
@@ -119,7 +129,7 @@ def measure(
         times = t + np.arange(steps + 1)[:, None] * rates  # [K + 1, J]
         mean = states.mean(axis=0)  # [K + 1, J, P]
         shadow = mean[1:].copy()
-        if algorithm.broadcast_scalars:  # the states of a primal method are primal points already
+        if is_dual(algorithm):  # the states of a primal method are primal points already
             problem.to_primal(mean[1:].reshape(-1, size), times[1:].ravel(), geometry, shadow.reshape(-1, size))
         total += shadow.sum(axis=0)
         deviations = (states - mean) ** 2

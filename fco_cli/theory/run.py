@@ -17,8 +17,7 @@ from fco_cli.kernels.compiled import set_threads
 from fco_cli.results import TheoryResult, listed_files
 from fco_cli.simulation.record import Record
 from fco_cli.theory.figure import draw
-from fco_cli.theory.statements import Grid, check
-from fco_cli.theory.summary import cells_csv, summarize, summary_markdown, summary_rows
+from fco_cli.theory.statements import Grid, cells_csv, check, summarize, summary_markdown, summary_rows
 
 log = logging.getLogger(__name__)
 

@@ -43,15 +43,13 @@ def main() -> None:
     psi = all_regularizers()["l1"](strength=strength) if strength else all_regularizers()["none"]()
     problem = TaskData(rows, Linear(rows.x.shape[1]), Squared()).to_problem(psi)
     client = algorithm.bind(problem, Varying.from_rates(algorithm, psi, rates[:1], rates[1:]))
-    memory = dict(
-        zip(client.client_arrays, client.initial_client_arrays(np.zeros((1, problem.layout.size))), strict=True)
-    )
+    memory = client.initial_client_arrays(np.zeros((1, problem.layout.size)))
     while (received := receive(sys.stdin.buffer)) is not None:
         round_index = int(received.pop("round"))
         order, edges, _ = batches_of(0, round_index, own["number"], np.array([len(rows.y)]), batch_size, 1)
         keys = message_keys(0, round_index, own["number"])
         message, memory = client.client_update(received, memory, rows, order, edges, keys)
-        send(sys.stdout.buffer, message)
+        send(sys.stdout.buffer, {"message": message})
 
 
 if __name__ == "__main__":

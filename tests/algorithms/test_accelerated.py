@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.mirror_maps import MIRRORS
+from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.simulation.smoothness import automatic_rate_of_mean
 
 SIZES = (7, 4, 9)
@@ -40,4 +40,4 @@ def test_fista_requires_full_participation_and_the_euclidean_map(make_problem, r
     with pytest.raises(UserError, match=r"^hparams.clients_per_round: got 2, must be all 3 clients"):
         make_algorithm("fista", problem).check_participation(2, 3)
     with pytest.raises(UserError, match=r"^mirror: got 'entropy', must be euclidean"):
-        make_algorithm("fista", problem).check_pair(problem.regularizer, MIRRORS["entropy"]())
+        make_algorithm("fista", problem).check_pair(problem.regularizer, all_mirrors()["entropy"]())

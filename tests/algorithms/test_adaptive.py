@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.adaptive import FedAdam
 from fco_cli.algorithms.rounds import Varying
+from fco_cli.algorithms.servers import FedAdam
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.blockwise import Blockwise
 

@@ -12,7 +12,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.sampling import Sampler
+from fco_cli.simulation.clients import Sampler
 
 
 def solve(problem, **options):

@@ -87,7 +87,7 @@ def test_c_is_the_mean_of_the_clients(name, make, make_algorithm, make_hparams, 
     algorithm = make_algorithm(name, problem, 0.02)
     w = np.ones((1, problem.layout.size))
     assert not algorithm.initial_state(w)["c"].any()
-    assert not algorithm.initial_memory(w).any()
+    assert not algorithm.initial_client_arrays(w).any()
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2, weighting="examples"), 15)
     _, state, memory = drive(algorithm, cohorts)
     np.testing.assert_allclose(

@@ -127,7 +127,7 @@ def test_entropy_on_the_simplex(make_problem, regularizer, make_algorithm, whole
     problem, strength = replace(euclidean, mirror=Entropy()), 0.8
     algorithm = make_algorithm("ditto", problem, 0.3, strength=strength)
     start = problem.initial_models(problem.regularizer.numbers)
-    state, memory = algorithm.initial_state(start), ProcessMemory(algorithm.initial_memory(start))
+    state, memory = algorithm.initial_state(start), ProcessMemory(algorithm.initial_client_arrays(start))
     models, _, memory = drive(algorithm, whole_batches(problem, 3, 250), state, memory)
 
     def to_dual(w):

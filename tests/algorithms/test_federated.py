@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Cohort
-from fco_cli.algorithms.aggregate import MessageWeights, aggregate, aggregate_sum, fixed_point_sum
+from fco_cli.algorithms.rounds import MessageWeights, Vector, aggregate, aggregate_sum, fixed_point_sum
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData
@@ -63,7 +63,7 @@ def test_subgradient_before_or_after_the_gradient_step(make_problem, make_algori
             x, y = np.column_stack([problem.data.x[rows], np.ones(rows.stop - rows.start)]), problem.data.y[rows]
             moved = expected - 0.1 * 2 * x.T @ (x @ expected - y) / len(y)
             expected = moved - 0.1 * slope * np.sign(moved if after else expected)
-        np.testing.assert_allclose(sent["w"][0], expected - w, rtol=1e-12)
+        np.testing.assert_allclose(sent[0, 0], expected - w, rtol=1e-12)
 
 
 def test_messages_of_client_update_do_not_share_memory(make_problem, make_algorithm, regularizer):
@@ -76,7 +76,7 @@ def test_messages_of_client_update_do_not_share_memory(make_problem, make_algori
         ]
         for start in (0.0, 1.0)
     )
-    assert not np.array_equal(first["w"], second["w"])
+    assert not np.array_equal(first, second)
 
 
 def random_start(size):
@@ -323,10 +323,10 @@ def test_aggregates(dtype, size, mean_steps, bits):
     mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
     weights = MessageWeights(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
     if bits is None:
-        both, arrived = aggregate(messages, ("w", "c"), weights)
+        both, arrived = aggregate(messages, (Vector("w"), Vector("c")), weights)
     else:
         total, arrived = fixed_point_sum(messages, weights.factors, bits)
-        both = aggregate_sum(total, bits, ("w", "c"), weights, arrived, messages.dtype)
+        both = aggregate_sum(total, bits, (Vector("w"), Vector("c")), weights, arrived, messages.dtype)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)

@@ -65,7 +65,7 @@ def test_against_plain_loops(sampled, make_problem, make_algorithm, make_hparams
 
 
 def initial_memory(algorithm, start):
-    return ProcessMemory(algorithm.initial_memory(start[None]))
+    return ProcessMemory(algorithm.initial_client_arrays(start[None]))
 
 
 def mirrored(problem):
@@ -169,7 +169,9 @@ def test_client_models_are_read_from_memory_and_no_prox_is_called(heterogeneous,
         whole_batches(heterogeneous, 2, 1),
         np.zeros((1, 4)),
     )
-    made = algorithm.round(state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_memory(w)] * 2))
+    made = algorithm.round(
+        state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_client_arrays(w)] * 2)
+    )
     np.testing.assert_array_equal(algorithm.client_models(state, made, cohort)[:2], made.memory[:, 0])
     assert algorithm.costs(cohort).prox_calls == 0
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.mirror_maps import MIRRORS
+from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.problem import TaskData
 
 
-@pytest.mark.parametrize("mirror", MIRRORS)
+@pytest.mark.parametrize("mirror", all_mirrors())
 def test_strength_0_is_fedmid_osp(mirror, make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, drive):
     """Bit for bit, with every mirror map."""
     plain = make_problem(regularizer("l1", strength=0.1))
-    h = MIRRORS[mirror](power=1.5) if mirror == "p_norm" else MIRRORS[mirror]()
+    h = all_mirrors()[mirror](power=1.5) if mirror == "p_norm" else all_mirrors()[mirror]()
     problem = TaskData(plain.data, plain.model, plain.loss).to_problem(plain.regularizer, h)
     cohorts, start = cohorts_of(problem, make_hparams(), 5), problem.initial_models(problem.regularizer.numbers)
     models = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.fixed_point import from_fixed_point, to_fixed_point
+from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
 
 
 @pytest.mark.parametrize("bits", [0, 10, 40])

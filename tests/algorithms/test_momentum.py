@@ -35,9 +35,9 @@ def test_the_sums_by_hand(
     heavy, plain = make_algorithm(name, problem, 0.05, 0.7, momentum=0.5), make_algorithm(parent, problem, 0.05, 0.7)
     state, v, steps, t = heavy.initial_state(np.zeros((1, problem.layout.size))), 0.0, 0.0, 0.0
     for cohort in cohorts:
-        own = {key: state[key] for key in (*plain.broadcast, *plain.broadcast_scalars)}
+        own = {array.name: state[array.name] for array in plain.broadcast}
         aggregates, _ = plain.aggregates(plain.round(own, cohort).messages, cohort)
-        v, steps = 0.5 * v + aggregates.mean[plain.sent[0]], 0.5 * steps + aggregates.steps
+        v, steps = 0.5 * v + aggregates.mean[plain.sent[0].name], 0.5 * steps + aggregates.steps
         before, state = state, heavy.round(state, cohort).state
         np.testing.assert_allclose(state["v"], v, rtol=1e-13)
         np.testing.assert_allclose(state["steps"], steps, rtol=1e-13)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.rounds import Scalar
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy, PNorm
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import TaskData
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.memory import ProcessMemory
-from fco_cli.simulation.sampling import Sampler
 
 _specification = importlib.util.spec_from_file_location("site_of_a_client", Path(__file__).with_name("site.py"))
 site = importlib.util.module_from_spec(_specification)
@@ -39,20 +40,19 @@ def test_declarations_match_the_arrays_of_a_round(name, suited, make_algorithm, 
     problem = suited(name)
     algorithm = make_algorithm(name, problem, [0.01, 0.02])
     w = np.zeros((2, problem.layout.size))
-    state, memory = algorithm.initial_state(w), algorithm.initial_memory(w)
+    state, memory = algorithm.initial_state(w), algorithm.initial_client_arrays(w)
     assert memory.shape == (len(algorithm.remembered), *w.shape)
     (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3), 1)
     made = algorithm.round(state, cohort, np.repeat(memory[None], 3, axis=0))
     assert made.state.keys() == state.keys()
-    assert {*algorithm.broadcast, *algorithm.broadcast_scalars} <= state.keys()
-    assert all(state[key].shape == w.shape for key in algorithm.broadcast)
-    assert all(state[key].shape == (2,) for key in algorithm.broadcast_scalars)
+    assert all(state[array.name].shape == array.shape(*w.shape) for array in algorithm.broadcast)
     assert made.messages.shape == (3, len(algorithm.sent), *w.shape)
     assert made.memory.shape == (3, *memory.shape)
     assert made.arrived.all()
     assert np.isfinite(algorithm.output(made.state)).all()
     costs = algorithm.costs(cohort)
-    assert (costs.vectors_up, costs.vectors_down) == (3 * len(algorithm.sent), 3 * len(algorithm.broadcast))
+    down = sum(not isinstance(array, Scalar) for array in algorithm.broadcast)
+    assert (costs.vectors_up, costs.vectors_down) == (3 * len(algorithm.sent), 3 * down)
     assert costs.bytes_up == costs.vectors_up * problem.layout.size * 8
 
 
@@ -117,10 +117,10 @@ def test_clients_in_separate_processes_give_the_same_bits(
         cohort = sampler.cohort(r)
         state = server.start_round(state, cohort)
         for m in cohort.clients:
-            wanted = {key: state[key] for key in (*server.broadcast, *server.broadcast_scalars)}
+            wanted = {array.name: state[array.name] for array in server.broadcast}
             site.send(clients[m].stdin, {"round": np.array(r), **wanted})
         answers = [site.receive(clients[m].stdout) for m in cohort.clients]
-        messages = np.array([[answer[key] for key in server.sent] for answer in answers])
+        messages = np.array([answer["message"] for answer in answers])
         state = server.server_step(state, server.aggregates(messages, cohort)[0])
         np.testing.assert_array_equal(server.output(state), expected[r])
 
@@ -189,7 +189,7 @@ def test_a_mirror_map_is_supported_or_rejected(name, mirror, suited, make_algori
     problem = TaskData(plain.data, plain.model, plain.loss).to_problem(plain.regularizer, mirror)
     algorithm = make_algorithm(name, problem, 0.01, 0.9)
     start = problem.initial_models(problem.regularizer.numbers)
-    memory = ProcessMemory(algorithm.initial_memory(start))
+    memory = ProcessMemory(algorithm.initial_client_arrays(start))
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=2), 4)
     models = np.array(drive(algorithm, cohorts, algorithm.initial_state(start), memory)[0])
     assert np.isfinite(models).all()

@@ -65,7 +65,7 @@ def test_against_the_listing(
         w = prox(problem.weights @ (ends - eta / p * h), eta / p)
         h = h + p / eta * (w - ends)
         expected.append(w)
-    memory = ProcessMemory(algorithm.initial_memory(start[None]))
+    memory = ProcessMemory(algorithm.initial_client_arrays(start[None]))
     models, state, memory = drive(algorithm, cohorts, algorithm.initial_state(start[None]), memory)
     np.testing.assert_allclose(np.array(models)[:, 0], expected, rtol=1e-12, atol=1e-13)
     u = memory.read(np.arange(3))[:, 0, 0]

@@ -178,7 +178,7 @@ def test_the_mean_is_that_of_all_clients(name, problem, make_algorithm, drive, w
     """mean = sum_m p_m (2 x_m - y_m), including clients that have not participated."""
     algorithm = make_algorithm(name, problem, RATE, eta_in_steps=IN_STEPS)
     start = np.array([[0.5, -1.0, 2.0, 0.3]])
-    state, memory = algorithm.initial_state(start), ProcessMemory(algorithm.initial_memory(start))
+    state, memory = algorithm.initial_state(start), ProcessMemory(algorithm.initial_client_arrays(start))
     for cohort in [None, *whole_batches(problem, 2, 5)]:
         if cohort is not None:
             _, state, memory = drive(algorithm, [cohort], state, memory)
@@ -205,7 +205,9 @@ def test_a_message_that_is_not_finite_is_ignored(problem, make_algorithm, drive,
 def test_client_models_are_x(problem, make_algorithm, whole_batches):
     algorithm, (cohort,) = make_algorithm("feddr", problem, RATE), whole_batches(problem, 2, 1)
     w = np.ones((1, 4))
-    made = algorithm.round(state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_memory(w)] * 2))
+    made = algorithm.round(
+        state := algorithm.initial_state(w), cohort, np.stack([algorithm.initial_client_arrays(w)] * 2)
+    )
     models = algorithm.client_models(state, made, cohort)
     np.testing.assert_array_equal(models[:2], made.memory[:, 1])
     np.testing.assert_allclose(models[2], np.average(made.memory[:, 1], axis=0, weights=cohort.weights))

@@ -10,8 +10,8 @@ from fco_cli.problem.losses import Logistic
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.sampling import Sampler
 
 pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 

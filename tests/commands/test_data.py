@@ -8,7 +8,7 @@ import pytest
 from fco_cli.commands.data import main
 from fco_cli.data import FederatedData, read, save
 from fco_cli.data.describe import Description
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 
 ADVICE = "a column must hold numbers or categories: declare the text as missing, or the column as categorical"
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
@@ -34,7 +34,7 @@ def test_convert_check_describe(table, tmp_path, capsys):
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_list_names_what_can_be_used(table, tmp_path, capsys):
+def test_list_shows_the_available_data_sets(table, tmp_path, capsys):
     main(["convert", str(table), str(tmp_path / "mine.npz"), "--min-samples", "2"])
     main(["list", str(tmp_path)])
     out = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_a_refused_table_leaves_no_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-def test_what_is_converted_is_the_same_table(tmp_path):
+def test_a_converted_table_is_unchanged(tmp_path):
     path, target = tmp_path / "t.csv", tmp_path / "t.npz"
     path.write_text("site;age;ward;w;num\nn;63;red;1;0\nn;?;blue;2;2\ns;-9;red;1;1\ns;41;;.5;0\n")
     columns = Columns(label="num>0", client="site", weights="w", missing=("-9",))
@@ -97,7 +97,7 @@ def test_what_is_converted_is_the_same_table(tmp_path):
         (["list", "nowhere"], "nowhere: no such folder"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(table, capsys, arguments, says):
+def test_invalid_input_gives_one_line_and_exit_code_2(table, capsys, arguments, says):
     with pytest.raises(SystemExit) as end:
         main([argument.format(table=table) for argument in arguments])
     assert end.value.code == 2
@@ -132,7 +132,7 @@ def test_a_regression_is_described_and_drawn(tmp_path):
     assert b"<svg" in (tmp_path / "r.svg").read_bytes()
 
 
-def test_names_are_names_whatever_is_in_them(tmp_path, capsys):
+def test_names_are_printed_without_markup_and_escape_sequences(tmp_path, capsys):
     for name in ("[b]", ":smile:", "\x1b[31mred"):
         (tmp_path / f"{name}.npz").touch()
     (tmp_path / "dangling.npz").symlink_to(tmp_path / "nowhere")

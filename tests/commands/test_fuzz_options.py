@@ -96,7 +96,7 @@ def folder(tmp_path_factory) -> Path:
 def small(monkeypatch) -> None:
     """No figures, and no processes of FLARE."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    monkeypatch.setattr("fco_cli.reporting.report.make_report", _no_report)
+    monkeypatch.setattr("fco_cli.reporting.make_report", _no_report)
     monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b""})
     monkeypatch.setattr("fco_cli.federation.flare.enrollment.start", lambda *_: None)
     monkeypatch.setattr("fco_cli.federation.flare.enrollment.nvflare", _no_flare)

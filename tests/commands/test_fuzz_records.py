@@ -24,9 +24,9 @@ from fco_cli import api
 from fco_cli.commands.predict import predictions
 from fco_cli.commands.report import main as report
 from fco_cli.commands.run import run as fco_run
-from fco_cli.config import Run, register
+from fco_cli.config import PathRun, Run, kind_of, register
 from fco_cli.errors import UserError
-from fco_cli.reporting import figures, path_figures
+from fco_cli.reporting.figures import drawing
 from tests.reporting.test_mutations import PLACES, VALUES, changed, paths
 
 DATA = Path(__file__).parents[1] / "old_records"
@@ -129,7 +129,7 @@ def one_line(call: Callable[[], object]) -> None:
 
 def read_again(config: Any, folder: Path, originals: dict[str, bytes], caplog: Any) -> None:
     """Read a record by every command that reads records."""
-    models = [folder] if config.path is None else [folder / "min", folder / "1se"]
+    models = [folder] if kind_of(config) == "run" else [folder / "min", folder / "1se"]
     for model in models:
         one_line(lambda model=model: predictions(model, DATA / "new.csv"))  # type: ignore[misc]
     one_line(lambda: api.load(folder.parents[2]))
@@ -151,7 +151,7 @@ def restore(folder: Path, originals: dict[str, bytes]) -> None:
 
 def fuzz(config: Any, count: int | None, caplog: Any, also: Callable[[Path], None] | None = None) -> int:
     """Do `count` of all damages, or all of them, one at a time; return how many were done."""
-    folder = Run.of(config).folder
+    folder = {"run": Run, "path": PathRun}[kind_of(config)].of(config).folder
     originals = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     originals.pop(".lock", None)
     found = damages(folder)
@@ -195,8 +195,7 @@ def test_a_damaged_path_is_read_or_refused_in_one_line(configs, caplog, capfd, c
 @pytest.mark.parametrize("kind", ["run", "path"])
 @pytest.mark.parametrize("count", [1, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_report_leaves_a_damaged_record_out_in_one_line(configs, caplog, capfd, tmp_path, monkeypatch, kind, count):
-    for module in (figures, path_figures):
-        monkeypatch.setattr(module, "save", figures.styled(save_small))
+    monkeypatch.setattr(drawing, "save", drawing.styled(save_small))
 
     def make_report(folder: Path) -> None:
         code = 0

@@ -14,6 +14,7 @@ from fco_cli.data.fitted import FittedModel
 from fco_cli.data.preparation import Recipe, prepared
 from fco_cli.data.readers import read
 from fco_cli.errors import UserError
+from fco_cli.problem.losses import Logistic
 
 TABLE = "client,age,color,y\na,1,red,no\na,2,blue,yes\nb,3,red,no\nb,?,blue,yes\nb,5,green,yes\n"
 
@@ -27,7 +28,7 @@ def record(tmp_path):
     folder = tmp_path / "record"
     folder.mkdir()
     weights = np.arange(1.0, len(preparation.features) + 1)[None]
-    LinearModel("logistic", data.classes.tolist(), preparation).write(folder, weights, np.array([0.25]))
+    LinearModel(Logistic(), data.classes.tolist(), preparation).write(folder, weights, np.array([0.25]))
     return folder, preparation, weights[0]
 
 
@@ -35,7 +36,7 @@ def table_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_predictions_are_those_of_the_prepared_rows(record, tmp_path):
+def test_predictions_equal_those_of_the_prepared_rows(record, tmp_path):
     folder, preparation, weights = record
     (tmp_path / "new.csv").write_text("color,age\nblue,4\nred,?\npurple,1\n")  # another order, missing, unseen
     rows = table_of(predictions(folder, tmp_path / "new.csv"))
@@ -63,7 +64,7 @@ def test_columns_must_be_those_of_the_model(record, tmp_path, content, words):
 
 
 @pytest.mark.parametrize("name", ["preparation.json", "linear_model.json", "linear_model.npz"])
-def test_a_record_that_lacks_a_file_or_is_damaged_is_one_line(record, tmp_path, capsys, name):
+def test_an_incomplete_or_damaged_record_gives_one_line(record, tmp_path, capsys, name):
     folder = record[0]
     (folder / name).write_bytes(b"\x00nonsense")
     with pytest.raises(UserError):
@@ -82,7 +83,7 @@ def test_the_command_writes_a_file(record, tmp_path, capsys):
     assert "1 predictions" in capsys.readouterr().out
 
 
-def test_of_a_path_one_of_its_two_models_must_be_named(record, tmp_path):
+def test_a_path_needs_the_name_of_one_of_its_models(record, tmp_path):
     folder = tmp_path / "path"
     folder.mkdir()
     record[0].rename(folder / "min")

@@ -29,7 +29,7 @@ def call(tmp_path, monkeypatch, capfd):
     return call
 
 
-def test_theory_leaves_its_table_and_fco_run_finds_it(call, tmp_path, monkeypatch):
+def test_theory_writes_its_table_and_fco_run_reuses_it(call, tmp_path, monkeypatch):
     monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b"drawn elsewhere, and slowly"})
     code, out, _ = call(theory, *SMALL)
     assert code == 0
@@ -43,7 +43,7 @@ def test_theory_leaves_its_table_and_fco_run_finds_it(call, tmp_path, monkeypatc
         assert "already done" in err
 
 
-def test_advice_takes_what_a_run_takes_and_leaves_nothing(call, tmp_path):
+def test_advice_accepts_overrides_of_a_run_and_writes_nothing(call, tmp_path):
     code, out, _ = call(advise, *TINY, "hparams.client_lr=0.002")
     assert code == 0
     assert "recommended client_lr" in out
@@ -90,7 +90,7 @@ def test_advice_depends_on_weights(call, tables, weights):
         (("federation=flare", "federation.sites=[north]"), "federation: got 'flare', must be none"),
     ],
 )
-def test_advice_refuses_what_it_cannot_advise_on(call, words, line):
+def test_advice_refuses_unsupported_problems(call, words, line):
     code, out, err = call(advise, *TINY, *words)
     assert (code, out) == (2, "")
     assert err.startswith(f"fco-advise: {line}")
@@ -98,14 +98,14 @@ def test_advice_refuses_what_it_cannot_advise_on(call, words, line):
 
 
 @pytest.mark.parametrize(("command", "name"), [(theory, "fco-theory"), (advise, "fco-advise")])
-def test_a_mistake_is_one_line_of_the_command_s_own(call, command, name):
+def test_a_mistake_gives_one_line_with_the_name_of_the_command(call, command, name):
     code, out, err = call(command, "hparams.rounds=0" if command is advise else "theory.rouds=[1]")
     assert (code, out) == (2, "")
     assert err.startswith(f"{name}: {'hparams.rounds: got 0' if command is advise else 'theory.rouds: no such key'}")
     assert err.count("\n") == 1
 
 
-def test_advice_is_a_command_now(call):
+def test_advise_is_not_a_key_of_fco_run(call):
     code, _, err = call(run, "advise=true")
     assert code == 2
     assert err.startswith("fco-run: advise: no such key")
@@ -119,7 +119,7 @@ def test_help_names_the_command(call, command):
 
 
 @pytest.mark.parametrize("word", ["theory={}", "theory.seeds=99999999999", "theory.rounds=[99999999999]"])
-def test_theory_refuses_what_would_run_for_ever(call, word):
+def test_theory_refuses_grids_that_are_too_large(call, word):
     code, out, err = call(theory, word)
     assert (code, out) == (2, "")
     assert err.startswith("fco-theory: theory")

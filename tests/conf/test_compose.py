@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from fco_cli.config import Run
+from fco_cli.config import Run, kind_of
 from fco_cli.help import GROUPS, options_of
 
 PROFILES, EXPERIMENTS = options_of("profile"), options_of("experiment")
@@ -74,7 +74,8 @@ def test_every_experiment_composes_at_every_profile(composed, experiment, profil
     resolved(config)
     assert config.output_dir == f"{config.profile.outputs}/{experiment}"
     assert config.hydra.launcher._target_.endswith("FusedLauncher")
-    if config.theory is None and config.path is None:
+    assert kind_of(config) == (experiment if experiment in ("path", "theory") else "run")
+    if kind_of(config) == "run":
         assert config.experiment.name == experiment
         assert set(config.hydra.sweeper.params.algo.split(",")) <= set(options_of("algo"))
         assert set(config.hydra.sweeper.grid_of or {}) <= set(options_of("algo"))

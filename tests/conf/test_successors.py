@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.help import options_of
-from fco_cli.reporting.style import FAMILIES
+from fco_cli.studies.leaderboard.tables import FAMILIES
 
 EXPERIMENTS = [name for name in options_of("experiment") if name.startswith("successors")]
 RUNS = 6
@@ -49,4 +49,6 @@ def test_what_nobody_tuned_is_in_the_grid(composed, experiment):
 def test_every_method_of_a_family_takes_part(composed):
     """In one experiment at least: those that know constraints only, on the digits."""
     members = {algo for experiment in ("successors", "successors_digits") for algo, _ in grids(composed, experiment)}
-    assert {algo for family in FAMILIES.values() for algo in family} <= members
+    families = {name: vars(kind)["style"].family for name, kind in all_algorithms().items() if "style" in vars(kind)}
+    assert {name for name, family in families.items() if family in FAMILIES} <= members
+    assert set(families.values()) == {*FAMILIES, "others"}

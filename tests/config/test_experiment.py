@@ -5,7 +5,7 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
-from fco_cli.simulation.stop import Stop
+from fco_cli.simulation.process import Stop
 from fco_cli.sweeps.stacks import Stack, run_stack
 
 register()

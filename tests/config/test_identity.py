@@ -17,15 +17,15 @@ from hydra import compose, initialize_config_module
 from fco_cli import code_digest
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
-from fco_cli.code_digest import modules, references
-from fco_cli.config import Run, register
+from fco_cli.code_digest import digests, modules
+from fco_cli.config import PathRun, Run, kind_of, register
 from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
 from fco_cli.errors import UserError
 from fco_cli.path.record import run_path
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import execute
+from fco_cli.simulation.execute import execute
+from fco_cli.simulation.process import Stop
 
 SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
 
@@ -158,11 +158,11 @@ def executed(work):
     return {(module.removesuffix(".__init__"), name) for module, name in names if not name.startswith("<")}
 
 
-EXEMPT = tuple(f"fco_cli.{name}" for name in (*references.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
+EXEMPT = tuple(f"fco_cli.{name}" for name in (*digests.WITHOUT_NUMBERS, *WITHOUT_NUMBERS, "federation.settings"))
 
 
 def check_coverage(run):
-    work = (lambda: run_path(run, Stop())) if run.path else (lambda: execute([run], Silent(), Stop()))
+    work = (lambda: run_path(run, Stop())) if isinstance(run, PathRun) else (lambda: execute([run], Silent(), Stop()))
     missing = executed(work) - covered(run)
     assert not {(module, name) for module, name in missing if not module.startswith(EXEMPT)}
 
@@ -183,7 +183,7 @@ def make(tmp_path_factory):
             config = compose(
                 "config", overrides=[*FEW, *overrides, f"output_dir={folder / str(len(os.listdir(folder)))}"]
             )
-        return Run.of(config)
+        return {"run": Run, "path": PathRun}[kind_of(config)].of(config)
 
     of.table, of.times = f"task.path={folder}/own.npz", f"task.path={folder}/times.npz"
     return of
@@ -249,7 +249,7 @@ EDITS = {
     "loss": ("problem/losses/classification.py", "Logistic", {"logistic", "path"}),
     "another loss": ("problem/losses/regression.py", "Poisson", set()),
     "model": ("problem/models/linear.py", "Linear", {"logistic", "path", "lasso"}),
-    "aggregation": ("algorithms/aggregate.py", None, {"logistic", "path", "lasso"}),
+    "aggregation": ("algorithms/rounds.py", "aggregate", {"logistic", "path", "lasso"}),
     "local steps": ("problem/descent.py", None, {"logistic", "path", "lasso"}),
     "objective": ("problem/risk.py", None, {"logistic", "path", "lasso"}),
     "preparation": ("data/preparation.py", "Preparation", {"logistic", "path"}),
@@ -259,7 +259,7 @@ EDITS = {
     "cross-validation": ("path/select.py", None, {"path"}),
     "algorithm": ("algorithms/feddualavg.py", "FedDualAvg", {"logistic", "lasso"}),
     "another algorithm": ("algorithms/fedfw.py", "FedFw", set()),
-    "report": ("reporting/tables.py", None, set()),
+    "report": ("reporting/page/tables.py", None, set()),
     "sites": ("federation/coordinator/sites.py", None, set()),
 }
 
@@ -312,4 +312,4 @@ def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
 def forget():
     """Clear the caches, as in a new process."""
     modules.parsed_module.cache_clear()
-    references.digest_of.cache_clear()
+    digests.digest_of.cache_clear()

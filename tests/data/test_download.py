@@ -89,7 +89,7 @@ def test_a_broken_download_is_resumed(site, archive, monkeypatch):
     assert Handler.ranges == [None, "bytes=100-"]
 
 
-def test_a_wrong_checksum_keeps_the_file_aside(site):
+def test_a_file_with_a_wrong_checksum_is_renamed(site):
     with pytest.raises(UserError, match="wrong checksum") as problem:
         fetch(Archive("fed.tar.bz2", "0" * 64))
     (kept,) = site.glob("*.wrong-*")
@@ -98,7 +98,7 @@ def test_a_wrong_checksum_keeps_the_file_aside(site):
     assert not (site / "fed").exists()
 
 
-def test_a_damaged_archive_that_is_already_here_is_kept_aside(site, archive):
+def test_a_damaged_archive_in_the_cache_is_renamed(site, archive):
     site.mkdir(parents=True)
     (site / archive.name).write_bytes(b"damaged")
     with pytest.raises(UserError, match="wrong checksum"):

@@ -33,7 +33,7 @@ def error_message(path: Path) -> str:
     return str(problem.value)
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_saved_data_round_trip(tmp_path):
     save(from_arrays("here", good()), tmp_path / "d.npz")
     data = read(tmp_path / "d.npz")
     for name, array in good().items():
@@ -86,13 +86,13 @@ def test_training_index_of_held_out_clients():
         ({"client": np.array(["a", "a", "b", "c", "c", "c"])}, "client 'b', row 2: the client's only sample"),
     ],
 )
-def test_wrong_content_is_named(tmp_path, changes, expected_message):
+def test_errors_name_the_invalid_content(tmp_path, changes, expected_message):
     arrays = {name: array for name, array in (good() | changes).items() if array is not None}
     np.savez(tmp_path / "d.npz", **arrays)
     assert expected_message in error_message(tmp_path / "d.npz")
 
 
-def test_clients_too_small_can_be_dropped():
+def test_small_clients_can_be_dropped():
     arrays = good() | {"client": np.array(["a", "a", "b", "c", "c", "c"])}
     data = from_arrays("here", arrays, min_samples=2)
     assert data.clients.tolist() == ["a", "c"]
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert "Bad CRC-32" in error_message(path)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_names_a_missing_file(tmp_path):
     assert "no such file" in error_message(tmp_path / "d.npz")
 
 
@@ -169,7 +169,7 @@ def test_a_missing_file_is_named(tmp_path):
         ("softmax", [0] * 6, None, "at least 2 classes"),
     ],
 )
-def test_labels_that_do_not_fit_the_loss_are_named(loss, y, classes, expected_message):
+def test_errors_name_labels_that_the_loss_does_not_accept(loss, y, classes, expected_message):
     arrays = good() | {"y": np.array(y)} | ({} if classes is None else {"classes": np.array(classes)})
     with pytest.raises(UserError) as problem:
         check_labels(from_arrays("here", arrays), all_losses()[loss]())

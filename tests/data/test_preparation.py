@@ -13,9 +13,16 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 from fco_cli.data.format import Features, FederatedData, from_arrays
-from fco_cli.data.medians import BINS, EXCHANGES, MedianSearch, count_up_to_edges
 from fco_cli.data.preparation import Categories, Preparation, Recipe, agree, prepared
-from fco_cli.data.summary import MAX_CATEGORIES, Summary, merged
+from fco_cli.data.statistics import (
+    EXCHANGES,
+    MAX_CATEGORIES,
+    MEDIAN_BINS,
+    MedianSearch,
+    Summary,
+    count_up_to_edges,
+    merged,
+)
 from fco_cli.errors import UserError
 
 WARDS = ["blue", "green", "red", "violet"]
@@ -63,7 +70,7 @@ def test_means_and_deviations_are_those_of_the_pooled_imputed_table():
     np.testing.assert_allclose(encoded[~given, 2:6], [encoded[given, 2:6].mean(axis=0)] * (~given).sum())
 
 
-def test_medians_fill_and_flags_say_where():
+def test_medians_replace_missing_values_and_flags_mark_them():
     data = table()
     preparation = prepared(data, Recipe(fill="median", flag_missing=True))
     encoded = preparation.encode(data.raw)
@@ -83,7 +90,7 @@ def test_medians_fill_and_flags_say_where():
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=9), min_size=1, max_size=5))
-def test_medians_are_as_exact_as_stated(clients):
+def test_medians_have_the_stated_accuracy(clients):
     columns = [np.array(values)[:, None] for values in clients]
     pooled = np.concatenate(columns)[:, 0]
     pooled = np.sort(pooled[~np.isnan(pooled)])
@@ -92,8 +99,8 @@ def test_medians_are_as_exact_as_stated(clients):
     search = MedianSearch(np.array([len(pooled)]), pooled[:1], pooled[-1:])
     while not search.finished:
         search = search.narrowed(count_up_to_edges(x, search.edges) for x in columns)
-    width = (pooled[-1] - pooled[0]) / BINS**EXCHANGES
-    assert BINS**EXCHANGES == 2**32
+    width = (pooled[-1] - pooled[0]) / MEDIAN_BINS**EXCHANGES
+    assert MEDIAN_BINS**EXCHANGES == 2**32
     assert abs(search.high[0] - pooled[(len(pooled) + 1) // 2 - 1]) <= width + 1e-9 * max(
         abs(pooled[0]), abs(pooled[-1]), 1e-300
     )
@@ -102,7 +109,7 @@ def test_medians_are_as_exact_as_stated(clients):
 @pytest.mark.parametrize("shape", [(3, 40), (40, 3)])
 def test_counts_are_the_same_by_rows_and_by_columns(shape):
     random = np.random.default_rng(0)
-    x, edges = random.integers(9, size=shape).astype(float), np.sort(random.uniform(0, 9, (shape[1], BINS)))
+    x, edges = random.integers(9, size=shape).astype(float), np.sort(random.uniform(0, 9, (shape[1], MEDIAN_BINS)))
     x[random.random(shape) < 0.3] = np.nan
     np.testing.assert_array_equal(count_up_to_edges(x, edges), (x[:, :, None] <= edges).sum(axis=0))
 
@@ -146,7 +153,7 @@ def test_rare_categories_are_counted_over_all_clients():
     assert prepared(data, Recipe(min_count=3)).features == ["x0=p", "x0=q", "x0=r"]
 
 
-def test_what_is_stored_is_what_was_agreed():
+def test_a_stored_preparation_round_trips():
     preparation = prepared(table(), Recipe(flag_missing=True))
     assert Preparation.of_json(preparation.as_json(), "here") == preparation
 
@@ -170,13 +177,13 @@ def test_what_is_stored_is_what_was_agreed():
         ('{"version": 2}', "here: preparation.json: version is 2, must be 1: from another release"),
     ],
 )
-def test_other_files_are_refused(text, expected_message):
+def test_invalid_preparation_files_are_refused(text, expected_message):
     with pytest.raises(UserError) as problem:
         Preparation.of_json(text, "here")
     assert expected_message in str(problem.value)
 
 
-def test_a_new_table_is_taken_by_the_names_of_its_columns():
+def test_columns_of_a_new_table_are_matched_by_name():
     data = table()
     preparation = prepared(data, Recipe())
     order = [2, 0, 3, 1]
@@ -208,7 +215,7 @@ def test_an_unknown_category_is_other_or_missing():
     assert row["sex=m"] == preparation.categories["sex"].fill[1]
 
 
-def test_categories_that_are_numbers_are_known_by_their_names():
+def test_numeric_categories_are_matched_by_name():
     arrays = {"x": np.array([[0.0], [1], [0], [1]]), "y": np.zeros(4), "client": np.array(["a", "a", "b", "b"])}
     data = from_arrays("here", arrays | {"categories": np.array(["1", "2.5"]), "category_of": np.zeros(2, int)})
     preparation = prepared(data, Recipe(min_count=1, standardize=False))
@@ -216,14 +223,14 @@ def test_categories_that_are_numbers_are_known_by_their_names():
     assert preparation.encode(new)[:, 0].tolist() == [1, 0, 0.5]
 
 
-def test_constant_columns_are_named_and_come_out_as_0():
+def test_constant_columns_are_listed_and_become_0():
     arrays = {"x": np.array([[1.0, 5, np.nan], [2, 5, np.nan]] * 2), "y": np.zeros(4), "client": np.array(list("aabb"))}
     preparation = prepared(data := from_arrays("here", arrays), Recipe())
     assert preparation.constant == ["x1", "x2"]
     assert (preparation.apply(data.raw)[:, 1:] == 0).all()
 
 
-def test_nothing_to_prepare_is_nothing_copied():
+def test_rows_without_preparation_are_not_copied():
     arrays = {"x": np.arange(8.0).reshape(4, 2), "y": np.zeros(4), "client": np.array(list("aabb"))}
     data = from_arrays("here", arrays)
     assert prepared(data, Recipe(standardize=False)).apply(data.raw) is data.x
@@ -260,7 +267,7 @@ def messages(*tables: Features) -> list[Summary]:
         ),
     ],
 )
-def test_sites_that_do_not_fit_are_refused(other, expected_message):
+def test_sites_with_different_columns_are_refused(other, expected_message):
     with pytest.raises(UserError) as problem:
         merged(messages(Features("a", np.zeros((2, 1)), ["ward"], {0: ["red"]}), other))
     assert expected_message in str(problem.value)

@@ -11,7 +11,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from fco_cli.data import read, save
 from fco_cli.data.readers import read_single_client
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 
 DENSE = np.array([[0, 1.5, 0, 0], [2, 0, 0, -3], [0, 0, 0, 0], [0, 4, 0, 5.0]])
 Y, CLIENT = np.array([0.0, 1, 1, 0]), np.array(["a", "a", "b", "b"])
@@ -41,7 +41,7 @@ def svm(tmp_path):
     return write
 
 
-def test_an_npz_file_and_back(npz, tmp_path):
+def test_an_npz_file_round_trips(npz, tmp_path):
     data = read(npz(features=np.array(list("pqrs"))))
     assert issparse(data.x)
     np.testing.assert_array_equal(data.x.toarray(), DENSE)
@@ -70,7 +70,7 @@ def test_a_folder_of_npy_files_is_the_same(tmp_path):
     np.testing.assert_array_equal(read(tmp_path).x.toarray(), DENSE)
 
 
-def test_entries_of_a_row_may_stand_in_any_order(npz):
+def test_entries_of_a_row_may_have_any_order(npz):
     data = read(npz(data=[1.5, -3, 2, 5, 4], indices=[1, 3, 0, 3, 1]))
     np.testing.assert_array_equal(data.x.toarray(), DENSE)
 
@@ -101,11 +101,11 @@ def test_entries_of_a_row_may_stand_in_any_order(npz):
         ({"features": ["p", "q"]}, "array 'features' has 2 names for 4 columns of x"),
     ],
 )
-def test_wrong_arrays(npz, error_message, changes, expected_message):
+def test_invalid_arrays_are_refused(npz, error_message, changes, expected_message):
     assert expected_message in error_message(npz(**changes))
 
 
-def test_a_model_that_would_not_fit_is_refused_before_anything_is_made(npz, error_message, monkeypatch):
+def test_a_model_that_exceeds_memory_is_refused_before_allocation(npz, error_message, monkeypatch):
     monkeypatch.setattr("fco_cli.memory_limit.machine_memory", lambda: 10**9)
     assert "a model of its 2000000000 features would take 16 GB" in error_message(npz(shape=[4, 2 * 10**9]))
 
@@ -122,7 +122,7 @@ def test_svmlight_by_qid(tmp_path):
     assert data.y.tolist() == Y.tolist()
 
 
-def test_svmlight_in_a_folder_is_a_file_for_every_client(tmp_path):
+def test_svmlight_in_a_folder_has_one_file_per_client(tmp_path):
     (tmp_path / "a.svm").write_text("3 0:1 # a comment\n\n1 2:4\n")
     (tmp_path / "b.svm").write_text("2 1:2\n1 1:1 4:1\n")
     data = read(tmp_path, Columns(label="y>1"))
@@ -153,7 +153,7 @@ def test_svmlight_rows_without_clients_are_partitioned(svm):
         ("\x80\x04pickle", "is not an svmlight file that can be read"),
     ],
 )
-def test_wrong_svmlight(svm, error_message, text, expected_message):
+def test_invalid_svmlight_is_refused(svm, error_message, text, expected_message):
     message = error_message(svm(text))
     assert expected_message in message
     assert "d.svm: " in message
@@ -166,11 +166,11 @@ def test_other_columns_are_refused(svm, error_message):
     )
 
 
-def test_one_endless_line_is_refused(svm, error_message, monkeypatch):
-    monkeypatch.setattr("fco_cli.data.svmlight.MAX_LINE", 100)
+def test_a_line_that_is_too_long_is_refused(svm, error_message, monkeypatch):
+    monkeypatch.setattr("fco_cli.data.readers.svmlight.MAX_LINE", 100)
     assert "has a line of more than 100 characters" in error_message(svm("1 " + "1:1 " * 100))
 
 
-def test_a_site_s_rows_are_a_table(npz):
+def test_sparse_rows_of_a_site_are_refused(npz):
     with pytest.raises(Exception, match="supported only in simulations"):
         read_single_client(npz(), "north")

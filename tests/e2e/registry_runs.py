@@ -20,8 +20,8 @@ from fco_cli.config import Run, register
 from fco_cli.errors import UserError
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import Outcome, execute
+from fco_cli.simulation.execute import Outcome, execute
+from fco_cli.simulation.process import Stop
 
 FEW = ["hparams.rounds=3", "hparams.client_lr=0.01", "hparams.clients_per_round=3", "threads=1"]
 LASSO = ["task=lasso", "task.dimension=35", "task.ones=5", "task.clients=3", "task.samples=23"]

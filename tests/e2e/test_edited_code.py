@@ -21,9 +21,8 @@ ALGORITHM = """
 from __future__ import annotations
 from dataclasses import dataclass
 from fco_cli.algorithms.fedavg import FedAvg
-from fco_cli.algorithms.primitives import assign, descend, subtract
+from fco_cli.algorithms import ops
 from fco_cli.kernels.compiled import kernel
-from fco_cli.problem.data import steps_of
 from my_helper import shrink
 
 @dataclass(kw_only=True)
@@ -33,12 +32,11 @@ class Mine(FedAvg):
     @staticmethod
     @kernel
     def local_steps(received, memory, message, rate, options, batches, geometry):
-        w = message.w
-        assign(w, received.w)
-        for k in range(steps_of(batches)):
-            descend(w, w, batches, k, rate)
-        subtract(w, received.w)
-        shrink(w)
+        w = ops.copy(received.w)
+        for k in range(batches.steps):
+            ops.gradient_step(w, w, batches, k, rate)
+        ops.assign_difference(message.w, w, received.w)
+        shrink(message.w)
 """
 HELPER = """
 from fco_cli.kernels.compiled import kernel
@@ -58,8 +56,8 @@ sys.path.insert(0, sys.argv[3])
 from registry_runs import Silent, digest
 from hydra import compose, initialize_config_module
 from fco_cli.config import Run, register
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.runner import execute
+from fco_cli.simulation.process import Stop
+from fco_cli.simulation.execute import execute
 from dataclasses import replace
 import fco_cli
 assert fco_cli.__file__.startswith(sys.argv[4]), fco_cli.__file__
@@ -81,7 +79,7 @@ EDITS = {  # file, text, other text: each changes the numbers
     ),
     "aggregation": ("fco_cli/algorithms/aggregate.py", "result[k] += factor *", "result[k] += 1.125 * factor *"),
     "preparation": (
-        "fco_cli/data/moments.py",
+        "fco_cli/data/statistics.py",
         "> 1e-12 * np.abs(self.mean), deviation, 1.0",
         "> 1e-12 * np.abs(self.mean), 2 * deviation, 1.0",
     ),

@@ -60,7 +60,7 @@ def test_every_algorithm_leaves_a_record(tmp_path, algo, here):
     assert f"record: {record}\nnext: fco-report {tmp_path}/lasso\n" in said
     kind = all_algorithms()[algo]
     own = {"personal.csv"} if kind.personal else set()
-    own |= {"personal.npz"} if kind.personal in kind.remembered else set()
+    own |= {"personal.npz"} if kind.personal in [array.name for array in kind.remembered] else set()
     usual = {".lock", "config.yaml", "metrics.csv", "model.npz", "result.json", "run.log"}
     assert {path.name for path in record.iterdir()} == usual | own
     assert record.parent == tmp_path / "lasso" / algo

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.studies import collect
+from fco_cli.studies import all_studies
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -57,7 +58,7 @@ def url(tmp_path_factory) -> str:
     for algo, end in (("zhj", 1), ("fedmid", 2), ("optimum", 1)):  # a third, the leaderboard's
         records.add(algo, experiment="successors", paper="", objective=(9, 3, 2, end))
     (records.add("fedmid_osp") / "metrics.csv").write_text("<script>alert(1)</script>")
-    return make_report(collect([records.root]), folder / "page").page.as_uri()
+    return make_report(collect([records.root]), folder / "page", all_studies()).page.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +269,7 @@ def test_it_is_dark_where_the_reader_wants_it_dark(page):
 def test_the_result_of_a_path_is_on_the_first_screen_and_nothing_complains(chrome, tmp_path):
     """A page without claims and without runs."""
     _reporting("test_paths").write_path(tmp_path / "records" / "one")
-    page = make_report(collect([tmp_path / "records"]), tmp_path / "page").page
+    page = make_report(collect([tmp_path / "records"]), tmp_path / "page", all_studies()).page
     chrome.set_window_size(1200, 900)
     chrome.get_log("browser")
     chrome.get(page.as_uri())

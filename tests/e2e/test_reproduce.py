@@ -71,7 +71,7 @@ def test_what_is_skipped_before_anything_starts(without_data, capsys):
     assert skipped == ["skipped femnist10_l1", "skipped femnist10_l2", "skipped femnist62_mlp", "skipped fmri"]
     assert "fmri_sim" in started
     assert not {"femnist10_l1", "femnist10_l2", "femnist62_mlp", "fmri"} & set(started)
-    assert not [name for name in started if name.startswith(command.ON_DEMAND)]
+    assert not [name for name in started if name.startswith(command.on_demand())]
 
 
 def test_quick_runs_a_few(without_data):

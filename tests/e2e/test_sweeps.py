@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.records.select import choose
+from fco_cli.reporting.records.studies import collect
 
 BIN = Path(sys.executable).parent
 CONF = Path(__file__).parents[2] / "conf"

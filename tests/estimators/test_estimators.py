@@ -37,7 +37,7 @@ ALL = [
 @pytest.mark.machine_code
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # separable classes, features far from 0
 @parametrize_with_checks(ALL)
-def test_scikit_learn_has_no_objection(estimator, check):
+def test_check_estimator_passes(estimator, check):
     check(estimator)
 
 
@@ -58,7 +58,7 @@ def sizes(groups: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_lasso_is_the_pooled_one(hospitals, weighting, sparse):
+def test_a_lasso_equals_the_pooled_lasso(hospitals, weighting, sparse):
     x, y, groups = hospitals
     mine = FederatedLasso(0.2, weighting=weighting).fit(csr_matrix(x) if sparse else x, y, groups=groups)
     weights = np.ones(len(y)) if weighting == "examples" else 1 / sizes(groups)
@@ -72,13 +72,13 @@ def test_a_lasso_is_the_pooled_one(hospitals, weighting, sparse):
 
 
 @pytest.mark.parametrize("algo", ["zhj", "feddr"])
-def test_any_exact_method_will_do(hospitals, algo):
+def test_every_exact_method_gives_the_same_solution(hospitals, algo):
     x, y, groups = hospitals
     one, other = (FederatedLasso(0.2, algo=name, tol=1e-7).fit(x, y, groups=groups) for name in ("fista", algo))
     np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-5)
 
 
-def test_a_logistic_regression_is_the_pooled_one(hospitals):
+def test_a_logistic_regression_equals_the_pooled_one(hospitals):
     x, y, groups = hospitals
     words = np.where(y > 0, "ill", "well")
     mine = FederatedLogisticRegression(0.05, weighting="examples").fit(x, words, groups=groups)
@@ -119,7 +119,7 @@ def test_low_rank(hospitals):
         FederatedLowRankRegression(shape=(5, 4)).fit(x, y)
 
 
-def test_a_regularizer_by_its_name(hospitals):
+def test_a_regularizer_is_selected_by_name(hospitals):
     x, y, groups = hospitals
     mine = FederatedRegressor("squared", "l1_ball", {"radius": 1.0}).fit(x, y, groups=groups)
     assert abs(mine.coef_).sum() <= 1 + 1e-9
@@ -137,7 +137,7 @@ def test_folds_may_be_given(hospitals):
 
 
 @pytest.mark.parametrize("by", ["rows", "each_client"])
-def test_cross_validation_chooses(hospitals, by):
+def test_cross_validation_selects_the_strength(hospitals, by):
     x, y, groups = hospitals
     mine = FederatedLassoCV(n_strengths=12, cv=3, by=by).fit(x, y, groups=groups)
     assert mine.path_.strengths.shape == mine.path_.mean.shape == (12,)
@@ -183,14 +183,14 @@ def test_pipelines_and_searches(hospitals):
         (lambda x, y: FederatedLassoCV(choice="best").fit(x, y), "choice: got 'best'"),
     ],
 )
-def test_what_is_wrong_is_a_value_error_in_one_line(hospitals, make, words):
+def test_invalid_input_raises_value_error_with_one_line(hospitals, make, words):
     x, y, _ = hospitals
     with pytest.raises(ValueError, match=words) as told:
         make(x, y)
     assert "\n" not in str(told.value)
 
 
-def test_what_has_not_converged_says_so(hospitals):
+def test_a_run_that_has_not_converged_warns(hospitals):
     x, y, groups = hospitals
     with pytest.warns(ConvergenceWarning, match="not converged after 3 rounds"):
         FederatedLasso(0.01, max_rounds=3).fit(x, y, groups=groups)
@@ -199,7 +199,7 @@ def test_what_has_not_converged_says_so(hospitals):
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float16, np.longdouble, np.int64, np.array])
-def test_numbers_of_numpy_types_are_those_of_python(hospitals, number):
+def test_numpy_numbers_equal_python_numbers(hospitals, number):
     x, y, groups = hospitals
     few = {"tol": np.float32(1e-4), "max_rounds": np.int64(500), "random_state": np.int64(1)}
     options = {"strength": number(1), "factors": {"x0": number(0)}}
@@ -292,7 +292,7 @@ def test_a_constant_feature_has_no_weight(hospitals):
 
 
 @pytest.mark.parametrize("psi", ["l1_ball", "l2_ball"])
-def test_uneven_features_under_a_ball_are_not_said_to_have_converged(hospitals, psi):
+def test_unscaled_features_in_a_ball_are_reported_as_not_converged(hospitals, psi):
     """A radius depends on the units of all features, which are therefore not scaled."""
     x, y, groups = hospitals
     x = np.column_stack([x, 1.6e9 + 1e6 * np.random.default_rng(1).standard_normal(len(y))])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.masks import Credentials
 from fco_cli.federation.message import Message

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.commands.loopback import Loopback
+from fco_cli.commands.federation_demo import Loopback
 from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.settings import Flare, close_connection
 from fco_cli.kernels.compiled import set_threads

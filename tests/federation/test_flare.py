@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fco_cli.commands.loopback import Loopback
+from fco_cli.commands.federation_demo import Loopback
 from fco_cli.federation.site.audit import read_entries
 from tests.federation.coordinator.test_clients import NAMES
 
@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 HERE = Path(__file__).parent
 SAVING_OFTEN = """
 from fco_cli.commands.run import main
-from fco_cli.sweeps import runner
-runner.CHECKPOINT_SECONDS = 0.2
+from fco_cli.simulation import execute as execution
+execution.CHECKPOINT_SECONDS = 0.2
 main()
 """
 RUN = [

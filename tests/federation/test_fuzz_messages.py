@@ -20,7 +20,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.config import Run
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.coordinator.clients import remote_clients

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import chi2
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.fixed_point import from_fixed_point, to_fixed_point
+from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import remote_clients

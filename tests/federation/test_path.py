@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fco_cli.config import Run
+from fco_cli.config import PathRun
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
-from fco_cli.simulation.stop import Stop
+from fco_cli.simulation.process import Stop
 from tests.federation.coordinator.test_clients import NAMES
 
 FEW = [
@@ -24,15 +24,15 @@ FEW = [
 
 
 @pytest.fixture(scope="module")
-def composed(path_run) -> Callable[..., Run]:
+def composed(path_run) -> Callable[..., PathRun]:
     return lambda *overrides: path_run(*FEW, *overrides)
 
 
 @pytest.fixture
-def at_sites(composed, hospitals, make_sites, monkeypatch) -> Callable[..., Run]:
+def at_sites(composed, hospitals, make_sites, monkeypatch) -> Callable[..., PathRun]:
     """Return a function that composes a run between sites in this process."""
 
-    def make(loss: str, *overrides: str, **options: object) -> Run:
+    def make(loss: str, *overrides: str, **options: object) -> PathRun:
         sites = make_sites(hospitals(loss), **options)
         monkeypatch.setattr(settings, "_connection", lambda *_: sites)
         where = ("federation=flare", f"federation.sites=[{','.join(NAMES)}]")
@@ -131,7 +131,7 @@ def test_cox_with_masks(at_sites, signed):
         assert one == other
 
 
-def select_at(run: Run) -> Selection:
+def select_at(run: PathRun) -> Selection:
     return select(run, run.path, lambda: None)
 
 

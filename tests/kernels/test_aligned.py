@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.kernels.aligned import (
+from fco_cli.kernels.products import (
     LINE,
     MIN_READERS,
     PANEL,

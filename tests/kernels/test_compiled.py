@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fco_cli.kernels.cache import enable_cache, kernel_folder
-from fco_cli.kernels.compiled import is_finite, kernel, specialize
+from fco_cli.kernels.compiled import Namespace, is_finite, kernel, specialize
 from fco_cli.kernels.library import KERNEL
 
 pytestmark = pytest.mark.machine_code
@@ -117,7 +117,9 @@ def test_an_algorithm_as_python_agrees_with_its_machine_code(
     def descend_dual(*arguments):
         return problem.descend_dual(with_psi=True)(*arguments)
 
-    plain.__dict__["_parts"] = {**plain._parts, "descend": descend, "descend_dual": descend_dual}
+    parts = plain.operations.parts
+    own = {"gradient_step": descend, "dual_gradient_step": descend_dual}
+    plain.__dict__["operations"] = Namespace("ops", {**parts, **own})
     assert compiled._run_clients.is_compilable
     assert not plain._run_clients.is_compilable
     np.testing.assert_allclose(one_round(plain), one_round(compiled), rtol=1e-13, atol=1e-14)
@@ -153,7 +155,7 @@ for psi in (L1(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))
     out = np.empty_like(z)
     geometry = Geometry(np.repeat(psi.numbers, 3), Euclidean().numbers, np.array([[0, 56, 7, 8, 1, 0]]), np.ones(56))
-    specialize(to_primal, primal=Euclidean().primal(psi))(z, np.ones(3), geometry, out)
+    specialize(to_primal, on_block={"primal": Euclidean().primal(psi)})(z, np.ones(3), geometry, out)
     digest.update(out.tobytes())
 print(digest.hexdigest())
 """
@@ -175,7 +177,7 @@ def test_machine_code_from_the_cache_gives_the_bits_of_fresh_code(tmp_path):
     assert [path.stat().st_mtime_ns for path in cached] == before
 
 
-FINITE = "from fco_cli.kernels.compiled import is_finite; print(is_finite(1.0))"
+FINITE = "from fco_cli.kernels.compiled import Namespace, is_finite; print(is_finite(1.0))"
 
 
 def is_finite_in(home, **changes):

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fco_cli.config import Run
+from fco_cli.config import PathRun
 
 FEW = ["path.strengths=4", "path.folds=3", "path.ratio=0.1", "path.tolerance=1e-3", "hparams.tolerance=1e-5"]
 
 
 @pytest.fixture(scope="module")
-def run_of(path_run) -> Callable[..., Run]:
+def run_of(path_run) -> Callable[..., PathRun]:
     """Return a function that makes a small run of experiment=path with given overrides."""
     return lambda *overrides: path_run(*FEW, *overrides)
 

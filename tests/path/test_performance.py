@@ -19,7 +19,7 @@ def scored():
     return scores, (random.random(400) < expit(0.5 + 2 * scores)).astype(float)
 
 
-def test_a_logistic_line(scored):
+def test_metrics_of_a_logistic_model(scored):
     scores, y = scored
     line = metrics_of(all_losses()["logistic"](), scores[None], y)
     np.testing.assert_allclose(line["loss"], log_loss(y, expit(scores)))
@@ -36,7 +36,7 @@ def test_the_intercept_is_that_at_slope_1(scored):
     np.testing.assert_allclose(expit(scores + shift).mean(), y.mean(), atol=1e-6)
 
 
-def test_the_areas_error_is_its_deviation_over_samples():
+def test_the_standard_error_of_the_auc_is_its_deviation_over_samples():
     random = np.random.default_rng(1)
     areas, errors = [], []
     for _ in range(400):
@@ -47,7 +47,7 @@ def test_the_areas_error_is_its_deviation_over_samples():
     assert 0.8 < np.mean(errors) / np.std(areas) < 1.25
 
 
-def test_clients_with_one_class_have_no_area(scored):
+def test_clients_with_one_class_have_no_auc(scored):
     scores, y = scored
     owners = np.repeat([0, 1], 200)
     y[:200] = 1
@@ -64,7 +64,7 @@ def test_separable_rows_have_no_slope():
     assert calibration(np.ones(4), np.array([True, False, True, False]))["calibration_slope"] is None
 
 
-def test_squared_and_softmax_lines():
+def test_metrics_of_squared_and_softmax_models():
     random = np.random.default_rng(0)
     y, scores = random.standard_normal(30), random.standard_normal(30)
     line = metrics_of(all_losses()["squared"](), scores[None], y)
@@ -77,7 +77,7 @@ def test_squared_and_softmax_lines():
     np.testing.assert_allclose(line["accuracy"], (several.argmax(axis=0) == classes).mean())
 
 
-def test_tenths_of_predictions(scored):
+def test_calibration_by_decile(scored):
     scores, y = scored
     bins = calibration_bins(scores, y > 0.5)
     assert [one["rows"] for one in bins] == [40] * 10

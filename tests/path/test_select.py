@@ -1,4 +1,4 @@
-"""Tests of model selection from a table to the record: solutions, folds, held-out rows, resuming, errors."""
+"""Tests of model selection from a table to the record: solutions, folds, curves, held-out rows, resuming, errors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fco_cli.commands.tables import path_lines
 from fco_cli.errors import Interrupted, UserError
 from fco_cli.path import record
 from fco_cli.path.record import run_path
-from fco_cli.path.select import select
+from fco_cli.path.select import Curve, select
 from fco_cli.path.solve import problem_for
 from fco_cli.problem.folds import FoldAssignment
-from fco_cli.simulation.stop import Stop
+from fco_cli.simulation.process import Stop
 
 
 def ignore_round() -> None:
@@ -34,7 +34,7 @@ def selection(run_of, table):
 
 
 @pytest.mark.parametrize("psi", ["l1", "l1_ball"])
-def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, psi):
+def test_every_model_solves_the_problem_of_its_strength(selection, make_algorithm, psi):
     """Models agree with the certified optimum; the first is null, and the selected ones are more accurate."""
     run, made = selection(f"regularizer={psi}", "path.tolerance=1e-6", "hparams.tolerance=1e-9")
     assert len(made.values) == 4
@@ -51,14 +51,14 @@ def test_every_model_is_the_solution_for_its_value(selection, make_algorithm, ps
         assert made.path.models[1, :-1].any()
 
 
-def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
+def test_a_fold_is_prepared_from_its_training_rows(run_of, table):
     """A value that occurs only in a held-out row does not change the preparation of the others."""
     run = run_of(f"task.path={table()}")
     task = run.task.cross_validated()
     data = task.data(0, "float64")
     first, *_ = FoldAssignment.of(data.training, 5, "rows", True, 0)
     held_out = first.rows(data.training)
-    (fold,) = task.divided(data, 0, "float64", [first])
+    (fold,) = task.split_folds(data, 0, "float64", [first])
     np.testing.assert_allclose(fold.training.x.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(fold.training.x.std(axis=0), 1)
     assert len(fold.training.y) + len(fold.held_out.y) == len(data.training.y)
@@ -67,7 +67,7 @@ def test_a_fold_prepares_its_rows_by_those_that_are_left(run_of, table):
     np.testing.assert_allclose(fold.held_out.x, (data.training.x[held_out] - kept.mean(axis=0)) / kept.std(axis=0))
 
 
-def test_all_rows_but_the_files_own_take_part(run_of, table):
+def test_all_rows_except_test_rows_are_used(run_of, table):
     """50 of 60 rows are used: none are held out for validation, and the file's test rows are excluded."""
     run = run_of(f"task.path={table()}")
     data = run.task.cross_validated().data(0, "float64")
@@ -106,7 +106,7 @@ def test_whole_clients_are_held_out(selection, by, folds):
     assert sorted(fold.weight for fold in made.folds) == ([1, 2] if folds == 2 else [1, 1, 1])
 
 
-def test_stability_finds_what_matters(selection):
+def test_stability_selects_the_relevant_features(selection):
     _, made = selection("path.subsamples=4", "path.errors=4")
     frequency = made.stability.frequency[-1]
     assert frequency.shape == (4,)
@@ -117,7 +117,7 @@ def test_stability_finds_what_matters(selection):
 # The record.
 
 
-def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
+def test_a_record_is_complete_and_reused(run_of, table, tmp_path):
     run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out", "path.subsamples=1")
     result = run_path(run, Stop())
     names = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
@@ -132,7 +132,7 @@ def test_a_record_is_complete_and_found_again(run_of, table, tmp_path):
     assert len((run.folder / "path.csv").read_text().splitlines()) == 5
 
 
-def test_a_refit_has_its_own_verdict_and_its_own_weights(run_of, table, tmp_path):
+def test_a_refit_has_its_own_convergence_and_weights(run_of, table, tmp_path):
     """A refit that misses its tolerance is counted and reported; the numbers are those of the refitted model."""
     words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
     short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
@@ -157,7 +157,7 @@ def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
     assert record._result(run, emptied, record.path_table(emptied), 0.0)["chosen"]["min"]["nonzeros"] == 0
 
 
-def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path):
+def test_an_interrupted_path_resumes_with_the_same_bits(run_of, table, tmp_path):
     path = table()
     whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole")
     run_path(whole, Stop())
@@ -178,14 +178,14 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(run_of, table, tmp_path
         assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
 
-def test_a_damaged_part_is_made_anew(run_of, table, tmp_path):
+def test_a_damaged_part_is_computed_again(run_of, table, tmp_path):
     run = run_of(f"task.path={table()}", f"output_dir={tmp_path}/out")
     run.folder.mkdir(parents=True)
     (run.folder / "part_all.npz").write_bytes(b"no zip file")
     assert run_path(run, Stop())["status"] == "finished"
 
 
-def test_the_strength_that_is_given_is_no_part_of_it(run_of, table):
+def test_the_identity_ignores_the_configured_strength(run_of, table):
     """The path selects the strength."""
     path = table()
     ids = {run_of(f"task.path={path}", f"regularizer.strength={strength}").run_id for strength in (0.1, 0.2)}
@@ -203,7 +203,7 @@ def test_the_strength_that_is_given_is_no_part_of_it(run_of, table):
         ("path.threshold=0.5", "path.threshold: got 0.5, must be above 0.5, at most 1"),
     ],
 )
-def test_settings_out_of_range_are_one_line(run_of, table, override, line):
+def test_settings_out_of_range_give_one_line(run_of, table, override, line):
     with pytest.raises(UserError) as caught:
         run_of(f"task.path={table()}", override)
     assert str(caught.value) == line
@@ -217,9 +217,39 @@ def test_settings_out_of_range_are_one_line(run_of, table, override, line):
         ("regularizer=none", "regularizer: got 'none', must be one with a strength or a radius, which a path varies"),
     ],
 )
-def test_paths_that_cannot_be_are_refused_before_any_work(run_of, table, tmp_path, override, line):
+def test_impossible_paths_are_refused_before_any_work(run_of, table, tmp_path, override, line):
     run = run_of(f"task.path={table()}", override, f"output_dir={tmp_path}/out")
     with pytest.raises(UserError) as caught:
         run_path(run, Stop())
     assert str(caught.value) == line
     assert not run.folder.exists()  # no partial record
+
+
+def test_mean_and_error_are_weighted_by_the_folds():
+    losses, weights = np.array([[1.0, 4.0], [2.0, 0.0], [6.0, 1.0]]), np.array([1.0, 2.0, 1.0])
+    curve = Curve.of(losses, weights)
+    for j in range(2):
+        mean = np.average(losses[:, j], weights=weights)
+        np.testing.assert_allclose(curve.mean[j], mean)
+        spread = np.average((losses[:, j] - mean) ** 2, weights=weights)
+        np.testing.assert_allclose(curve.error[j], np.sqrt(spread / 2))
+    equal = Curve.of(losses, np.ones(3))
+    np.testing.assert_allclose(equal.error, losses.std(axis=0, ddof=1) / np.sqrt(3))
+
+
+def test_min_is_the_smallest_and_1se_the_simplest_within_an_error_of_it():
+    curve = Curve(np.array([9.0, 5.2, 4.6, 4.0, 4.0, 4.5]), np.array([9.0, 9.0, 9.0, 0.7, 3.0, 0.1]))
+    assert curve.chosen == {"min": 3, "1se": 2}
+    flat = Curve(np.ones(4), np.zeros(4))
+    assert flat.chosen == {"min": 0, "1se": 0}
+
+
+def test_models_without_a_finite_loss_are_never_chosen():
+    assert Curve(np.array([2.0, np.inf, np.nan]), np.zeros(3)).best == 0
+    with pytest.raises(UserError, match=r"^path: no model has a finite loss"):
+        _ = Curve(np.full(3, np.nan), np.zeros(3)).best
+
+
+def test_a_loss_that_has_overflowed_in_one_fold_only():
+    curve = Curve.of(np.array([[1.0, np.inf, 3.0], [1.0, 1.0, 1.0]]), np.ones(2))
+    assert curve.chosen == {"min": 0, "1se": 0}

@@ -42,7 +42,7 @@ def test_noise_is_rarely_stable():
     assert np.mean(counts) <= 1.0
 
 
-def test_features_are_known_by_their_names(make_problem):
+def test_features_are_matched_by_name(make_problem):
     problem = make_problem(features=3)
     from fco_cli.problem.problem import TaskData
 

@@ -43,7 +43,7 @@ BY_HAND = {"l2_squared", "total_variation", "fused_lasso"}  # solution never nul
 REFUSED = {"none", "box", "non_negative", "simplex", "monotone", "l0", "l0_ball", "blockwise"}
 
 
-def test_every_regularizer_is_here():
+def test_every_regularizer_is_covered():
     assert {*DUAL_NORMS, *NORMS, *BY_HAND, *REFUSED} == set(all_regularizers())
 
 
@@ -61,7 +61,7 @@ def test_the_largest_strength_is_the_dual_norm_of_the_gradient(make_problem, reg
 
 
 @pytest.mark.parametrize("name", DUAL_NORMS)
-def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_algorithm, name):
+def test_just_below_the_largest_strength_the_model_is_not_null(make_problem, regularizer, make_algorithm, name):
     shape = SHAPE if name == "nuclear" else None
     problem = make_problem(regularizer(name, group_size=4), sizes=(20, 9, 14), features=12, weights_shape=shape)
     largest = find_largest(problem)
@@ -74,7 +74,7 @@ def test_just_below_it_the_null_model_is_left(make_problem, regularizer, make_al
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, name):
+def test_the_largest_radius_contains_the_unconstrained_solution(make_problem, regularizer, name):
     shape = SHAPE if name == "nuclear_ball" else None
     problem = make_problem(regularizer(name), sizes=(20, 9, 14), features=12, weights_shape=shape)
     free = minimize_risk(problem, np.ones(13, dtype=bool))
@@ -84,12 +84,12 @@ def test_the_largest_radius_holds_the_free_solution(make_problem, regularizer, n
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED - {"blockwise"}))
-def test_what_has_no_strength_or_radius_or_is_not_convex_is_refused(regularizer, name):
+def test_regularizers_without_a_path_are_refused(regularizer, name):
     with pytest.raises(UserError, match=r"^regularizer: got '.*', must be (one with a strength or a radius|convex)"):
         path_parameter(regularizer(name, lower=-1, upper=1, nonzeros=2))
 
 
-def test_one_without_a_formula(make_problem, regularizer):
+def test_a_regularizer_without_a_formula(make_problem, regularizer):
     """The fused lasso needs a smaller strength than l1, found from its prox."""
     problem = make_problem(regularizer("fused_lasso", variation_strength=0.2), features=12)
     gradient = problem.risk(null_model(problem)[None]).gradient[0, :-1]
@@ -97,7 +97,7 @@ def test_one_without_a_formula(make_problem, regularizer):
 
 
 @pytest.mark.parametrize("name", ["l2_squared", "total_variation"])
-def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
+def test_a_regularizer_that_is_never_null_needs_a_largest_strength(make_problem, regularizer, name):
     problem = make_problem(regularizer(name))
     with pytest.raises(
         UserError, match=rf"^path.largest: got null, must be a number for {name}, whose solution is never"
@@ -106,7 +106,7 @@ def test_what_is_never_null_needs_a_number(make_problem, regularizer, name):
     np.testing.assert_allclose(path_values(problem, 3, 0.01, largest=2.0), [2, 0.2, 0.02])
 
 
-def test_labels_that_no_feature_has_to_do_with_are_refused(make_problem, regularizer):
+def test_labels_independent_of_all_features_are_refused(make_problem, regularizer):
     problem = make_problem(regularizer("l1"))
     problem.data.y[:] = 3.0
     with pytest.raises(UserError, match=r"^path: the null model is optimal at every strength"):

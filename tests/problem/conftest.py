@@ -33,7 +33,7 @@ def _call(
     layout = Layout((Block("weights", shape or w.shape[1:]), Block("bias", (1,), regularized=False)))
     numbers = np.repeat(regularizer.numbers, len(w)) if numbers is None else numbers
     geometry = Geometry(
-        numbers, Euclidean().numbers, regularizer.table(layout), regularizer.each(layout).astype(w.dtype)
+        numbers, Euclidean().numbers, regularizer.table(layout), regularizer.coordinate_numbers(layout).astype(w.dtype)
     )
     padded = np.hstack([w, np.full((len(w), 1), BIAS, w.dtype)])
 
@@ -50,22 +50,22 @@ def _call(
 
 
 def _prox(regularizer, z, t, shape=None, numbers=None):
-    template = specialize(to_primal, primal=Euclidean().primal(regularizer))
+    template = specialize(to_primal, on_block={"primal": Euclidean().primal(regularizer)})
     return _call(template, regularizer, z, shape, numbers)(np.broadcast_to(np.asarray(t, float), len(z)).copy())
 
 
 def _psi(regularizer, w, shape=None, numbers=None):
-    template = specialize(psi_value, value=regularizer.value)
+    template = specialize(psi_value, on_block={"value": regularizer.value})
     return _call(template, regularizer, w, shape, numbers)(out=np.zeros(len(w)))
 
 
 def _subgradient(regularizer, w, shape=None, numbers=None):
-    template = specialize(psi_subgradient, subgradient=regularizer.subgradient)
+    template = specialize(psi_subgradient, on_block={"subgradient": regularizer.subgradient})
     return _call(template, regularizer, w, shape, numbers)(bias=0.0)
 
 
 def _lmo(regularizer, g, shape=None, numbers=None):
-    template = specialize(linear_minimization_oracle, lmo=regularizer.lmo)
+    template = specialize(linear_minimization_oracle, on_block={"lmo": regularizer.lmo})
     return _call(template, regularizer, g, shape, numbers)(bias=0.0)
 
 

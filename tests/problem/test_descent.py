@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.kernels.products import CHUNK
-from fco_cli.problem.data import Batches, steps_of
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.regularizers import all_regularizers
 
@@ -19,15 +19,15 @@ def problem(request, make_problem):
 def batches_of(problem, rows) -> Batches:
     """Return three batches; the second one consists of `rows`."""
     data, order = problem.data, np.concatenate([[5, 6], rows, [8]])
-    return Batches(data.x, data.y, order, np.array([0, 2, 2 + len(rows), 3 + len(rows)]), problem.model.widths)
+    return Batches(data.x, data.y, order, np.array([0, 2, 2 + len(rows), 3 + len(rows)]), problem.model.widths, 3)
 
 
-def test_steps_of_is_the_number_of_batches(problem):
-    assert steps_of(batches_of(problem, np.arange(4))) == 3
+def test_steps_is_the_number_of_batches(problem):
+    assert batches_of(problem, np.arange(4)).steps == 3
 
 
 def mean_loss(problem, w, rows) -> float:
-    outputs, value = problem.model.outputs, problem.loss.bound("value")
+    outputs, value = problem.model.outputs, problem.loss.bound_kernel("value")
     scores = problem.data.x[rows] @ w[:-outputs].reshape(outputs, -1).T + w[-outputs:]
     return float(np.mean([value(s, y) for s, y in zip(scores, problem.data.y[rows], strict=True)]))
 

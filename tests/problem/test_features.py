@@ -51,18 +51,23 @@ def test_a_feature_with_factor_0_is_not_penalized(make_problem, full_cohort):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: L1(strength=1, factors={"agee": 0}).each(Linear(3).layout, NAMES), "regularizer.factors.agee: .*age"),
+        (
+            lambda: L1(strength=1, factors={"agee": 0}).coordinate_numbers(Linear(3).layout, NAMES),
+            "regularizer.factors.agee: .*age",
+        ),
         (lambda: L1(strength=1, factors={"age": -1}), "regularizer.factors.age: got -1, must be a number >= 0"),
         (
-            lambda: L1(strength=1, factors={"x0": 0}).each(Layout((Block("weights1", (3,)),)), None),
+            lambda: L1(strength=1, factors={"x0": 0}).coordinate_numbers(Layout((Block("weights1", (3,)),)), None),
             "regularizer.factors: needs a linear model",
         ),
         (
-            lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a"}).each(Linear(3).layout, NAMES),
+            lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a"}).coordinate_numbers(
+                Linear(3).layout, NAMES
+            ),
             "regularizer.groups: feature 'color=red' has no group",
         ),
         (
-            lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a", "colour": "b"}).each(
+            lambda: GroupLasso(strength=1, group_size=1, groups={"age": "a", "colour": "b"}).coordinate_numbers(
                 Linear(3).layout, NAMES
             ),
             "regularizer.groups.colour: feature not found; features are age, color=red, color=blue",
@@ -79,7 +84,7 @@ def test_groups_are_read_from_a_csv_file(tmp_path):
     path.write_text("feature,group\nage,body\ncolor,hue\n")
     groups = GroupLasso(strength=1, group_size=1, groups=str(path))
     assert groups.groups == {"age": "body", "color": "hue"}  # the run is identified by the content, not by the path
-    assert groups.each(Linear(3).layout, NAMES)[:3].tolist() == [0, 1, 1]
+    assert groups.coordinate_numbers(Linear(3).layout, NAMES)[:3].tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

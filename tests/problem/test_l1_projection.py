@@ -27,7 +27,7 @@ def project(z: np.ndarray, radius: np.ndarray, kind=L1Ball) -> np.ndarray:
     numbers = np.repeat(psi.numbers, len(z))
     numbers.radius = radius
     geometry = Geometry(numbers, Euclidean().numbers, one_block, np.ones(z.shape[1]))
-    specialize(to_primal, primal=Euclidean().primal(psi))(z, np.zeros(len(z)), geometry, out)
+    specialize(to_primal, on_block={"primal": Euclidean().primal(psi)})(z, np.zeros(len(z)), geometry, out)
     return out
 
 

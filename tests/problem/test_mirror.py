@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fco_cli.kernels.compiled import specialize
-from fco_cli.problem.data import Batches, SparseRows
+from fco_cli.problem.data import SparseRows
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
@@ -22,7 +23,9 @@ TWO_JOBS = [L1(strength=0.5), L1(strength=2.0)]
 
 @pytest.fixture
 def geometry():
-    return Geometry(stack_numbers(TWO_JOBS), Euclidean().numbers, TWO_JOBS[0].table(LAYOUT), TWO_JOBS[0].each(LAYOUT))
+    return Geometry(
+        stack_numbers(TWO_JOBS), Euclidean().numbers, TWO_JOBS[0].table(LAYOUT), TWO_JOBS[0].coordinate_numbers(LAYOUT)
+    )
 
 
 def test_euclidean_dual_is_the_primal(make_problem):
@@ -43,7 +46,7 @@ def test_to_primal_processes_all_jobs_and_regularized_blocks(geometry):
     """The thresholds t * strength are 1 and 4; the bias is unchanged."""
     z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
     out = np.empty_like(z)
-    specialize(to_primal, primal=Euclidean().primal(TWO_JOBS[0]))(z, np.array([2.0, 2.0]), geometry, out)
+    specialize(to_primal, on_block={"primal": Euclidean().primal(TWO_JOBS[0])})(z, np.array([2.0, 2.0]), geometry, out)
     np.testing.assert_array_equal(out, [[2, -0.5, 0, 4, 3, -2, 3.5, 0], [0, 0, 0, 1, 3, 0, 0.5, 0]])
 
 
@@ -52,7 +55,7 @@ def test_prox_with_a_step_size_per_weight(geometry):
     z = np.tile([3.0, -1.5, 0.5, 5, 3, -3, 4.5, 0], (2, 1))
     t = np.tile([2.0, 1, 0.5, 4, 9, 1, 8, 1], (2, 1))
     out = np.empty_like(z)
-    specialize(prox_of_each, prox=L1.prox)(z, t, geometry, out)
+    specialize(prox_of_each, on_block={"prox": L1.prox})(z, t, geometry, out)
     np.testing.assert_array_equal(out, [[2, -1, 0.25, 3, 3, -2.5, 0.5, 0], [0, 0, 0, 0, 3, -1, 0, 0]])
 
 
@@ -62,7 +65,7 @@ def test_primal_of_sparse_rows_is_computed_for_stored_features_only(make_problem
     rows = SparseRows(np.ones(3), np.array([2, 0, 2], np.int32), np.array([0, 1, 1, 3]), 4)  # columns 2 | none | 0, 2
     data = replace(problem.data, x=rows)
     sparse = replace(problem, data=data, model=SparseLinear(4, 2))
-    batches = Batches(rows, data.y, np.array([0, 1, 2]), np.array([0, 2, 3]), sparse.model.widths)
+    batches = Batches(rows, data.y, np.array([0, 1, 2]), np.array([0, 2, 3]), sparse.model.widths, 2)
     geometry, t = sparse.geometry(np.repeat(sparse.regularizer.numbers, 3)), np.array([0.0, 0.5, 2.0])
     z, full = np.random.default_rng(0).standard_normal((3, 10)), np.empty((3, 10))
     (sparse.to_primal if with_psi else sparse.free_primal)(z, t, geometry, full)
@@ -76,8 +79,8 @@ def test_primal_of_sparse_rows_is_computed_for_stored_features_only(make_problem
 def test_psi_is_summed_over_the_regularized_blocks(geometry):
     w = np.array([[1.0, 2, 0, 0, 100, -3, 0, 0], [0, 0, 0, 1, 100, 0, 0, 2]])
     total, subgradient = np.zeros(2), np.zeros_like(w)
-    specialize(psi_value, value=L1.value)(w, geometry, total)
-    specialize(psi_subgradient, subgradient=L1.subgradient)(w, geometry, subgradient)
+    specialize(psi_value, on_block={"value": L1.value})(w, geometry, total)
+    specialize(psi_subgradient, on_block={"subgradient": L1.subgradient})(w, geometry, subgradient)
     np.testing.assert_array_equal(total, [0.5 * 6, 2 * 3])
     np.testing.assert_array_equal(subgradient, [[0.5, 0.5, 0, 0, 0, -0.5, 0, 0], [0, 0, 0, 2, 0, 0, 0, 2]])
 
@@ -89,5 +92,5 @@ def test_templates_accept_a_python_function(geometry):
         out[:] = np.exp(w)
 
     w, out = np.zeros((2, 8)), np.empty((2, 8))
-    specialize(to_dual, dual=dual)(w, geometry, out)
+    specialize(to_dual, on_block={"dual": dual})(w, geometry, out)
     np.testing.assert_array_equal(out, np.tile([1.0, 1, 1, 1, 0, 1, 1, 1], (2, 1)))

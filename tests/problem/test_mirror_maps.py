@@ -11,15 +11,15 @@ from scipy.optimize import minimize
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.mirror_maps import MIRRORS, Entropy, Euclidean, Mirror, PNorm
+from fco_cli.problem.mirror_maps import Entropy, Euclidean, Mirror, PNorm, all_mirrors
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball
 from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
 from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.sampling import Sampler
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -243,4 +243,4 @@ def test_non_finite_input_gives_non_finite_output(mirror, regularizer, t):
 def test_power_is_checked():
     with pytest.raises(UserError, match=r"mirror\.power: got 1\.0, must be a number > 1 and <= 2"):
         PNorm(power=1.0)
-    assert set(MIRRORS) == {"euclidean", "entropy", "p_norm"}
+    assert set(all_mirrors()) == {"euclidean", "entropy", "p_norm"}

@@ -122,12 +122,15 @@ def test_blockwise_applies_each_piece_to_its_block():
     regularizer = Blockwise(blocks=THREE)
     regularizer.check_layout(LAYOUT)
     geometry = Geometry(
-        np.repeat(regularizer.numbers, 2), Euclidean().numbers, regularizer.table(LAYOUT), regularizer.each(LAYOUT)
+        np.repeat(regularizer.numbers, 2),
+        Euclidean().numbers,
+        regularizer.table(LAYOUT),
+        regularizer.coordinate_numbers(LAYOUT),
     )
     z, t = np.random.default_rng(0).standard_normal((2, 14)), np.array([0.4, 1.1])
     w, total = np.empty_like(z), np.zeros(2)
-    specialize(to_primal, primal=Euclidean().primal(regularizer))(z, t, geometry, w)
-    specialize(psi_value, value=regularizer.value)(w, geometry, total)
+    specialize(to_primal, on_block={"primal": Euclidean().primal(regularizer)})(z, t, geometry, w)
+    specialize(psi_value, on_block={"value": regularizer.value})(w, geometry, total)
 
     def soft(v, threshold):
         return np.sign(v) * np.maximum(np.abs(v) - threshold, 0)
@@ -147,9 +150,11 @@ def test_blockwise_applies_each_piece_to_its_block():
 
 def test_blockwise_penalties_have_a_subgradient_and_blockwise_constraints_are_a_constraint():
     regularizer = Blockwise(blocks={**THREE, "second": {"name": "l2_squared", "strength": 2.0}})
-    geometry = Geometry(regularizer.numbers, Euclidean().numbers, regularizer.table(LAYOUT), regularizer.each(LAYOUT))
+    geometry = Geometry(
+        regularizer.numbers, Euclidean().numbers, regularizer.table(LAYOUT), regularizer.coordinate_numbers(LAYOUT)
+    )
     w, g = np.arange(1.0, 15)[None], np.zeros((1, 14))
-    specialize(psi_subgradient, subgradient=regularizer.subgradient)(w, geometry, g)
+    specialize(psi_subgradient, on_block={"subgradient": regularizer.subgradient})(w, geometry, g)
     np.testing.assert_allclose(g[0], [*(0.1 + 2 * w[0, :3]), 0, 0, *[0.5] * 4, *(2 * w[0, 9:])])
     both = Blockwise(blocks={"first": {"name": "simplex", "total": 1.0}, "second": {"name": "l0_ball", "nonzeros": 2}})
     assert both.constraint

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fco_cli.kernels.aligned import PANEL
+from fco_cli.kernels.products import PANEL
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fco_cli.reporting import figures
+from fco_cli.reporting.figures import drawing
 
 USES = {"centralized": ["client_lr", "rounds"], "local": ["client_lr", "rounds"], "optimum": ["weighting"]}
 SELECT = {"metric": "f1", "mode": "max", "last": 2, "second": "objective"}
@@ -127,7 +127,7 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         figure.savefig(small, dpi=20)
         return [small, small]
 
-    monkeypatch.setattr(figures, "save", figures.styled(save))
+    monkeypatch.setattr(drawing, "save", drawing.styled(save))
 
 
 @pytest.fixture

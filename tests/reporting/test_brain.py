@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fco_cli.reporting.brain import brain_maps, clusters, draw_slices, read_weights
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.figures.brain import brain_maps, clusters, draw_slices, read_weights
+from fco_cli.reporting.records.studies import collect
 from fco_cli.typed_files import BadRecord
 
 mpl.use("Agg")
@@ -46,14 +47,13 @@ def test_clusters_table_has_peaks_and_sizes() -> None:
     )
 
 
-def test_every_run_has_an_interactive_page(tmp_path: Path) -> None:
+def test_every_run_has_an_interactive_page() -> None:
     """Test a sparse map and a map of zeros."""
     images = {"FedDualAvg": image(sparse()), "FedAvg(∂)": image(np.zeros(SHAPE, np.float32))}
-    written = brain_maps(images, tmp_path / "report" / "brain")
-    assert [path.name for path in written] == ["brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
-    assert all(path.parent == tmp_path / "report" / "brain" for path in written)
-    assert pd.read_csv(written[0])["run"].tolist() == ["FedDualAvg"] * 2
-    page = written[1].read_text()
+    written = brain_maps(images)
+    assert list(written) == ["brain_clusters.csv", "brain_feddualavg.html", "brain_fedavg.html"]
+    assert pd.read_csv(io.BytesIO(written["brain_clusters.csv"]))["run"].tolist() == ["FedDualAvg"] * 2
+    page = written["brain_feddualavg.html"].decode()
     assert "FedDualAvg: 5 voxels" in page
     assert not [line for line in page.splitlines() if "<script src=" in line]  # no network access
     assert '<link rel="icon" href="data:,">' in page  # no request for an icon
@@ -103,7 +103,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_invalid_image_raises_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr("fco_cli.reporting.brain.MAX_BYTES", 2**20)
+    monkeypatch.setattr("fco_cli.reporting.figures.brain.MAX_BYTES", 2**20)
     (tmp_path / "weights.nii.gz").write_bytes(content)
     with pytest.raises(BadRecord, match=r"weights.nii.gz: invalid image"):
         read_weights(tmp_path)

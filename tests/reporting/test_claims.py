@@ -8,8 +8,8 @@ import yaml
 
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
-from fco_cli.reporting.claim_tests import KINDS as ALL_KINDS
-from fco_cli.reporting.claims import (
+from fco_cli.reporting.claims.evidence import scale_margins
+from fco_cli.reporting.claims.ledger import (
     MIXED,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -20,20 +20,23 @@ from fco_cli.reporting.claims import (
     read_claims,
     table_markdown,
 )  # fmt: skip
-from fco_cli.reporting.margins import scale_margins
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.records.studies import collect
+from fco_cli.studies.yuan2021 import Yuan2021
 
+PAPER = Yuan2021()
 PERFECT = {"reaches": {"algo": "feddualavg", "metric": "f1", "at_least": 1, "before_round": 3}}
 
 
 def claim(test, experiments=("lasso_i",), **fields):
     entry = {"id": "it", "source": "here", "text": "It is so", "experiments": list(experiments), "test": test, **fields}
-    return read_claims(yaml.safe_dump([entry]))
+    return read_claims(yaml.safe_dump([entry]), tests=PAPER.all_tests)
 
 
 def judged(records, claims):
     """Treat every study as complete, unless its profile is smaller."""
-    return evaluate(claims, collect([records.root]), lambda study: "" if study.profile == "paper" else "only a part")
+    decides = {"paper": ""}
+    results = collect([records.root])
+    return evaluate(claims, results, lambda study: decides.get(study.profile, "only a part"), PAPER.all_tests)
 
 
 def verdict(records, test, experiment="lasso_i"):
@@ -288,7 +291,7 @@ THEORY = {"status": "finished", "cells": 4, "violated": {}, "identity_error": {}
 
 
 def test_only_the_shipped_grid_of_theory_decides(records):
-    from fco_cli.reporting.design import shipped_theory
+    from fco_cli.reporting.records.design import shipped_theory
 
     folder = records.root / "theory"
     folder.mkdir(parents=True)
@@ -345,7 +348,7 @@ def test_invalid_entry_raises_user_error_with_its_id(test, message):
 
 
 def test_shipped_claims_name_existing_experiments():
-    claims = read_claims()
+    claims = PAPER.claims
     assert len({claim.id for claim in claims}) == len(claims)
     experiments = set(options_of("experiment"))
     assert {name for claim in claims for name in claim.experiments} <= experiments
@@ -356,11 +359,11 @@ def test_shipped_claims_name_existing_experiments():
 
 
 def test_shipped_claims_use_every_test_and_cover_every_experiment():
-    claims = read_claims()
+    claims = PAPER.claims
     tested = {name for claim in claims for name in claim.experiments}
     ours = ("fmri_sim", "digits", "hidden_settings", "successors", "path")  # not in the paper
     assert {name for name in options_of("experiment") if not name.startswith(ours)} <= tested
-    assert {kind for claim in claims for kind in claim.test} == {*ALL_KINDS, "bound_holds"}
+    assert {kind for claim in claims for kind in claim.test} == set(PAPER.all_tests)
 
 
 ALGORITHMS = ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "optimum")
@@ -375,6 +378,6 @@ def test_unfinished_sweep_without_an_algorithm_is_not_run(records, experiment, m
         for algo in ALGORITHMS:
             if (algo, seed) != (missing, 1):
                 records.add(algo, seed=seed, experiment=experiment, twin_of=twin, f1=(0, 0.5, 1, 1), rank=(9, 3, 2, 2))
-    entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.experiment == experiment]
+    entries = [entry for entry in PAPER.ledger(collect([records.root])) if entry.experiment == experiment]
     assert len(entries) > 5
     assert {entry.verdict for entry in entries} == {NOT_RUN}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fco_cli.reporting.claims import NOT_RUN, as_markdown, evaluate, headline, read_claims
-from fco_cli.reporting.design import design_of, reason_undecided
-from fco_cli.reporting.evidence import Needs
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.claims.evidence import Needs
+from fco_cli.reporting.claims.ledger import NOT_RUN, as_markdown, headline
+from fco_cli.reporting.records.design import design_of, reason_undecided
+from fco_cli.reporting.records.studies import collect
+from fco_cli.studies.yuan2021 import Yuan2021
 
 
 def add_design(records, experiment="curse", profile="paper", **changed):
@@ -80,7 +81,7 @@ def test_profile_quick_decides_claims_not_about_learning_rates(records):
     records.add("optimum", seed=1, experiment="lasso_i", **settings(design_of("lasso_i")) | curves)
     (quick,) = [study for study in collect([records.root]).studies if study.profile == "quick"]
     assert reason_undecided(quick) == ""
-    entries = [entry for entry in evaluate(read_claims(), collect([records.root])) if entry.has_records]
+    entries = [entry for entry in Yuan2021().ledger(collect([records.root])) if entry.has_records]
     kinds = {kind: entry for entry in entries for kind in entry.claim.test}
     assert kinds["reaches"].label == "reproduced (1 of 1, profile quick)"
     assert kinds["best_learning_rate"].needs == kinds["rules_agree"].needs == Needs.PROFILE
@@ -94,7 +95,7 @@ def test_profile_quick_decides_claims_not_about_learning_rates(records):
 
 def test_a_profile_with_fewer_rounds_decides_nothing(records):
     records.add(profile="laptop")
-    entries = evaluate(read_claims(), collect([records.root]))
+    entries = Yuan2021().ledger(collect([records.root]))
     assert headline(entries) == (
         "0 claims can be judged at profile=laptop; 13 need profile=paper; 123 need experiments not run here"
     )

@@ -9,10 +9,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.reporting import figures, rates, robustness
-from fco_cli.reporting.select import choose, pairs_in_paper_range
-from fco_cli.reporting.studies import collect
-from fco_cli.reporting.style import ALGORITHMS
+from fco_cli.reporting.figures import curves, drawing, rates
+from fco_cli.reporting.records.select import choose, in_order
+from fco_cli.reporting.records.studies import collect
+from fco_cli.reporting.style import SPARE_COLORS, algorithm_order, algorithm_style
+from fco_cli.studies.yuan2021 import Yuan2021, robustness
 
 CLIENT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
 SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10)
@@ -20,7 +21,7 @@ SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 
 def study_of(records):
     (study,) = collect([records.root]).studies
-    return study, choose(study)
+    return study, in_order(choose(study), Yuan2021.algorithms)
 
 
 def lines(axis):
@@ -32,7 +33,7 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
     records.add("feddualavg", 0.003, f1=(0, 0.1, 0.1, 0.1))
     records.add("fedmid", f1=(0, 0.4, 0.5, 0.6))
     records.add("optimum", f1=(0, 0.99), density=(0, 0.51))
-    figure = figures.draw_panels(*study_of(records))
+    figure = curves.draw_panels(*study_of(records))
     f1, density = figure.axes
     assert [axis.get_title("left") for axis in figure.axes] == ["F1", "density"]
     assert {axis.get_xlabel() for axis in figure.axes} == {"communication rounds"}
@@ -55,7 +56,7 @@ def test_a_panel_per_metric_shows_the_best_run_of_every_algorithm(records):
 def test_several_seeds_show_median_and_band(records):
     records.add(seed=0, f1=(0, 0.4))
     records.add(seed=1, f1=(0, 0.8))
-    figure = figures.draw_panels(*study_of(records))
+    figure = curves.draw_panels(*study_of(records))
     axis = figure.axes[0]
     assert figure.get_suptitle() == "The lasso_i\nmedian and range over 2 seeds"
     assert lines(axis)["FedDualAvg"].get_ydata() == pytest.approx([0, 0.6])
@@ -67,7 +68,7 @@ def test_several_seeds_show_median_and_band(records):
 
 def test_the_local_baseline_shows_its_quartiles(records):
     records.add("local", f1=(0, 0.5), f1_q25=(0, 0.3), f1_q75=(0, 0.6))
-    axis = figures.draw_panels(*study_of(records)).axes[0]
+    axis = curves.draw_panels(*study_of(records)).axes[0]
     corners = axis.collections[0].get_paths()[0].vertices
     assert set(corners[corners[:, 0] == 1, 1]) == {0.3, 0.6}
 
@@ -75,7 +76,7 @@ def test_the_local_baseline_shows_its_quartiles(records):
 def test_megabytes_as_x_axis(records):
     records.add("feddualavg")
     records.add("centralized", f1=(0, 0.9))
-    axis = figures.draw_panels(*study_of(records), x="bytes").axes[0]
+    axis = curves.draw_panels(*study_of(records), x="bytes").axes[0]
     assert {one.get_xlabel() for one in axis.figure.axes} == {"sent, both ways (MB)"}
     assert lines(axis)["FedDualAvg"].get_xdata().tolist() == [0, 2, 4, 6]
     assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # sends nothing: a horizontal line
@@ -83,7 +84,7 @@ def test_megabytes_as_x_axis(records):
 
 def test_losses_are_drawn_on_a_logarithmic_scale(records):
     records.add(panels=("objective", "f1"))
-    objective, f1 = figures.draw_panels(*study_of(records)).axes
+    objective, f1 = curves.draw_panels(*study_of(records)).axes
     assert (objective.get_yscale(), f1.get_yscale()) == ("log", "linear")
     assert [[text.get_text() for text in axis.texts] for axis in (objective, f1)] == [["log scale"], []]
 
@@ -91,7 +92,7 @@ def test_losses_are_drawn_on_a_logarithmic_scale(records):
 def test_legend_marks_algorithms_that_always_diverged(records):
     records.add("feddualavg")
     records.add("fedmid", diverged=2)
-    figure = figures.draw_panels(*study_of(records))
+    figure = curves.draw_panels(*study_of(records))
     assert figure.legends[0].get_texts()[1].get_text() == "FedMiD all diverged"
     assert "FedMiD" not in lines(figure.axes[0])
 
@@ -136,8 +137,8 @@ def test_tables_of_the_figures(records):
     records.add("fedmid", client_lr=0.001, f1=(0, 0.8), seed=1)
     records.add("fedmid", client_lr=0.1, diverged=1, seed=0)
     study, choices = study_of(records)
-    curves = figures.curves_table(study, choices)
-    last = curves[(curves["metric"] == "f1") & (curves["rounds"] == 1)].iloc[0]
+    table = curves.curves_table(study, choices)
+    last = table[(table["metric"] == "f1") & (table["rounds"] == 1)].iloc[0]
     assert (last["algorithm"], last["client_lr"]) == ("fedmid", 0.001)
     assert (last["low"], last["median"], last["high"]) == pytest.approx((0.4, 0.6, 0.8))
     pairs = rates.rates_table(choices).set_index("client_lr")
@@ -161,13 +162,13 @@ def test_axis_label_of_the_heat_maps_does_not_overlap(records, tried, algos):
 
 def test_single_pair_has_no_heat_map(records):
     records.add()
-    assert rates.draw_heat_maps(*study_of(records)) is None
+    assert not rates.has_heat_maps(study_of(records)[1])
 
 
 def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
     _grid(records)
     _, choices = study_of(records)
-    assert len(pairs_in_paper_range(choices["feddualavg"])) == 28
+    assert len(robustness.pairs_in_range(choices["feddualavg"])) == 28
 
 
 def test_the_robustness_figure_shows_quality_against_density(records):
@@ -214,8 +215,8 @@ def test_diverged_runs_are_counted_in_the_robustness_figure(records):
 def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(records, tmp_path):
     records.add()
     study, choices = study_of(records)
-    first = [path.read_bytes() for path in figures.save(figures.draw_panels(study, choices), tmp_path / "a")]
-    second = [path.read_bytes() for path in figures.save(figures.draw_panels(study, choices), tmp_path / "b")]
+    first = [path.read_bytes() for path in drawing.save(curves.draw_panels(study, choices), tmp_path / "a")]
+    second = [path.read_bytes() for path in drawing.save(curves.draw_panels(study, choices), tmp_path / "b")]
     assert first[0].startswith(b"\x89PNG")
     assert first[1].startswith(b"%PDF")
     assert first == second
@@ -223,17 +224,35 @@ def test_figures_are_written_as_png_and_pdf_with_the_same_bytes_each_time(record
 
 
 def test_algorithm_styles_are_distinct():
-    drawn = [style for algo, style in ALGORITHMS.items() if algo != "optimum"]
+    styles = {name: vars(kind)["style"] for name, kind in all_algorithms().items() if "style" in vars(kind)}
+    drawn = [style for algo, style in styles.items() if algo != "optimum"]
     assert len({(to_hex(style.color), style.marker) for style in drawn}) == len(drawn)
-    of_the_paper = drawn[:6]
+    of_the_paper = [styles[algo] for algo in Yuan2021.algorithms]
     assert len({to_hex(style.color) for style in of_the_paper}) == 6
     assert len({style.dashes for style in of_the_paper}) == 6  # distinguishable in grayscale
-    assert {name for name, kind in all_algorithms().items() if kind.federated} <= set(ALGORITHMS)
+    assert {name for name, kind in all_algorithms().items() if kind.federated} <= set(styles)
+
+
+def test_algorithms_without_a_style_have_their_names_and_colors_of_their_own():
+    names = [f"mine_{i}" for i in range(len(SPARE_COLORS) // 2)]
+    styles = [algorithm_style(name) for name in names]
+    assert [style.label for style in styles] == names
+    assert len({style.color for style in styles}) == len(names)
+    taken = {vars(kind)["style"].color for kind in all_algorithms().values() if "style" in vars(kind)}
+    assert not {style.color for style in styles} & taken
+    assert algorithm_style("mine_0") is styles[0]
+
+
+def test_algorithms_are_ordered_by_family_and_label_with_baselines_last():
+    names = ["optimum", "mine", "zhj", "fedmid", "feddualavg", "local", "feddualavg_cv"]
+    assert sorted(names, key=algorithm_order) == [
+        "feddualavg_cv", "zhj", "feddualavg", "fedmid", "mine", "local", "optimum",
+    ]  # fmt: skip
 
 
 def test_pdfs_have_column_width_and_embedded_fonts(records, tmp_path):
     records.add()
-    _, pdf = figures.save(figures.draw_panels(*study_of(records)), tmp_path / "figure")
+    _, pdf = drawing.save(curves.draw_panels(*study_of(records)), tmp_path / "figure")
     content = pdf.read_bytes()
     assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", content)[1]) == pytest.approx(3.3 * 72, abs=1)
     assert b"/FontFile2" in content
@@ -244,7 +263,7 @@ def test_long_titles_are_wrapped_and_never_clipped(records):
     records.add(task={"name": "x" * 30})
     study, choices = study_of(records)
     study.title = "A title of many words " * 10
-    figure = figures.draw_panels(study, choices)
+    figure = curves.draw_panels(study, choices)
     figure.draw_without_rendering()
     assert figure.get_suptitle().count("\n") >= 3
     assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
@@ -263,8 +282,8 @@ def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
     records.add(client_lr=0.003, f1=(0, -1e308, 1e308, 1e308))
     records.add(client_lr=0.01, f1=(0, 5e-324, 5e-324, 5e-324))
     study, choices = study_of(records)
-    for figure in (figures.draw_panels(study, choices), rates.draw_heat_maps(study, choices)):
-        figures.save(figure, tmp_path / "figure")
+    for figure in (curves.draw_panels(study, choices), rates.draw_heat_maps(study, choices)):
+        drawing.save(figure, tmp_path / "figure")
     assert rates.draw_heat_maps(study, choices).axes[0].images[0].get_array().mask.tolist() == [
         [False],
         [True],
@@ -275,7 +294,7 @@ def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
 def test_too_many_learning_rates_have_no_heat_map(records):
     for i in range(rates.MAX_RATES + 1):
         records.add(client_lr=0.001 * (i + 1))
-    assert rates.draw_heat_maps(*study_of(records)) is None
+    assert not rates.has_heat_maps(study_of(records)[1])
 
 
 def test_the_heat_map_shows_the_best_option_of_each_pair(records):

@@ -7,11 +7,11 @@ import json
 import pytest
 from PIL import Image
 
-from fco_cli.reporting.captions import caption, command, number
-from fco_cli.reporting.html import sort_studies
+from fco_cli.reporting.page.sections import command, curves_number, figure_numbers, sort_studies, study_sections
+from fco_cli.reporting.records.select import choose
+from fco_cli.reporting.records.studies import Results, collect
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
+from fco_cli.studies import all_studies
 
 
 def test_studies_are_in_the_papers_order_followed_by_their_twins(records):
@@ -28,8 +28,8 @@ def test_studies_are_in_the_papers_order_followed_by_their_twins(records):
 def test_several_figures_of_an_experiment_are_numbered(records):
     records.add(paper="Figures 1, 5 and 12")
     (study,) = collect([records.root]).studies
-    kinds = ("side_by_side", "curves", "robustness", "learning_rates")
-    assert [number(study, kind) for kind in kinds] == ["Figure 1", "Figure 5", "Figure 12", ""]
+    assert figure_numbers(study) == ["Figure 1", "Figure 5", "Figure 12"]
+    assert curves_number(study) == "Figure 5"
 
 
 def test_captions_mention_choices_on_the_edge(records):
@@ -37,10 +37,11 @@ def test_captions_mention_choices_on_the_edge(records):
         records.add(client_lr=0.001, seed=seed, f1=(0, 1))
         records.add(client_lr=0.01, seed=seed, f1=(0, 0.5))
     (study,) = collect([records.root]).studies
-    text = caption(study, "curves", choose(study))
-    assert "Median and range over 2 seeds." in text
-    assert "†" in text
-    assert caption(study, "learning_rates", choose(study)).startswith("F1, mean of the last 2 rounds, for every pair")
+    (section,) = study_sections([study], {study.slug: choose(study)}, "rounds", Results())
+    curves, learning_rates = section.figures
+    assert "Median and range over 2 seeds." in curves.caption
+    assert "†" in curves.caption
+    assert learning_rates.caption.startswith("F1, mean of the last 2 rounds, for every pair")
 
 
 def test_command_of_a_study(records):
@@ -59,7 +60,7 @@ def test_command_of_a_study(records):
 def test_curves_of_a_twin_follow_those_of_the_original(records, tmp_path):
     records.add(experiment="lasso_i", paper="Figure 3")
     records.add(experiment="lasso_i_extended", paper="", twin_of="lasso_i")
-    page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
+    page = make_report(collect([records.root]), tmp_path / "report", all_studies()).page.read_text()
     sections = page.split("<section id=")
     (first,) = [section for section in sections if section.startswith('"lasso_i"')]
     (second,) = [section for section in sections if section.startswith('"lasso_i_extended"')]
@@ -79,11 +80,12 @@ def test_page_has_the_theorems_and_lists_a_damaged_image(records, tmp_path):
     (folder / "result.json").write_text(json.dumps(THEORY | {"table": table, "config": "rounds: [4]"}))
     (folder / "theory.md").write_text("")
     Image.new("RGB", (40, 30)).save(folder / "theory.png")
-    page = make_report(collect([records.root]), tmp_path / "report").page.read_text()
+    page = make_report(collect([records.root]), tmp_path / "report", all_studies()).page.read_text()
     section = page.split('<section id="theory">')[1].split("</section>")[0]
     assert "<td>theorem &lt;1&gt;</td><td>4</td>" in section
     assert 'src="data:image/webp;base64,' in section
     (folder / "theory.png").write_bytes(b"nonsense")
-    report = make_report(collect([records.root]), tmp_path / "report")
-    assert [place for place, _ in report.damaged] == [folder]
+    results = collect([records.root])
+    report = make_report(results, tmp_path / "report", all_studies())
+    assert [place for place, _ in results.damaged] == [folder]
     assert '<section id="theory">' not in report.page.read_text()

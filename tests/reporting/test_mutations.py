@@ -17,9 +17,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.studies import collect
 from fco_cli.reporting.text import as_csv
+from fco_cli.studies import all_studies
 
 MISSING = object()
 VALUES = [
@@ -185,7 +186,7 @@ def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch,
             (root / str(i) / name).write_bytes(content)
             _make_distinct(root / str(i), i)
         results = collect([root])
-        page = make_report(results, tmp_path / f"report{low}").page
+        page = make_report(results, tmp_path / f"report{low}", all_studies()).page
         assert page.read_text().startswith("<!doctype html>")
         as_csv(results.table()).encode()
     assert not (tmp_path / "pwned").exists()

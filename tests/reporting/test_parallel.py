@@ -5,8 +5,8 @@ from math import sqrt
 import pytest
 import yaml
 
-from fco_cli.reporting.parallel import parallel_map
-from fco_cli.reporting.validation import read_yaml
+from fco_cli.reporting.records.studies import parallel_map
+from fco_cli.reporting.records.validation import read_yaml
 from fco_cli.typed_files import BadRecord
 
 

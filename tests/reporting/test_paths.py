@@ -7,10 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from fco_cli.reporting.path_figures import caption_of, save_figures
-from fco_cli.reporting.paths import RecordedPath
+from fco_cli.reporting.figures.paths import caption_of
+from fco_cli.reporting.page.render import render_section
+from fco_cli.reporting.page.sections import path_section
+from fco_cli.reporting.records.paths import RecordedPath
+from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
-from fco_cli.reporting.studies import collect
+from fco_cli.studies import all_studies
 from fco_cli.typed_files import BadRecord
 
 VALUES = np.geomspace(1, 0.01, 8)
@@ -68,9 +71,13 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
 )
 def test_every_figure_has_a_table(tmp_path, options, kinds):
     path = RecordedPath.read(write_path(tmp_path / "record", **options))
-    made = save_figures(path, tmp_path)
-    assert made.keys() == kinds
-    for kind, png in made.items():
+    section = path_section(path)
+    assert {one.kind for one in section.figures} == kinds
+    for part in ("figures", "tables"):
+        (tmp_path / part).mkdir()
+    render_section(tmp_path, section)
+    for kind in kinds:
+        png = tmp_path / "figures" / f"{path.slug}_{kind}.png"
         assert png.read_bytes().startswith(b"\x89PNG")
         assert png.with_suffix(".pdf").exists()
         assert png.with_suffix(".csv").read_text()
@@ -90,7 +97,7 @@ def test_report_of_paths_only(tmp_path):
     results = collect([tmp_path / "records"])
     assert [path.slug for path in results.paths] == ["path_heart", "path_heart_2"]
     assert not results.left_out
-    report = make_report(results, tmp_path / "report")
+    report = make_report(results, tmp_path / "report", all_studies())
     page = report.page.read_text()
     assert "heart: the path of l1, 30 rows of 3 clients, 3 folds by rows of every client" in page
     assert "not p-values" in page

@@ -8,9 +8,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from fco_cli.reporting.player import LEVELS, MAX_FRAMES, player_of
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.page.player import LEVELS, MAX_FRAMES, player_of
+from fco_cli.reporting.records.select import choose
+from fco_cli.reporting.records.studies import collect
 
 ROUNDS = [0, 1, 3]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.records.studies import collect
 
 
 def test_curves_round_trip(records):

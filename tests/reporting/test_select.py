@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.reporting.select import choose, first_round, in_window
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.records.select import choose, first_round, in_window
+from fco_cli.reporting.records.studies import collect
 
 
 def chosen(records, algo="feddualavg"):

@@ -4,8 +4,8 @@ import json
 import time
 from dataclasses import replace
 
-from fco_cli.reporting.records import read_record
-from fco_cli.reporting.studies import collect, studies_of, with_optimality_gaps
+from fco_cli.reporting.records.runs import read_record
+from fco_cli.reporting.records.studies import collect, studies_of, with_optimality_gaps
 
 
 def test_a_study_holds_the_runs_of_an_experiment(records):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
-from fco_cli.reporting.sweeps import draw_sweep, sweep_table, swept_keys
+from fco_cli.reporting.figures.sweeps import draw_sweep, sweep_table, swept_keys
+from fco_cli.reporting.records.select import choose
+from fco_cli.reporting.records.studies import collect
 
 
 def found(records):

@@ -4,9 +4,12 @@ import csv
 
 import pytest
 
-from fco_cli.reporting import tables
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.page import tables
+from fco_cli.reporting.page.render import render_section
+from fco_cli.reporting.page.sections import study_sections
+from fco_cli.reporting.records.select import arrival, choose, in_order, target
+from fco_cli.reporting.records.studies import Results, collect
+from fco_cli.studies.yuan2021 import Yuan2021
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def study(records):
 
 def test_table_has_rates_metrics_and_rounds_to_target(study):
     table = tables.best_table(study, choose(study)).set_index("algorithm")
-    assert tables.target(study, choose(study)) == pytest.approx(0.9)
+    assert target(study, choose(study)) == pytest.approx(0.9)
     best = table.loc["FedDualAvg"]
     assert (best["client lr"], best["server lr"], best["F1"].median) == (0.001, 1.0, 1.0)
     assert (best["rounds to target"], best["MB to target"]) == (2, 4.0)
@@ -36,12 +39,18 @@ def test_the_target_of_a_minimum_lies_below_the_start(records):
     records.add(select=select, objective=(10, 5, 1, 0))
     (study,) = collect([records.root]).studies
     choices = choose(study)
-    assert tables.target(study, choices) == pytest.approx(1.0)
-    assert tables.arrival(choices["feddualavg"].best, 1.0) == 2
+    assert target(study, choices) == pytest.approx(1.0)
+    assert arrival(choices["feddualavg"].best, 1.0) == 2
 
 
 def test_markdown_csv_and_latex_have_the_same_content(study, tmp_path):
-    markdown, comma, latex = tables.save_tables(study, choose(study), tmp_path)
+    section = study_sections([study], {study.slug: in_order(choose(study), Yuan2021.algorithms)}, "rounds", Results())[
+        0
+    ]
+    (tmp_path / "tables").mkdir()
+    section.figures.clear()
+    render_section(tmp_path, section)
+    markdown, comma, latex = (tmp_path / "tables" / f"lasso_i.{suffix}" for suffix in ("md", "csv", "tex"))
     rows = [line for line in markdown.read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 4
     assert len({row.count("|") for row in rows}) == 1
@@ -61,7 +70,13 @@ def test_several_seeds_show_median_and_range(records, tmp_path):
     for seed, f1 in enumerate((0.5, 0.6, 0.9)):
         records.add(seed=seed, f1=(0, f1, f1))
     (study,) = collect([records.root]).studies
-    markdown, comma, latex = tables.save_tables(study, choose(study), tmp_path)
+    section = study_sections([study], {study.slug: in_order(choose(study), Yuan2021.algorithms)}, "rounds", Results())[
+        0
+    ]
+    (tmp_path / "tables").mkdir()
+    section.figures.clear()
+    render_section(tmp_path, section)
+    markdown, comma, latex = (tmp_path / "tables" / f"lasso_i.{suffix}" for suffix in ("md", "csv", "tex"))
     assert "| 0.6 (0.5–0.9) |" in markdown.read_text()
     assert "Metrics: median and range over 3 seeds." in markdown.read_text()
     assert "0.6 (0.5--0.9)" in latex.read_text()

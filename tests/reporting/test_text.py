@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from fco_cli.commands.report import main
-from fco_cli.reporting import tables
-from fco_cli.reporting.records import read_record
-from fco_cli.reporting.select import choose
-from fco_cli.reporting.studies import collect
+from fco_cli.reporting.page import tables
+from fco_cli.reporting.records.runs import read_record
+from fco_cli.reporting.records.select import choose
+from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.text import as_csv, for_figure, for_latex, for_markdown, printable
 
 HOSTILE = "\\input{/etc/passwd} $\\write18{rm}$ <script>alert(1)</script> \x1b]0;title\x07 | `x` %&#_^~{}"

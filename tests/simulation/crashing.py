@@ -17,9 +17,9 @@ from hydra import compose, initialize_config_module
 
 from fco_cli import files
 from fco_cli.config import Run, register
+from fco_cli.simulation import execute as execution
 from fco_cli.simulation import memory
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps import runner
+from fco_cli.simulation.process import Stop
 
 TINY = [
     "task=lasso", "algo=scaffold", "regularizer=none", "task.dimension=12", "task.ones=4", "task.clients=5",
@@ -42,12 +42,12 @@ def run(folder: Path) -> Path:
     register()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):
         one = Run.of(compose("config", overrides=[*TINY, f"output_dir={folder}"]))
-    usual = runner.CHECKPOINT_SECONDS, memory.LARGE
-    runner.CHECKPOINT_SECONDS, memory.LARGE = -1.0, 0
+    usual = execution.CHECKPOINT_SECONDS, memory.LARGE
+    execution.CHECKPOINT_SECONDS, memory.LARGE = -1.0, 0
     try:
-        runner.execute([one], Quiet(), Stop())
+        execution.execute([one], Quiet(), Stop())
     finally:
-        runner.CHECKPOINT_SECONDS, memory.LARGE = usual
+        execution.CHECKPOINT_SECONDS, memory.LARGE = usual
     return one.folder
 
 

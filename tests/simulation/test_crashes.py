@@ -38,6 +38,7 @@ def content(record: Path) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory) -> tuple[dict[str, int], dict[str, object]]:
     """Return the number of moments of each kind in an undisturbed run, and the content of its record."""
+    crashing.run(tmp_path_factory.mktemp("first"))  # fills the caches of the user's account
     seen: list[str] = []
     with crashing.watched(seen.append):
         record = crashing.run(tmp_path_factory.mktemp("undisturbed"))
@@ -77,7 +78,7 @@ def test_a_disk_that_fails(tmp_path, moments, kind, code, some):
 def processes():
     """Return a fork server that has loaded all modules, so that processes start quickly."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fco_cli.sweeps.runner", "hydra", "numba", "scipy.sparse.linalg", "sklearn"])
+    context.set_forkserver_preload(["fco_cli.simulation.execute", "hydra", "numba", "scipy.sparse.linalg", "sklearn"])
     return context
 
 

@@ -13,7 +13,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation import engine
 from fco_cli.simulation.engine import COUNTERS, EXPLOSION, Job, Simulation
-from fco_cli.simulation.history import History
+from fco_cli.simulation.evaluate import History
 
 GOOD = [0.001, 0.002, 0.005, 0.01]
 

@@ -9,7 +9,18 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation import evaluate as module
-from fco_cli.simulation.evaluate import evaluate, evaluate_own, summarize_own
+from fco_cli.simulation.evaluate import (
+    MAX_SNAPSHOT_BYTES,
+    MAX_SNAPSHOTS,
+    History,
+    evaluate,
+    evaluate_own,
+    snapshot_rounds,
+    summarize_own,
+)
+from fco_cli.simulation.record import Record
+
+COLUMNS = {"round": [0, 2, 4], "objective": [3.0, 2.0, 1.0]}
 
 
 def test_local_models_are_summarized_by_median_and_quartiles(make_setup):
@@ -140,3 +151,61 @@ def test_personal_models_may_diverge_alone(make_setup, simulate):
 def first_rows(data, rows=3):
     some = [np.arange(low, low + rows) for low in data.offsets[:-1]]
     return ClientData(data.x[np.concatenate(some)], data.y[np.concatenate(some)], np.arange(len(some) + 1) * rows)
+
+
+def test_columns_are_read_by_name_and_rows_are_appended():
+    history = History(tuple(COLUMNS))
+    for row in zip(*COLUMNS.values(), strict=True):
+        history.rows.append(row)
+    assert history == History.of(COLUMNS) == COLUMNS
+    assert list(history) == ["round", "objective"]
+    assert len(history) == 2
+    assert "loss" not in history
+    with pytest.raises(KeyError, match="loss"):
+        history["loss"]
+
+
+def test_columns_of_unequal_lengths_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        History.of(COLUMNS | {"objective": [3.0]})
+
+
+@pytest.mark.parametrize("size", [10, 1025, 39913])
+@pytest.mark.parametrize("every", [1, 7, 100])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 39, 40, 41, 300, 500, 5000])
+def test_snapshots_are_few_small_and_of_evaluated_rounds(rounds, every, size):
+    kept = sorted(snapshot_rounds(rounds, every, size))
+    evaluated = {*range(0, rounds, every), rounds}
+    assert set(kept) <= evaluated
+    assert (kept[0], kept[-1]) == (0, rounds)
+    assert len(kept) == min(MAX_SNAPSHOTS, len(evaluated), MAX_SNAPSHOT_BYTES // (2 * size))
+    assert len(kept) * size * 2 <= MAX_SNAPSHOT_BYTES
+
+
+def test_a_model_too_large_for_two_snapshots_keeps_none():
+    assert snapshot_rounds(500, 1, 10**6) == frozenset()
+
+
+def test_the_snapshots_go_from_the_start_to_the_final_model(make_setup, simulate, tmp_path):
+    setup = replace(make_setup("lasso", "feddualavg", rounds=60), record_path=True)
+    whole, diverged = simulate(setup, [0.01, 1e30])
+    assert list(whole.path) == sorted(snapshot_rounds(60, 1, setup.problem.layout.size))
+    np.testing.assert_array_equal(whole.path[60], whole.model.astype(np.float16))
+    np.testing.assert_array_equal(whole.path[0], np.zeros_like(whole.path[60]))
+
+    record = Record(tmp_path / "run")
+    record.create()
+    record.save_checkpoint(whole, "code")
+    assert list(record.checkpoint("code").path) == list(whole.path)
+    record.finish(whole, setup.problem.layout, {})
+    with np.load(record.folder / "path.npz", allow_pickle=False) as path:
+        assert path["round"].tolist() == list(whole.path)
+        np.testing.assert_array_equal(path["weights"][-1], whole.path[60][:-1])
+    (halfway,) = simulate(setup, [0.01], rounds=20)
+    (continued,) = simulate(setup, [0.01], [halfway])
+    assert list(continued.path) == list(whole.path)
+
+    record = Record(tmp_path / "diverged")
+    record.create()
+    record.finish(diverged, setup.problem.layout, {})
+    assert not (record.folder / "path.npz").exists()  # not needed after a divergence

@@ -68,7 +68,7 @@ def test_a_checkpoint_restores_its_rows_after_later_writes(make_memory):
     everyone = np.ones((3, 1), bool)
     memory.write(np.array([0, 1, 2]), first, everyone)
     saved = copy.deepcopy(memory.save(0))
-    memory.saved(0)
+    memory.confirm_saved(0)
     for _ in range(3):  # several times: the other slot is overwritten, the saved one never
         memory.write(np.array([1, 2, 3]), later, everyone)
     again = make_memory(1)
@@ -83,7 +83,7 @@ def test_an_unsaved_snapshot_does_not_invalidate_the_previous_checkpoint(make_me
     one = np.ones((1, 1), bool)
     memory.write(np.array([2]), rows[0], one)
     saved = copy.deepcopy(memory.save(0))
-    memory.saved(0)
+    memory.confirm_saved(0)
     memory.write(np.array([2]), rows[1], one)
     memory.save(0)
     memory.write(np.array([2]), rows[2], one)
@@ -214,7 +214,7 @@ def simulate_to(setup, simulate, rounds, folders, path):
             record = Record(path / f"record{j}")
             record.create()
             record.save_checkpoint(job, "code")
-    simulation.saved()
+    simulation.confirm_saved()
     for _ in range(4):
         simulation.advance()
 

@@ -11,7 +11,7 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.problem.models.linear import Linear
 from fco_cli.simulation.engine import Job
-from fco_cli.simulation.history import History
+from fco_cli.simulation.evaluate import History
 from fco_cli.simulation.record import Record, replace_folder, write_atomically
 
 LAYOUT = Linear(3).layout

@@ -11,13 +11,12 @@ from hydra import compose, initialize_config_module
 from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import Interrupted
-from fco_cli.simulation import engine
+from fco_cli.simulation import engine, problems
+from fco_cli.simulation.execute import code_of, execute
+from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
 from fco_cli.simulation.smoothness import warning_of_large_steps
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps import problems
 from fco_cli.sweeps.run import Sweep
-from fco_cli.sweeps.runner import code_of, execute
 from fco_cli.sweeps.stacks import group_into_stacks
 
 register()

@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
-from fco_cli.simulation.stop import Stop
+from fco_cli.simulation.process import Stop
 from fco_cli.sweeps import backends
 from fco_cli.sweeps.backends import Options, expect, on_this_machine
 from fco_cli.sweeps.stacks import Stack

@@ -12,7 +12,7 @@ from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
 from fco_cli.simulation.engine import Job, Setup, Simulation
-from fco_cli.sweeps.problems import _data, _problem, problem_of, varying_of
+from fco_cli.simulation.problems import _data, _problem, problem_of, varying_of
 
 register()
 FEW = [

@@ -9,10 +9,10 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
-from fco_cli.simulation.provenance import software
+from fco_cli.simulation.process import software
 from fco_cli.sweeps.cluster import PATHS, _with_absolute_paths
 from fco_cli.sweeps.slices import _check
-from fco_cli.tasks import TASKS
+from fco_cli.tasks import all_tasks
 
 register()
 
@@ -63,5 +63,5 @@ def test_a_worker_with_other_data_or_none_refuses(run, tmp_path):
 
 def test_every_key_that_names_a_file_is_listed():
     """A new task with a key for a file or a folder must add it to PATHS."""
-    text = {field.name for task in TASKS.values() for field in fields(task) if str(field.type).startswith("str")}
+    text = {field.name for task in all_tasks().values() for field in fields(task) if str(field.type).startswith("str")}
     assert {name for name in text if "path" in name or "dir" in name or "file" in name} == set(PATHS)

@@ -7,14 +7,14 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.algorithms.adaptive import Adaptive
+from fco_cli.algorithms.servers import Adaptive
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import all_regularizers
+from fco_cli.simulation import execute as execution
+from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps import runner
 from fco_cli.sweeps import stacks as stacks_module
 from fco_cli.sweeps.stacks import Stack, StackResult, group_into_stacks, prepare, run_stack
 
@@ -144,13 +144,13 @@ def test_a_job_gives_the_same_bits_alone_and_in_any_stack(algo, task, tmp_path):
 def test_a_stack_is_bounded_by_its_memory_budget(tmp_path, monkeypatch):
     sizes = []
 
-    class Spy(runner.Simulation):
+    class Spy(execution.Simulation):
         def __init__(self, setup, jobs, varying, folders):
             sizes.append(len(jobs))
             super().__init__(setup, jobs, varying, folders)
 
-    monkeypatch.setattr(runner, "Simulation", Spy)
-    monkeypatch.setattr(runner, "bytes_per_job", lambda run, problem: 2**20)
+    monkeypatch.setattr(execution, "Simulation", Spy)
+    monkeypatch.setattr(execution, "bytes_per_job", lambda run, problem: 2**20)
     result = run_stack(Stack(0, make_runs(tmp_path, *TINY["lasso"], rates=RATES[:10])), 4, Stop(), lambda event: None)
     assert sizes == [4, 4, 2]
     assert len(result.results) == 10

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.stop import Stop
-from fco_cli.sweeps.problems import problem_of
-from fco_cli.sweeps.runner import Outcome, execute
+from fco_cli.simulation.execute import Outcome, execute
+from fco_cli.simulation.problems import problem_of
+from fco_cli.simulation.process import Stop
 
 
 class Silent:

@@ -23,7 +23,7 @@ from fco_cli.data.export import LinearModel
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import read
 from fco_cli.errors import UserError
-from fco_cli.problem.losses import all_losses
+from fco_cli.problem.losses import Softmax, all_losses
 from fco_cli.tasks.custom import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -99,6 +99,10 @@ def test_standardized_features_have_mean_0_and_deviation_1_on_the_training_rows(
     [
         "loss=hinge",
         "loss=huber task.huber_delta=0",
+        "loss=huber task.loss_options={width:1}",
+        "loss=squared task.loss_options={delta:1}",
+        "loss_options=[1]",
+        "loss_options={delta:much}",
         "loss=squared task.holdout=some",
         "loss=squared task.holdout_fraction=1",
         "loss=squared task.test=some",
@@ -201,7 +205,13 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     np.testing.assert_allclose(preparation.apply(read(data).raw), problem.data.x, atol=1e-12)
     names = json.loads((tmp_path / "linear_model.json").read_text())
     classes = ["low", "mid", "high"]
-    assert names == {"loss": "softmax", "features": ["p", "q", "r"], "classes": classes, "sparse": False}
+    assert names == {
+        "loss": "softmax",
+        "link": "softmax",
+        "features": ["p", "q", "r"],
+        "classes": classes,
+        "sparse": False,
+    }
 
 
 def test_values_without_room_in_the_precision_are_refused(build, data, with_changes):
@@ -229,7 +239,7 @@ def test_a_file_is_looked_at_before_it_is_hashed(make_run, tmp_path):
 
 
 def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
-    model = LinearModel("softmax", ["@no", "yes"], Preparation(["=cmd()", "age"], [0, 0], {}, []))
+    model = LinearModel(Softmax(), ["@no", "yes"], Preparation(["=cmd()", "age"], [0, 0], {}, []))
     model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
     rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
     assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]

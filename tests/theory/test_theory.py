@@ -23,10 +23,12 @@ from fco_cli.theory.statements import (
     Cell,
     Findings,
     Grid,
+    cells_csv,
     check,
     check_configuration,
+    summarize,
+    summary_markdown,
 )  # fmt: skip
-from fco_cli.theory.summary import cells_csv, summarize, summary_markdown
 
 GRID = Grid(
     rounds=[4, 32],
@@ -122,7 +124,7 @@ def test_trace_agrees_with_the_algorithm(name):
     instance, rates = GRID.instance(4), np.array([0.05, 0.2])
     problem = instance.problem(6, seed=0)
     algorithm = bind_algorithm(name, problem, rates, np.ones(2))
-    (vector,) = algorithm.broadcast
+    vector = algorithm.broadcast[0].name
     state, data = algorithm.initial_state(problem.initial_models(algorithm.varying.psi)), problem.data
     for r in range(2):
         cohort, states, t = full_cohort(4, 3, 3 * r), np.empty((4, 4, 2, 6)), state.get("t", np.zeros(2))
@@ -134,7 +136,7 @@ def test_trace_agrees_with_the_algorithm(name):
         expected = algorithm.server_step(state, aggregates)
         state = algorithm.round(state, cohort).state
         np.testing.assert_allclose(state[vector], expected[vector], rtol=1e-13, atol=1e-14)
-        if algorithm.broadcast_scalars:
+        if len(algorithm.broadcast) > 1:
             assert state["t"] == pytest.approx(rates * 3 * (r + 1))
 
 

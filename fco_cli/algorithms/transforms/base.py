@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from fco_cli.kernels.compiled import Kernel, kernel
+from fco_cli.algorithms.numba_backend import keep_message
+from fco_cli.kernels.compiled import Kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, numbers_of
-from fco_cli.problem.registry import members
+from fco_cli.problem.registry import Registry
 
 if TYPE_CHECKING:
-    from fco_cli.algorithms.aggregate import Aggregates
-    from fco_cli.algorithms.protocol import Federated
-    from fco_cli.algorithms.rounds import Cohort
+    from fco_cli.algorithms.round import FederatedRound
+    from fco_cli.algorithms.rounds import Aggregates, Cohort
 
 
 class Evaluations(NamedTuple):
@@ -34,13 +34,13 @@ class Transform:
     """Base class of the `transform` config group; the dataclass fields are parameters that may differ between jobs."""
 
     name: str
-    residuals: ClassVar[bool] = False  # True: clients store the residuals of arrays not in `delta_arrays`
+    residuals: ClassVar[bool] = False  # True: clients store the residuals of arrays that are no differences
     random: ClassVar[bool] = False  # True: `encode` draws random numbers from its key
     noisy: ClassVar[bool] = False  # True: noise is added to the mean of the messages
     encode: ClassVar[Kernel]
     """Kernel encode(message, residual, numbers, key): transform a client's message in place.
 
-    `message` is [sent, J, P]. `residual` [n, J, P] belongs to the first n arrays of the message; n may be 0. `numbers`
+    `message` is [slots, J, P]. `residual` [n, J, P] belongs to the first n slots of the message; n may be 0. `numbers`
     [J] contains the transform's parameters by name. `key` is derived from (seed, round, client); all jobs use the same
     random numbers. A message that is not finite must stay so; the server ignores it.
     """
@@ -50,7 +50,7 @@ class Transform:
         """Parameters for `encode` as a record array [1]."""
         return numbers_of(self)
 
-    def check(self, algorithm: Federated, weighting: str) -> None:
+    def check(self, algorithm: FederatedRound, weighting: str) -> None:
         """Raise UserError if the algorithm is not supported; called before data are loaded."""
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
@@ -90,13 +90,7 @@ class NoTransform(Transform):
     """Identity transform."""
 
     name: str = "none"
-
-    @staticmethod
-    @kernel
-    def encode(message, residual, numbers, key):
-        pass
+    encode = keep_message
 
 
-def all_transforms() -> dict[str, type[Transform]]:
-    """Return the transforms of this package by name; classes in new modules are registered automatically."""
-    return members(Transform, __package__)
+all_transforms: Registry[Transform] = Registry("transform", Transform, __package__)

@@ -29,9 +29,8 @@ from fco_cli.problem.regularizers.base import scale
 from fco_cli.problem.streams import NOISE, generator
 
 if TYPE_CHECKING:
-    from fco_cli.algorithms.aggregate import Aggregates
-    from fco_cli.algorithms.protocol import Federated
-    from fco_cli.algorithms.rounds import Cohort
+    from fco_cli.algorithms.round import FederatedRound
+    from fco_cli.algorithms.rounds import Aggregates, Cohort
 
 NO_EVALUATIONS = Evaluations(answers=0, noise_multiplier=0.0)
 
@@ -58,7 +57,7 @@ class ClipNoise(Transform):
         require(is_valid, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
         require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
 
-    def check(self, algorithm: Federated, weighting: str) -> None:
+    def check(self, algorithm: FederatedRound, weighting: str) -> None:
         allowed = f"one without noise: {algorithm.name}'s server accumulates messages, and the noise with them"
         require(not algorithm.accumulates_messages, "transform", self.name, allowed)
         require(weighting == "uniform", "hparams.weighting", weighting, "uniform: clip_noise requires equal weights")
@@ -82,7 +81,7 @@ class ClipNoise(Transform):
     def with_noise(self, aggregates: Aggregates, cohort: Cohort, deviation: Array) -> Aggregates:
         noise = generator(cohort.seed, NOISE, cohort.round)
         mean = {
-            name: values + np.outer(deviation, noise.standard_normal(values.shape[1])).astype(values.dtype)
+            name: values + np.multiply.outer(deviation, noise.standard_normal(values.shape[1:])).astype(values.dtype)
             for name, values in aggregates.mean.items()
         }
         return replace(aggregates, mean=mean)

@@ -18,7 +18,7 @@ from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.streams import subkey, uniform
 
 if TYPE_CHECKING:
-    from fco_cli.algorithms.protocol import Federated
+    from fco_cli.algorithms.round import FederatedRound
 
 
 @kernel
@@ -56,8 +56,8 @@ class Quantize(Transform):
     def __post_init__(self) -> None:
         require(1 <= self.bits <= 32, "transform.bits", self.bits, "a whole number from 1 to 32")
 
-    def check(self, algorithm: Federated, weighting: str) -> None:
-        is_valid = bool(algorithm.delta_arrays) or not algorithm.accumulates_messages
+    def check(self, algorithm: FederatedRound, weighting: str) -> None:
+        is_valid = any(array.difference for array in algorithm.sent) or not algorithm.accumulates_messages
         allowed = f"none or topk: {algorithm.name}'s server accumulates messages, and rounding errors with them"
         require(is_valid, "transform", self.name, allowed)
 

@@ -64,7 +64,7 @@ def keep_largest(vector, k, rest):
 class TopK(Transform):
     """Top-k sparsification: the k largest entries of every array are sent, the others are added to the next message.
 
-    No residual is stored for arrays in `delta_arrays`. They are differences to client memory, so the next message
+    No residual is stored for arrays that are differences to client memory: the next message
     contains the omitted entries again (EF21: Richtárik, Sokolov and Fatkhullin, 2021).
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Round
+from fco_cli.algorithms.rounds import Round, by_job, slot_count
 from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.federation.coordinator.remote_rows import Responses, SiteRows, Specs, masked_specs
 from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
-from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec
-from fco_cli.federation.parsing import algorithm_options
+from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, plugin_digests
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
@@ -65,10 +64,17 @@ class RemoteClients(Clients):
         head = {
             "stack": self.sites.stacks,
             "jobs": len(varying),
-            "algo": algorithm_options(algorithm),
+            "algo": _algorithm_options(algorithm),
             "regularizer": asdict(self.problem.regularizer),
             "mirror": asdict(self.problem.mirror),
             "transform": asdict(algorithm.transform),
+            "plugins": plugin_digests(
+                algo=algorithm,
+                regularizer=self.problem.regularizer,
+                mirror=self.problem.mirror,
+                transform=algorithm.transform,
+                loss=self.problem.loss,
+            ),
         }
         arrays = {"client_lr": varying.client_lr, "server_lr": varying.server_lr}
         arrays |= {"psi": _flat(varying.psi), "options": _flat(varying.options)}
@@ -93,19 +99,22 @@ class RemoteClients(Clients):
             "last_batch": self.hparams.last_batch,
             "steps": None if algorithm.local_step_rule == "epochs" else int(cohort.steps[0]),
         }
-        received = {name: state[name] for name in algorithm.broadcast + algorithm.broadcast_scalars}
-        shape = (len(self.tokens), self.problem.layout.size)
+        received = {array.name: state[array.name] for array in algorithm.broadcast}
+        jobs, size = len(self.tokens), self.problem.layout.size
+        shapes = {array.name: array.shape(jobs, size) for array in algorithm.sent}
         if self.sites.mask_bits is not None:
             noise = algorithm.noise_on_mean(cohort)
             head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
             head["noise"] = None if noise is None else (noise / np.sqrt(len(participants))).tolist()  # per site
-            specs = masked_specs(dict.fromkeys(algorithm.sent, ArraySpec(shape)))
+            specs = masked_specs({name: ArraySpec(shape) for name, shape in shapes.items()})
             sent = self.agreement.request("train", head, received, participants, expected=lambda _: specs)
             responses = Responses(sent, self.sites.mask_bits)
             self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
-            total = np.stack([responses.total(name) for name in algorithm.sent])
+            total = np.zeros((slot_count(algorithm.sent, size), jobs, size), np.int64)
+            for name, values in by_job(algorithm.sent, total).items():
+                values[...] = responses.total(name)
             return algorithm.finish_round_from_sum(state, cohort, total, responses.fits())
-        messages = self._messages(algorithm, head, received, participants, shape)
+        messages = self._messages(algorithm, head, received, participants, shapes)
         self.done = cohort.round + 1
         return algorithm.finish_round(state, cohort, messages, None)
 
@@ -115,21 +124,23 @@ class RemoteClients(Clients):
         head: dict[str, Any],
         received: State,
         participants: list[str],
-        shape: tuple[int, int],
+        shapes: dict[str, tuple[int, ...]],
     ) -> Array:
-        """Return the messages [S, sent, J, P]; NaN for a site without a response, which is dropped from the mean."""
+        """Return the messages [S, slots, J, P]; NaN for a site without a response, which is dropped from the mean."""
         least = max(1, len(participants) - (len(self.sites.names) - self.sites.min_sites))
-        specs = dict.fromkeys(algorithm.sent, ArraySpec(shape, self.problem.dtype, finite=False))
+        specs = {name: ArraySpec(shape, self.problem.dtype, finite=False) for name, shape in shapes.items()}
         responses = self.agreement.request(
             "train", head, received, participants, min_responses=least, expected=lambda _: specs
         )
-        messages = np.full((len(participants), len(algorithm.sent), *shape), np.nan, self.problem.dtype)
+        jobs, size = len(self.tokens), self.problem.layout.size
+        messages = np.zeros((len(participants), slot_count(algorithm.sent, size), jobs, size), self.problem.dtype)
         for i, name in enumerate(participants):
             if name in responses:
                 self.outcomes[name] = []
-                for n, sent in enumerate(algorithm.sent):
-                    messages[i, n] = responses[name].arrays[sent]
+                for sent, values in by_job(algorithm.sent, messages[i]).items():
+                    values[...] = responses[name].arrays[sent]
             else:
+                messages[i] = np.nan
                 log.warning("%s: no response in round %d; the round continues without it", name, head["round"] + 1)
         return messages
 
@@ -147,7 +158,7 @@ class RemoteClients(Clients):
             "outcomes": {name: self.outcomes[name] for name in names if self.outcomes[name]},
         }
 
-    def remember(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
+    def update_memory(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
         if self._has_memory:
             assert cohort is not None
             assert made.arrived is not None
@@ -204,7 +215,7 @@ class RemoteClients(Clients):
             self.outcomes = {name: [] for name in self.names}
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
-    def saved(self) -> None: ...
+    def confirm_saved(self) -> None: ...
 
     def load(self, j: int, saved: SavedMemory) -> None:
         if not self._has_memory:
@@ -223,7 +234,7 @@ class RemoteClients(Clients):
         parts, test, noise = 1 + (self.problem.held_out is not None), self.problem.test is not None, self.sites.noise
         return Evaluations(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
 
-    def ended(self) -> None:
+    def release(self) -> None:
         if self._has_memory:
             self._request("forget", {"tokens": self.tokens})
 
@@ -231,3 +242,9 @@ class RemoteClients(Clients):
 def _flat(numbers: Numbers) -> Array:
     """Return records of float64 fields as an array [J, fields]."""
     return np.frombuffer(numbers.tobytes(), float).reshape(len(numbers), -1)
+
+
+def _algorithm_options(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the options of a bound algorithm; those of the first job if they vary."""
+    options = {key.name: getattr(algorithm, key.name) for key in fields(algorithm)}
+    return {key: float(value[0]) if key in algorithm.varying_options() else value for key, value in options.items()}

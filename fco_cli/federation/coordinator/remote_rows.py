@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fco_cli.algorithms.fixed_point import from_fixed_point
+from fco_cli.algorithms.rounds import from_fixed_point
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
@@ -18,6 +18,8 @@ from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.risk import Evaluation, ordered_sum
+from fco_cli.simulation.clients import Clients
+from fco_cli.simulation.hparams import Hparams
 
 log = logging.getLogger(__name__)
 
@@ -281,3 +283,8 @@ class SiteRows(RemoteRows):
             limit = f"the limit of a message is {MAX_MESSAGE_BYTES / 1e9:.1f} GB"
             raise UserError(f"federation: {vectors} vectors of {size:,} parameters are {one / 1e9:.1f} GB; {limit}")
         return MAX_MESSAGE_BYTES // one
+
+    def clients_factory(self, hparams: Hparams, seed: int) -> Callable[..., Clients]:
+        from fco_cli.federation.coordinator.clients import remote_clients  # imports this module
+
+        return remote_clients(self, hparams, seed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fco_cli.data.export import LinearModel
 from fco_cli.data.preparation import Preparation, agree, start_median_search
-from fco_cli.data.summary import Summary, merged
+from fco_cli.data.statistics import Summary, merged
 from fco_cli.errors import UserError, require
 from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
@@ -52,7 +52,7 @@ class CustomAtSites(Custom):
         super().__post_init__()
         for holdout in self.holdouts:
             allowed = "auto, split, rows or none with federation=flare"
-            require(holdout.way != "clients", f"task.{holdout.name}", holdout.way, allowed)
+            require(holdout.method != "clients", f"task.{holdout.name}", holdout.method, allowed)
         allowed = "the name of a loss (logistic, squared, ...) with federation=flare"
         require(self.loss != "auto", "task.loss", self.loss, allowed)
         allowed = "false with federation=flare: all sites share one intercept"
@@ -72,7 +72,7 @@ class CustomAtSites(Custom):
     def build(self, seed: int, dtype: str) -> TaskData:
         return self._agreed_data(seed, dtype, None)
 
-    def divided(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
+    def split_folds(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the data of every fold; each site holds out its own rows, and the remaining rows are prepared anew."""
         for fold in held_out:
             data_of_fold = self._agreed_data(seed, dtype, fold)
@@ -84,9 +84,9 @@ class CustomAtSites(Custom):
         descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
         agreement, classes = Agreement(self.connection), _agreed_classes(descriptions)
         _check_names(descriptions)
-        ways = {key: self._holdout_way(key, descriptions) for key in ("holdout", "test")}
+        methods = {key: self._holdout_method(key, descriptions) for key in ("holdout", "test")}
         head = {
-            "task": sent_task(self) | ways,
+            "task": sent_task(self) | methods,
             "sites": self.connection.names,
             "seed": seed,
             "dtype": dtype,
@@ -124,7 +124,7 @@ class CustomAtSites(Custom):
             require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
         return TaskData(
             training, Linear(len(preparation.features), outputs), loss, held_out,
-            description=LinearModel(self.loss, classes, preparation),
+            description=LinearModel(loss, classes, preparation),
             features=tuple(preparation.features), test=test, clients=training.names,
         )  # fmt: skip
 
@@ -145,11 +145,11 @@ class CustomAtSites(Custom):
                     raise BadMessage(f"outputs: {outputs} scores do not fit the {self.loss} loss and the classes")
         return {name: response.head for name, response in responses.items()}
 
-    def _holdout_way(self, key: str, descriptions: dict[str, Description]) -> str:
+    def _holdout_method(self, key: str, descriptions: dict[str, Description]) -> str:
         """Return how rows are held out at all sites; `auto` is `split` if all files have that part."""
-        way, part = getattr(self, key), {"holdout": "val", "test": "test"}[key]
-        if way != "auto":
-            return way
+        method, part = getattr(self, key), {"holdout": "val", "test": "test"}[key]
+        if method != "auto":
+            return method
         splits = [part in head.split for head in descriptions.values()]
         return "split" if all(splits) else {"holdout": self.validates, "test": "none"}[key]
 

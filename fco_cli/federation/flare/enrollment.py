@@ -17,9 +17,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.errors import UserError, install_extra, require
-from fco_cli.federation.flare.handshakes import VERBOSITY
 from fco_cli.federation.flare.rights import LEAD_RIGHTS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
 from fco_cli.federation.masks import Credentials
 from fco_cli.federation.policy import Policy
@@ -29,6 +28,7 @@ from fco_cli.federation.site.site import Site
 
 PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
 GUARDS = "fco_cli.federation.flare.guards"
+GRPC_LOGGING = {"GRPC_VERBOSITY": "info"}  # environment in which gRPC reports failed handshakes, which the guards read
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -157,6 +157,6 @@ def start(kit: Path, party: str, *options: str) -> NoReturn:
     """Replace this process by FLARE's process of that party; a single client needs one Numba thread."""
     module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
-    os.environ |= {"NUMBA_NUM_THREADS": "1"} | (VERBOSITY if party == "server" else {})
+    os.environ |= {"NUMBA_NUM_THREADS": "1"} | (GRPC_LOGGING if party == "server" else {})
     command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
     os.execv(sys.executable, [*command, "--set", "secure_train=true", *options, "config_folder="])

@@ -8,9 +8,12 @@ a running federation. Refused messages are logged in the party's audit file.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import io
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,6 @@ from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import CellChannel, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 
-from fco_cli.federation.flare.handshakes import report_failures
 from fco_cli.federation.flare.rights import SITE_JOB
 from fco_cli.federation.site.audit import append_entry
 
@@ -53,6 +55,7 @@ ALLOWED_COMMANDS = (  # commands that a job's process accepts from the server
     AdminCommandNames.ABORT,
     AdminCommandNames.SHUTDOWN,
 )
+MARK = "Handshake failed with error "
 
 
 def member(cell_name: str | None) -> str:
@@ -181,3 +184,28 @@ class ServerGuard(Guard):
             return None
         self.refuse("message", f"sent by {peer} ({origin} -> {destination})")
         return make_reply(ReturnCode.UNAUTHENTICATED, "members may send to the server only")
+
+
+def report_failures(report: Callable[[str], object]) -> None:
+    """Call `report` for every failed handshake; all lines of standard error still reach their destination."""
+    read_end, write_end = os.pipe()
+    original = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
+
+    def forward() -> None:
+        with os.fdopen(read_end, "rb") as lines:
+            for line in lines:
+                os.write(original, line)
+                _, mark, reason = line.decode(errors="replace").partition(MARK)
+                if mark:
+                    report(f"no certificate of this federation: {reason.strip()}")
+
+    reader = threading.Thread(target=forward, daemon=True)
+    reader.start()
+
+    def restore() -> None:
+        os.dup2(original, 2)  # closes the pipe, so the reader ends
+        reader.join(1.0)
+
+    atexit.register(restore)

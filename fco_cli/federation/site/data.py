@@ -12,12 +12,20 @@ import msgspec
 import numpy as np
 
 import fco_cli
-from fco_cli.data.medians import BINS, count_up_to_edges
 from fco_cli.data.preparation import Preparation
-from fco_cli.federation.message import MAX_MAGNITUDE, Arrays, ArraySpec, BadMessage, Message, read_arrays, reason_of
+from fco_cli.data.statistics import MEDIAN_BINS, count_up_to_edges
+from fco_cli.federation.message import (
+    MAX_MAGNITUDE,
+    Arrays,
+    ArraySpec,
+    BadMessage,
+    Message,
+    parse_dataclass,
+    read_arrays,
+    reason_of,
+)
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.noise import clip_and_add_noise
-from fco_cli.federation.parsing import parse_dataclass
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
@@ -34,7 +42,7 @@ from fco_cli.tasks.custom import Custom
 
 # Packages whose code affects results.
 PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")
-LOCAL_KEYS = ("name", "path", "strength", "radius")  # keys of the task that are not sent to sites
+LOCAL_KEYS = ("name", "path", "strength", "radius", "model")  # keys of the task that are not sent to sites
 
 
 @cache
@@ -126,7 +134,7 @@ class SiteData:
             raise Refusal("the rows are not split yet")
         if not self.policy.share_histograms:
             raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
-        edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), BINS))})["edges"]
+        edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), MEDIAN_BINS))})["edges"]
         return Message("", arrays={"counts": count_up_to_edges(self.split.training_table().x, edges)})
 
     def apply(self, request: Apply) -> Message:

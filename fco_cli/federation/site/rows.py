@@ -13,9 +13,9 @@ import numpy as np
 from fco_cli.data.format import Features, FederatedData, first_row
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import fingerprint, read_single_client
-from fco_cli.data.source import Columns
+from fco_cli.data.readers.source import Columns
 from fco_cli.data.splits import Parts, split
-from fco_cli.data.summary import Summary
+from fco_cli.data.statistics import Summary
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData
@@ -101,7 +101,7 @@ class SiteFile:
                 f"the site's labels are invalid for the {loss.name} loss, which needs {loss.describe_labels()}"
             )
         for holdout in task.holdouts:
-            if holdout.way == "clients":
+            if holdout.method == "clients":
                 raise Refusal(f"task.{holdout.name}: got clients, must be rows, split or none with federation=flare")
         try:
             parts = split(data, *task.holdouts, seed, first=client)

@@ -11,15 +11,25 @@ import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.rounds import Scalar, Vector, by_job, slot_count, views
 from fco_cli.algorithms.transforms import all_transforms
-from fco_cli.federation.message import MAX_MAGNITUDE, Arrays, ArraySpec, BadMessage, Message, converted, read_arrays
-from fco_cli.federation.parsing import parse_by_name
+from fco_cli.federation.message import (
+    MAX_MAGNITUDE,
+    Arrays,
+    ArraySpec,
+    BadMessage,
+    Message,
+    converted,
+    parse_by_name,
+    plugin_digests,
+    read_arrays,
+)
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
 from fco_cli.problem.layout import Array
-from fco_cli.problem.mirror_maps import MIRRORS
+from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
@@ -43,8 +53,15 @@ class SiteTrainer:
         policy, model, jobs = self.site_data.policy, self.site_data.linear(), request.jobs
         algorithm = parse_by_name(all_algorithms(), request.algo, "algo")
         psi = parse_by_name(all_regularizers(), _without_paths(request.regularizer), "regularizer")
-        mirror = parse_by_name(MIRRORS, request.mirror, "mirror")
+        mirror = parse_by_name(all_mirrors(), request.mirror, "mirror")
         transform = parse_by_name(all_transforms(), request.transform, "transform")
+        own_code = plugin_digests(
+            algo=algorithm, regularizer=psi, mirror=mirror, transform=transform, loss=self.site_data.loss()
+        )
+        if different := sorted({name for name, _ in own_code.items() ^ request.plugins.items()}):
+            raise Refusal(
+                f"{', '.join(different)}: the plug-in's code differs; install the same version at all parties"
+            )
         policy.check("algorithms", algorithm.name)
         policy.check("regularizers", psi.name)
         if not isinstance(algorithm, Federated):
@@ -69,10 +86,7 @@ class SiteTrainer:
         algorithm, tokens = self._bound_algorithm(request.stack), request.tokens
         problem, jobs = algorithm.problem, len(algorithm.varying)
         _check_for_every_job("tokens", tokens, jobs)
-        vector, number = ArraySpec((jobs, problem.layout.size), problem.dtype), ArraySpec((jobs,))
-        received = read_arrays(
-            arrays, dict.fromkeys(algorithm.broadcast, vector) | dict.fromkeys(algorithm.broadcast_scalars, number)
-        )
+        received = read_arrays(arrays, {array.name: _spec_of(array, algorithm) for array in algorithm.broadcast})
         factor, noise = self._factors_and_noise(request, jobs)
         rows, clients = problem.data, np.array([self.site_data.client])
         visited = int(rows.sizes[0]) * request.local_epochs
@@ -86,14 +100,14 @@ class SiteTrainer:
             request.seed, request.round, clients, rows.sizes,
             request.batch_size, request.local_epochs, request.last_batch, request.steps,
         )  # fmt: skip
-        before = dict(zip(algorithm.client_arrays, kept, strict=True))
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
-            sent, after = algorithm.client_update(received, before, rows, order, edges, keys)
+            message, after = algorithm.client_update(received, kept, rows, order, edges, keys)
             if algorithm.client_arrays:
-                self.memory.propose(request.round, tokens, np.stack(list(after.values())))
+                self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
-                sent = {name: factor[:, None] * values.astype(float) for name, values in sent.items()}
+                message = factor[:, None] * message.astype(float)
+            sent = by_job(algorithm.sent, message)
             if noise is not None:
                 sent = _add_noise(sent, noise)
         return Message("", arrays=sent)
@@ -111,11 +125,11 @@ class SiteTrainer:
     def own(self, request: Own) -> Message:
         """Return the loss and accuracy of the personal models on the site's rows."""
         algorithm, tokens, rows = self._bound_algorithm(request.stack), request.tokens, self.site_data.rows()
-        if algorithm.personal not in algorithm.remembered or self.initial is None:
+        if algorithm.personal is None or self.initial is None:
             raise Refusal(f"{algorithm.name} has no personal models")
         _check_for_every_job("tokens", tokens, len(algorithm.varying))
         self.memory.apply_outcomes(self._outcomes(request))
-        kept = self.memory.read(tokens, self.initial)[algorithm.remembered.index(algorithm.personal)]
+        kept = views(algorithm.client_arrays, self.memory.read(tokens, self.initial))[algorithm.personal]
         arrays: dict[str, Array] = {}
         for part, data in (("train", rows.training), ("validation", rows.held_out)):
             if data is not None:
@@ -137,7 +151,8 @@ class SiteTrainer:
     def load(self, request: Load) -> Message:
         """Restore the client state of jobs."""
         algorithm = self._bound_algorithm(request.stack)
-        shape = (len(algorithm.client_arrays), algorithm.problem.layout.size)
+        size = algorithm.problem.layout.size
+        shape = (slot_count(algorithm.client_arrays, size), size)
         return Message("", {"known": self.memory.load(request.round, request.tokens, shape, algorithm.problem.dtype)})
 
     def forget(self, request: Forget) -> Message:
@@ -156,6 +171,12 @@ class SiteTrainer:
 
     def _outcomes(self, request: Own) -> list[Outcome]:
         return request.outcomes.get(self.site_data.name, [])
+
+
+def _spec_of(array: Vector, algorithm: Federated) -> ArraySpec:
+    """Return the declared shape and type of a broadcast array."""
+    shape = array.shape(len(algorithm.varying), algorithm.problem.layout.size)
+    return ArraySpec(shape) if isinstance(array, Scalar) else ArraySpec(shape, algorithm.problem.dtype)
 
 
 def _without_paths(regularizer: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +225,7 @@ def _add_noise(sent: dict[str, Array], deviation: Array) -> dict[str, Array]:
     """Add this site's share of the noise, drawn from a secret seed."""
     random = np.random.default_rng(secrets.randbits(128))
     return {
-        name: values + deviation[:, None] * random.standard_normal(values.shape)  # independent for every job
+        # independent for every job
+        name: values + deviation.reshape(-1, *[1] * (values.ndim - 1)) * random.standard_normal(values.shape)
         for name, values in sent.items()
     }

@@ -1,6 +1,6 @@
 """Base class of losses.
 
-A loss defines kernels on the scores and the label of one row: `value`, `slope` and, for classification, `hit`.
+A loss defines kernels on the scores and the label of one row: `value`, `slope` and, for classification, `is_correct`.
 descent.py contains the loops over jobs and rows. A loss also defines which labels are valid, the number of scores per
 row, and additional metrics of held-out data.
 """
@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
 from fco_cli.problem.layout import Array
-from fco_cli.problem.registry import members
+from fco_cli.problem.losses.links import LINKS
+from fco_cli.problem.registry import Registry
 
 
 @kernel
@@ -29,6 +30,22 @@ def label_as_score(y):
     return np.float64(y)
 
 
+class RowKernels:
+    """Kernels on one row: those of a loss and of the data's format."""
+
+    slope: Kernel  # slope(scores, y): overwrites the scores with the derivatives of the loss
+    value: Kernel  # value(scores, y) -> loss
+    is_correct: Kernel  # is_correct(scores, y) -> True if the prediction is correct
+    label_of: Kernel  # label_of(y, row) -> label
+    weight_of: Kernel  # weight_of(y, row) -> weight of the row in the client's loss
+    optimal_score: Kernel  # optimal_score(y) -> the minimizing score
+    observe: Kernel  # observe(scores, y, weight, j, i, observed): records something about the row
+    each_row: Kernel  # each_row(scores, y, rows, observed, slopes): loop over jobs and rows (descent.py)
+
+
+on_row: RowKernels = declared(RowKernels)
+
+
 @dataclass(frozen=True)
 class Loss:
     """Loss of one row; its kernels receive the scores [C] and the label, and may use the dataclass fields by name."""
@@ -40,7 +57,11 @@ class Loss:
     optimal_score: ClassVar[Kernel | None] = None
     # replaces descent.each_row if the loss is not a sum over rows; a batch must then contain all rows of a client
     client_loss: ClassVar[Kernel | None] = None
-    hit: ClassVar[Kernel] = never_correct  # hit(scores, y) -> True if the prediction is correct; for classification
+    is_correct: ClassVar[Kernel] = (
+        never_correct  # is_correct(scores, y) -> True if the prediction is correct; for classification
+    )
+    link: ClassVar[str] = "identity"  # name of `predict` in files with models (links.py)
+    censored_labels: ClassVar[bool] = False  # labels are times, negative for censored rows; task.event makes them
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
     @property
@@ -51,12 +72,16 @@ class Loss:
     @property
     def classification(self) -> bool:
         """True if the loss is for classification."""
-        return self.hit is not never_correct
+        return self.is_correct is not never_correct
 
-    def bound(self, name: str) -> Kernel:
+    def bound_kernel(self, name: str) -> Kernel:
         """Return the kernel `name` with the parameters of this loss bound to it."""
         numbers: dict[str, Any] = {key: float(number) for key, number in asdict(self).items()}
         return specialize(getattr(self, name), **numbers)
+
+    def predict(self, scores: Array) -> Array:
+        """Return the predictions [N, C] of scores [N, C]: mean responses, probabilities or, by default, the scores."""
+        return LINKS[self.link](scores)
 
     def describe_labels(self, classes: int | None = None) -> str:
         """Return a description of the valid labels; `classes` is the number of named classes, if any."""
@@ -78,6 +103,4 @@ class Loss:
         return {}
 
 
-def all_losses() -> dict[str, type[Loss]]:
-    """Return all losses that have a name, by name."""
-    return members(Loss, __package__)
+all_losses: Registry[Loss] = Registry("loss", Loss, __package__)

@@ -17,6 +17,7 @@ class Logistic(Loss):
     """Logistic loss: log(1 + e^score) - y score for y in {0, 1}, computed with e^-|score| to avoid overflow."""
 
     name = "logistic"
+    link = "logit"
 
     @staticmethod
     @kernel
@@ -39,7 +40,7 @@ class Logistic(Loss):
 
     @staticmethod
     @kernel
-    def hit(scores, y):
+    def is_correct(scores, y):
         return (scores[0] > 0) == (y > 0.5)
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
@@ -78,6 +79,7 @@ class Softmax(Loss):
     """
 
     name = "softmax"
+    link = "softmax"
 
     @staticmethod
     @kernel
@@ -103,7 +105,7 @@ class Softmax(Loss):
 
     @staticmethod
     @kernel
-    def hit(scores, y):
+    def is_correct(scores, y):
         """Return True if the label has the largest score; of equal scores, the first is the prediction."""
         best = 0
         for c in range(1, scores.shape[0]):

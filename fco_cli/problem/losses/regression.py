@@ -102,6 +102,7 @@ class Poisson(Loss):
     """Poisson loss: half the deviance of counts y with mean e^score, e^score - y - y (score - log y)."""
 
     name = "poisson"
+    link = "log"
 
     @property
     def curvature_bound(self) -> Loss:

@@ -10,40 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.kernels.aligned import batch_in_place
-from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
-from fco_cli.problem.losses import Loss
+from fco_cli.kernels.compiled import Kernel, declared, is_finite, kernel, specialize
+from fco_cli.kernels.products import batch_in_place
+from fco_cli.problem.losses.base import Loss, on_row
+from fco_cli.problem.models.linear import Model
 
 prange = range  # Numba's parallel range in the compiled kernel
 MAX_STEPS = 300  # bisection alone narrows a bracket by a factor 1e90
 SATURATED = 40.0  # score at which a logistic or Poisson loss equals its infimum in float64: e^-40 < 2^-53
 
 
-# Placeholders bound by `specialize`.
-
-
-def forward(w, batch, widths):
-    raise NotImplementedError
-
-
-def slope(scores, y):
-    raise NotImplementedError
-
-
-def optimal_score(y):
-    raise NotImplementedError
-
-
-def label_of(y, row):
-    raise NotImplementedError
-
-
-def weight_of(y, row):
-    raise NotImplementedError
-
-
-def each_row(scores, y, rows, seen, slopes):
-    raise NotImplementedError
+model: Model = declared(Model)
 
 
 @kernel
@@ -55,9 +32,9 @@ def slope_at_bias(bias, scores, y, rows):
     total, size, row = 0.0, 0.0, np.empty(1)
     for i in range(rows.shape[0]):
         row[0] = scores[i] + bias
-        slope(row, label_of(y, rows[i]))
-        total += weight_of(y, rows[i]) * row[0]
-        size += weight_of(y, rows[i]) * abs(row[0])
+        on_row.slope(row, on_row.label_of(y, rows[i]))
+        total += on_row.weight_of(y, rows[i]) * row[0]
+        size += on_row.weight_of(y, rows[i]) * abs(row[0])
     return total, 1e-16 * size
 
 
@@ -74,8 +51,8 @@ def bias_bounds(scores, y, rows):
     for i in range(rows.shape[0]):
         if not is_finite(scores[i]):
             return math.nan, math.nan
-        if weight_of(y, rows[i]) > 0:
-            optimal = optimal_score(label_of(y, rows[i])) - scores[i]
+        if on_row.weight_of(y, rows[i]) > 0:
+            optimal = on_row.optimal_score(on_row.label_of(y, rows[i])) - scores[i]
             low, high = min(low, optimal), max(high, optimal)
             least, most = min(least, np.float64(scores[i])), max(most, np.float64(scores[i]))
     if low == math.inf:
@@ -148,7 +125,7 @@ def with_site_bias(scores, y, rows, seen, slopes):
         bias = best_bias(scores[j, 0], y, rows)
         for i in range(rows.shape[0]):
             scores[j, 0, i] += bias
-    each_row(scores, y, rows, seen, slopes)
+    on_row.each_row(scores, y, rows, seen, slopes)
 
 
 @kernel
@@ -156,16 +133,11 @@ def client_biases(w, x, y, widths, start, biases):
     """Write the optimal bias of each client and job to biases [M, J]."""
     for m in prange(start.shape[0] - 1):
         rows = np.arange(start[m], start[m + 1])
-        scores = forward(w, batch_in_place(x, rows), widths)
+        scores = model.forward(w, batch_in_place(x, rows), widths)
         for j in range(w.shape[0]):
             biases[m, j] = best_bias(scores[j, 0], y, rows)
 
 
 def bias_finder(parts: dict[str, Any], loss: Loss) -> Kernel:
     """Return `best_bias` for a loss; `parts` are the kernels of descent.row_kernels that read labels and weights."""
-    readers = {name: parts[name] for name in ("label_of", "weight_of")}
-    bounds = specialize(bias_bounds, optimal_score=loss.bound("optimal_score"), **readers)
-    slopes = specialize(slope_at_bias, **parts)
-    return specialize(
-        best_bias, bias_bounds=bounds, slope_at_bias=slopes, find_root=specialize(find_root, slope_at_bias=slopes)
-    )
+    return specialize(best_bias, on_row={**parts, "optimal_score": loss.bound_kernel("optimal_score")})

@@ -6,11 +6,7 @@ import numpy as np
 
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses import Loss
-
-
-def observe(scores, y, weight, j, i, seen):  # bound by `specialize`
-    raise NotImplementedError
+from fco_cli.problem.losses.base import Loss, on_row
 
 
 @kernel
@@ -50,7 +46,7 @@ def partial_likelihood(scores, y, rows, seen, slopes):
         for i in range(count):
             event = y[rows[i]] > 0
             loss[0] = np.log(at_risk[i]) + top - s[i] if event else 0.0
-            observe(loss, y[rows[i]], 1.0, j, i, seen)
+            on_row.observe(loss, y[rows[i]], 1.0, j, i, seen)
         if slopes:
             hazard, low = 0.0, 0
             while low < count:  # in order of increasing time
@@ -72,6 +68,8 @@ class Cox(Loss):
     """
 
     name = "cox"
+    link = "log_hazard"
+    censored_labels = True
     value = stored_value
     client_loss = partial_likelihood
 

@@ -7,14 +7,23 @@ The loops finish a chunk of columns for all jobs before they start the next, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from fco_cli.kernels.aligned import gather_in_place, gather_rows
 from fco_cli.kernels.compiled import Kernel, kernel
-from fco_cli.kernels.products import CHUNK, add_products, add_rows, chunk_end, products_of_columns
+from fco_cli.kernels.products import (
+    CHUNK,
+    add_products,
+    add_rows,
+    chunk_end,
+    gather_in_place,
+    gather_rows,
+    products_of_columns,
+)
 from fco_cli.problem.layout import Array, Block, Layout
+from fco_cli.problem.mirror import on_block
 from fco_cli.problem.regularizers.base import BlockInfo
 from fco_cli.problem.streams import MODEL, generator
 
@@ -31,10 +40,6 @@ def linear_forward(w, batch, widths):
             scores[v, i] = w[v // outputs, outputs * features + v % outputs]
     add_products(w, outputs, features, batch, 0, features, scores)
     return scores.reshape((w.shape[0], outputs, count))
-
-
-def primal(z, t, psi, h, block, out):  # bound by `specialize`
-    raise NotImplementedError
 
 
 @kernel
@@ -58,7 +63,7 @@ def linear_forward_from_dual(z, t, geometry, batch, widths):
                 j, start = v // outputs, v % outputs * features
                 block = BlockInfo(piece, 1, high - low, geometry.each[start + low : start + high])
                 dual, out = z[j, start + low : start + high], w[v - first, : high - low]
-                primal(dual, t[j], geometry.psi[j], geometry.h[0], block, out)
+                on_block.primal(dual, t[j], geometry.psi[j], geometry.h[0], block, out)
             products_of_columns(w, 1, w.shape[1], 0, batch, low, high - low, scores[first:last])
         low = high
     return scores.reshape((z.shape[0], outputs, count))
@@ -156,7 +161,7 @@ class Linear:
     backward: ClassVar[Kernel] = linear_backward
     convex: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def widths(self) -> Array:
         return np.array([self.features, self.outputs])
 

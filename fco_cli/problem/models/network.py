@@ -12,9 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fco_cli.kernels.aligned import batch_in_place, gather_in_place
 from fco_cli.kernels.compiled import Kernel, kernel
-from fco_cli.kernels.products import add_products, add_rows
+from fco_cli.kernels.products import add_products, add_rows, batch_in_place, gather_in_place
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.models.linear import glorot_uniform
 from fco_cli.problem.streams import MODEL, generator

@@ -22,7 +22,7 @@ from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, numbers_of
-from fco_cli.problem.registry import members
+from fco_cli.problem.registry import Registry
 
 
 class BlockInfo(NamedTuple):
@@ -31,7 +31,7 @@ class BlockInfo(NamedTuple):
     piece: int  # index of the piece of psi; 0 unless psi is blockwise
     rows: int
     columns: int
-    each: Array  # [rows * columns], result of `Regularizer.each`, in the precision of the weights
+    each: Array  # [rows * columns], result of `Regularizer.coordinate_numbers`, in the precision of the weights
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class Regularizer:
         """Return one row per block for the kernels: start, stop, rows, columns, regularized, piece."""
         return np.column_stack([layout.table, [self.piece_index(block.name) for block in layout.blocks]])
 
-    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         """Return one number per weight [P] for the kernels, such as its penalty factor or group; ones by default.
 
         `features` are the feature names of a linear model, or None.
@@ -71,7 +71,10 @@ class Regularizer:
         return np.ones(layout.size)
 
     def curvature(self, numbers: Numbers, each: Array) -> Array:
-        """Return the strong convexity of psi along each weight [P], for its parameters [1] and the result of `each`."""
+        """Return the strong convexity of psi along each weight [P].
+
+        `numbers` [1] are the parameters, `each` is the result of `coordinate_numbers`.
+        """
         return np.zeros(len(each))
 
     def piece_index(self, name: str) -> int:
@@ -136,6 +139,4 @@ def positive(key: str, value: float) -> None:
     require(np.isfinite(value) and value > 0, f"regularizer.{key}", value, "a number > 0")
 
 
-def all_regularizers() -> dict[str, type[Regularizer]]:
-    """Return all regularizers by name; the modules of this package are discovered automatically."""
-    return members(Regularizer, __package__)
+all_regularizers: Registry[Regularizer] = Registry("regularizer", Regularizer, __package__)

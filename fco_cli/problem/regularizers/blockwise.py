@@ -12,18 +12,20 @@ from functools import cached_property
 from typing import Any
 
 from fco_cli.errors import UserError, require
-from fco_cli.kernels.compiled import Kernel, kernel, specialize
+from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers.base import BlockInfo, Regularizer, all_regularizers
 
 
-def first(*arguments):  # bound by `specialize` to the kernel of the first piece
-    raise NotImplementedError
+class Chain:
+    """One link of the chain of pieces, for one of their kernels."""
+
+    first: Kernel  # of the first piece
+    others: Kernel  # of the chain of the other pieces
 
 
-def others(*arguments):  # bound by `specialize` to the chain of the other pieces
-    raise NotImplementedError
+pieces: Chain = declared(Chain)
 
 
 @kernel
@@ -35,32 +37,34 @@ def relative_to_others(block):
 @kernel
 def dispatch_value(w, psi, block):
     """Return the value of the block's piece."""
-    return first(w, psi.first, block) if block.piece == 0 else others(w, psi.others, relative_to_others(block))
+    if block.piece == 0:
+        return pieces.first(w, psi.first, block)
+    return pieces.others(w, psi.others, relative_to_others(block))
 
 
 @kernel
 def dispatch_prox(z, t, psi, block, out):
     """Apply the prox of the block's piece."""
     if block.piece == 0:
-        first(z, t, psi.first, block, out)
+        pieces.first(z, t, psi.first, block, out)
     else:
-        others(z, t, psi.others, relative_to_others(block), out)
+        pieces.others(z, t, psi.others, relative_to_others(block), out)
 
 
 @kernel
 def dispatch_vector(w, psi, block, out):
     """Apply the subgradient or the linear minimization oracle of the block's piece."""
     if block.piece == 0:
-        first(w, psi.first, block, out)
+        pieces.first(w, psi.first, block, out)
     else:
-        others(w, psi.others, relative_to_others(block), out)
+        pieces.others(w, psi.others, relative_to_others(block), out)
 
 
 def dispatch_by_piece(template: Kernel, kernels: list[Kernel]) -> Kernel:
     """Return a kernel that calls the entry of `kernels` with the index `block.piece`."""
     chain = kernels[-1]
     for one in reversed(kernels[:-1]):
-        chain = specialize(template, first=one, others=chain)
+        chain = specialize(template, pieces={"first": one, "others": chain})
     return chain
 
 
@@ -104,10 +108,10 @@ class Blockwise(Regularizer):
     def piece_index(self, name: str) -> int:
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which is not regularized
 
-    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        numbers = super().each(layout, features)
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+        numbers = super().coordinate_numbers(layout, features)
         for name, one in self.pieces.items():
-            numbers[layout.slices[name]] = one.each(layout, features)[layout.slices[name]]
+            numbers[layout.slices[name]] = one.coordinate_numbers(layout, features)[layout.slices[name]]
         return numbers
 
     def check_layout(self, layout: Layout) -> None:

@@ -118,7 +118,7 @@ class GroupLasso(Regularizer):
             is_divisor = size % self.group_size == 0
             require(is_divisor, "regularizer.group_size", self.group_size, f"a divisor of {size}, the block size")
 
-    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         """Return the group index of each weight."""
         if self.groups is None:
             starts = layout.table[:, 0]

@@ -106,7 +106,7 @@ class WeightedPenalty(Regularizer):
         given = ", ".join(f"{feature}={factor:g}" for feature, factor in sorted(self.factors.items()))
         return f"{self.name}({given})" if given else self.name
 
-    def each(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
+    def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         return expand_by_feature("regularizer.factors", self.factors, layout, features, other=1.0)
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.client_loop import keep_memory
+from fco_cli.algorithms.numba_backend import keep_memory
+from fco_cli.algorithms.rounds import names
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.kernels.named import named
-from fco_cli.problem.data import Batches, steps_of
+from fco_cli.problem.descent import Batches
 from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.streams import message_keys
 
@@ -32,10 +33,11 @@ def test_every_transform_is_an_option_and_has_examples(examples):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_delta_arrays_are_sent_last_and_have_a_memory_update(name):
+def test_differences_are_sent_last_and_have_a_memory_update(name):
     kind = all_algorithms()[name]
-    assert kind.sent[len(kind.sent) - len(kind.delta_arrays) :] == kind.delta_arrays
-    assert bool(kind.delta_arrays) == (kind.remember is not keep_memory)
+    differences = [array.difference for array in kind.sent]
+    assert differences == sorted(differences)
+    assert any(differences) == (kind.remember is not keep_memory)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -73,11 +75,13 @@ def test_none_is_local_steps_and_memory_update(name, suited, make_algorithm, coh
     for i, m in enumerate(cohort.clients):
         rows = problem.data.client(m)
         edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
-        batches = Batches(rows.x, rows.y, cohort.order, edges, problem.model.widths)
-        message = named(algorithm.sent)(*np.empty((len(algorithm.sent), *w.shape)))
-        own, common = named(algorithm.remembered)(*memory[i]), (algorithm.varying.client_lr, algorithm.varying.options)
-        algorithm.client_steps(algorithm._received(state), own, message, *common, batches, algorithm.geometry)
-        algorithm.remember(algorithm._received(state), own, message, *common, steps_of(batches))
+        batches = Batches(rows.x, rows.y, cohort.order, edges, problem.model.widths, len(edges) - 1)
+        message = named(names(algorithm.sent))(*np.empty((len(algorithm.sent), *w.shape)))
+        own = named(names(algorithm.remembered))(*memory[i])
+        common = (algorithm.varying.client_lr, algorithm.varying.options)
+        algorithm.client_steps(algorithm.received(state), own, message, *common, batches, algorithm.geometry)
+        remember = algorithm.bind_kernel(algorithm.remember)
+        remember(algorithm.received(state), own, message, *common, batches.steps)
         np.testing.assert_array_equal(made.messages[i], message)
         np.testing.assert_array_equal(made.memory[i], memory[i])
 
@@ -95,13 +99,10 @@ def test_client_update_gives_the_results_of_the_simulation(
     made = algorithm.round(state, cohort, memory)
     for i, m in enumerate(cohort.clients):
         edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
-        own = dict(zip(algorithm.client_arrays, memory[i], strict=True))
         keys = message_keys(0, 2, np.array([m]))
-        message, kept = algorithm.client_update(state, own, problem.data.client(m), cohort.order, edges, keys)
-        np.testing.assert_array_equal(np.array(list(message.values())), made.messages[i])
-        assert list(kept) == list(algorithm.client_arrays)
-        for values, expected in zip(kept.values(), made.memory[i], strict=True):
-            np.testing.assert_array_equal(values, expected)
+        message, kept = algorithm.client_update(state, memory[i], problem.data.client(m), cohort.order, edges, keys)
+        np.testing.assert_array_equal(message, made.messages[i])
+        np.testing.assert_array_equal(kept, made.memory[i])
 
 
 def test_random_transforms_require_keys(suited, make_algorithm, examples):
@@ -191,7 +192,7 @@ def test_the_server_sum_equals_that_of_the_client_memories(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][0])
     _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
-    own = memory.read(np.arange(3))[:, algorithm.client_arrays.index(client), 0]
+    own = memory.read(np.arange(3))[:, names(algorithm.client_arrays).index(client), 0]
     assert np.abs(own).max() > 0
     np.testing.assert_allclose(state[server][0], problem.weights @ own, rtol=1e-12, atol=1e-13 * np.abs(own).max())
 
@@ -204,7 +205,7 @@ def test_the_server_sum_differs_from_the_clients_only_by_residuals(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples["topk"][1])
     _, state, memory = drive(algorithm, cohorts_for(name, problem, 8))
-    rows = dict(zip(algorithm.client_arrays, memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
+    rows = dict(zip(names(algorithm.client_arrays), memory.read(np.arange(3))[:, :, 0].swapaxes(0, 1), strict=True))
     held = rows["x"] if name == "fedfw" else 2 * rows["x"] - rows["y"]
     (residuals,) = (values for key, values in rows.items() if key.startswith("left_of"))
     assert np.abs(residuals).max() > 1e-6

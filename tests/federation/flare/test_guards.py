@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -85,3 +87,22 @@ def test_invalid_archives_are_refused(files):
     assert not is_fco_job(None)  # type: ignore[arg-type]
     assert not is_fco_job(packed({CONFIG: files[CONFIG] + " " * MAX_CONFIG_BYTES}))
     assert not is_fco_job(packed({CONFIG: "{"}))
+
+
+HANDSHAKES_SCRIPT = """
+import os, sys
+from fco_cli.federation.flare.guards import MARK, report_failures
+
+report_failures(lambda reason: print(reason, flush=True))
+os.write(2, b"something else\\n")
+os.write(2, b"I1117 ssl.cc:1] " + MARK.encode() + b"SSL_ERROR_SSL: no certificate\\n")
+sys.exit("the last line")
+"""
+
+
+def test_failed_handshakes_are_reported_and_all_lines_shown():
+    done = subprocess.run([sys.executable, "-c", HANDSHAKES_SCRIPT], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "no certificate of this federation: SSL_ERROR_SSL: no certificate\n"
+    assert [line.split("] ")[-1] for line in done.stderr.splitlines()] == [
+        "something else", "Handshake failed with error SSL_ERROR_SSL: no certificate", "the last line",
+    ]  # fmt: skip

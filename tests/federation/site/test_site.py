@@ -12,7 +12,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.data.preparation import Recipe, agree
-from fco_cli.data.summary import Summary
+from fco_cli.data.statistics import Summary
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import RemoteClients
 from fco_cli.federation.coordinator.clients import remote_clients as remote_clients_factory
@@ -22,8 +22,8 @@ from fco_cli.federation.policy import Policy
 from fco_cli.federation.site.data import sent_task
 from fco_cli.federation.site.site import Site
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.engine import Setup
-from fco_cli.simulation.sampling import Sampler
 from tests.federation.coordinator.test_clients import NAMES, run, task_of
 
 SESSION = "f" * 32
@@ -193,6 +193,7 @@ def test_tasks_that_a_coordinator_may_not_send(open_site, task, reason):
         ),
         ({"mirror": {"name": "euclid"}}, "mirror.name"),
         ({"transform": {"name": "pickle"}}, "transform.name"),
+        ({"plugins": {"algo": "0" * 32}}, "algo: the plug-in's code differs"),
         ({"jobs": 0}, "jobs: expected int >= 1"),
         ({"jobs": 10**9}, "max_numbers"),
     ],

@@ -75,13 +75,15 @@ def rows(case):
 
 def slope(loss: Loss, scores, y):
     slopes = scores.copy()
-    loss.bound("slope")(slopes, y)
+    loss.bound_kernel("slope")(slopes, y)
     return slopes
 
 
 def test_the_value_is_the_formula(loss, case, rows):
     for scores, y in rows:
-        np.testing.assert_allclose(loss.bound("value")(scores, y), case.formula(scores, y), rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(
+            loss.bound_kernel("value")(scores, y), case.formula(scores, y), rtol=1e-11, atol=1e-13
+        )
 
 
 def test_the_slope_is_the_derivative(loss, case, rows):
@@ -103,12 +105,12 @@ def test_extreme_scores_are_stable(name, dtype):
     for scores, y, value, slopes in rows:
         scores, y = np.array(scores), dtype(y)
         assert scores.dtype == dtype
-        np.testing.assert_allclose(loss.bound("value")(scores, y), value)
+        np.testing.assert_allclose(loss.bound_kernel("value")(scores, y), value)
         np.testing.assert_allclose(slope(loss, scores, y), slopes)
 
 
 def test_hits_are_correct_predictions():
-    logistic, softmax = (all_losses()[name]().bound("hit") for name in ("logistic", "softmax"))
+    logistic, softmax = (all_losses()[name]().bound_kernel("is_correct") for name in ("logistic", "softmax"))
     assert [logistic(np.array([s]), y) for s in (2.0, -1.0) for y in (0.0, 1.0)] == [False, True, True, False]
     scores = np.array([1.0, 9.0, 9.0])  # of equal scores, the first is the prediction
     assert [softmax(scores, y) for y in (0.0, 1.0, 2.0)] == [False, True, False]
@@ -131,13 +133,13 @@ def test_labels(loss, case):
 def test_nan_scores_give_nan(loss, case, dtype):
     """Diverged runs are detected by their NaN values."""
     scores = np.full(case.outputs, np.nan, dtype)
-    assert not np.isfinite(loss.bound("value")(scores, dtype(1)))
+    assert not np.isfinite(loss.bound_kernel("value")(scores, dtype(1)))
     assert not np.isfinite(slope(loss, scores, dtype(1))).any()
 
 
 def test_huber_is_squared_below_delta_and_linear_above():
-    squared, huber = all_losses()["squared"]().bound("value"), Huber(delta=2.5)
-    value = huber.bound("value")
+    squared, huber = all_losses()["squared"]().bound_kernel("value"), Huber(delta=2.5)
+    value = huber.bound_kernel("value")
     assert value(np.array([2.4]), 0.0) == squared(np.array([2.4]), 0.0)
     rise = value(np.array([12.0]), 0.0) - value(np.array([11.0]), 0.0)
     assert rise == 2 * 2.5

@@ -26,7 +26,7 @@ def test_the_bias_minimizes_the_loss(make_problem, loss):
     problem = make_problem(loss=loss)
     w = 0.3 * np.random.default_rng(0).standard_normal((2, 7))
     biased, data = with_site_bias(problem), problem.data
-    biases, value = biased.site_biases(w), all_losses()[loss]().bound("value").as_python
+    biases, value = biased.site_biases(w), all_losses()[loss]().bound_kernel("value").as_python
     for j in range(2):
         total = 0.0
         for m in range(data.clients):
@@ -209,4 +209,4 @@ def test_machine_code_agrees_with_python(loss):
         finder = bias_finder(row_kernels(problem.data, problem.loss), problem.loss)
         arguments = problem.data.x[:, 0].copy(), problem.data.targets, np.arange(9)
         with np.errstate(over="ignore"):
-            assert finder(*arguments) == pytest.approx(finder._uncompiled(*arguments), rel=1e-13)
+            assert finder(*arguments) == pytest.approx(finder.uncompiled(*arguments), rel=1e-13)

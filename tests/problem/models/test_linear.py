@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.kernels.aligned import MIN_READERS, batch_in_place, gather_rows
-from fco_cli.kernels.products import CHUNK
+from fco_cli.kernels.products import CHUNK, MIN_READERS, batch_in_place, gather_rows
 from fco_cli.problem.models.linear import Linear
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.kernels.aligned import batch_in_place
-from fco_cli.problem.data import Batches, ClientData
-from fco_cli.problem.descent import descent
+from fco_cli.kernels.products import batch_in_place
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import Batches, descent
 from fco_cli.problem.losses import Softmax
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.models.network import Network
@@ -47,7 +47,7 @@ def gradient(w, x, y) -> np.ndarray:
     """Return the gradient of the mean loss: the change by a step with rate -1."""
     step = descent(ClientData(x, y, np.array([0, len(y)])), MODEL, Softmax())
     out = np.zeros_like(w)
-    step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, -np.ones(len(w)))
+    step(out, w, Batches(x, y, ROWS, np.array([0, len(ROWS)]), MODEL.widths, 1), 0, -np.ones(len(w)))
     return out
 
 
@@ -77,7 +77,7 @@ def test_the_gradient_may_overwrite_the_weights(data, models):
     """As in FedAvg: every layer must use the weights from before the step."""
     step = descent(ClientData(*data, np.array([0, len(data[1])])), MODEL, Softmax())
     w = models.copy()
-    step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths), 0, np.full(3, 0.5))
+    step(w, w, Batches(*data, ROWS, np.array([0, len(ROWS)]), MODEL.widths, 1), 0, np.full(3, 0.5))
     np.testing.assert_allclose(w, models - 0.5 * gradient(models, *data), rtol=1e-12, atol=1e-14)
 
 

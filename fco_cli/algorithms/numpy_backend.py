@@ -1,0 +1,147 @@
+"""NumPy backend: the text of an algorithm on the reference definitions of ops.py, without compiled code.
+
+`numpy_clients(algorithm)` replaces the compiled loop over the clients of a bound algorithm. It is slow and simple: the
+tests compare every algorithm on both backends.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fco_cli.algorithms.round import FederatedRound
+from fco_cli.algorithms.rounds import views
+from fco_cli.kernels.named import named
+from fco_cli.problem.descent import Batches, slice_kernel
+from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror import Geometry
+from fco_cli.problem.models.linear import Linear, SparseLinear
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.regularizers.base import BlockInfo
+
+
+@dataclass
+class NumpyGeometry:
+    """The maps of h and psi, for all jobs and blocks."""
+
+    problem: Problem
+    geometry: Geometry
+    psi_in_steps: bool
+    prox_calls: list[int] = field(default_factory=lambda: [0])
+
+    def _on_blocks(self, kernel: Any, out: Array, *vectors: Array, before: Any = None, after: tuple = ()) -> Array:
+        """Call kernel(vectors..., before[j], psi, after..., block, out) for every job and regularized block."""
+        geometry = self.geometry
+        for j in range(len(out)):
+            for start, stop, rows, columns, regularized, piece in geometry.table:
+                if regularized:
+                    block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
+                    own = [vector[j, start:stop] for vector in vectors] + ([] if before is None else [before[j]])
+                    with np.errstate(all="ignore"):
+                        kernel.uncompiled(*own, geometry.psi[j], *after, block, out[j, start:stop])
+        return out
+
+    def to_dual(self, w: Array) -> Array:
+        dual = w.copy()
+        for j in range(len(w)):
+            for start, stop, *_, regularized, _piece in self.geometry.table:
+                if regularized:
+                    self.problem.mirror.dual.uncompiled(w[j, start:stop], self.geometry.h[0], dual[j, start:stop])
+        return dual
+
+    def to_primal(self, z: Array, t: Array) -> Array:
+        if not self.psi_in_steps:
+            return self.to_free_primal(z)
+        self.prox_calls[0] += 1
+        primal = self.problem.mirror.primal(self.problem.regularizer)
+        return self._on_blocks(primal, z.copy(), z, before=t, after=(self.geometry.h[0],))
+
+    def to_free_primal(self, z: Array) -> Array:
+        free = self.problem.mirror.free_primal
+        return self._on_blocks(free, z.copy(), z, before=np.zeros(len(z)), after=(self.geometry.h[0],))
+
+    def to_primal_in_ball(self, z: Array, t: Array, center: Array, radius: Array) -> Array:
+        self.prox_calls[0] += 1
+        out = z.copy()
+        self.problem.primal_in_l1_ball.uncompiled(z, t, self.geometry, center, radius, out)
+        return out
+
+    def assign_subgradient(self, target: Array, w: Array) -> None:
+        self._on_blocks(self.problem.regularizer.subgradient, target, w)
+
+    def assign_linear_minimizer(self, target: Array, g: Array) -> None:
+        self._on_blocks(self.problem.regularizer.lmo, target, g)
+
+
+@dataclass
+class NumpyBatches:
+    """Batches of one client, with gradients of the mean loss over a batch."""
+
+    problem: Problem
+    batches: Batches
+
+    @property
+    def steps(self) -> int:
+        return self.batches.steps
+
+    def gradient(self, w: Array, k: int) -> Array:
+        """Return the gradients [J, P] at w [J, P] of the mean loss over batch k."""
+        rows = self.batches.order[self.batches.edges[k] : self.batches.edges[k + 1]]
+        return self._gradient(w, rows)
+
+    def full_gradient(self, w: Array) -> Array:
+        """Return the gradients [J, P] of the mean loss over all rows."""
+        return self._gradient(w, np.arange(len(self.batches.y)))
+
+    def _gradient(self, w: Array, rows: Array) -> Array:
+        problem, batches = self.problem, self.batches
+        model, data = problem.model, problem.data
+        is_plain = isinstance(model, Linear) and not isinstance(model, SparseLinear) and not model.site_bias
+        if not is_plain or problem.loss.client_loss is not None or data.row_weights is not None:
+            one = Batches(batches.x, batches.y, rows, np.array([0, len(rows)]), batches.widths, 1)
+            gradient = np.zeros_like(w)
+            with np.errstate(all="ignore"):
+                problem.descend.uncompiled(gradient, w, one, 0, -np.ones(len(w)))
+            return gradient
+        features, outputs = model.widths[0], model.widths[-1]
+        x, gradient = batches.x[rows], np.empty_like(w)
+        for j in range(len(w)):
+            weights, bias = w[j, : outputs * features].reshape(outputs, features), w[j, outputs * features :]
+            scores = x @ weights.T + bias  # [rows, outputs]
+            with np.errstate(all="ignore"):
+                for row, label in zip(scores, batches.y[rows], strict=True):
+                    problem.loss.bound_kernel("slope").uncompiled(row, label)  # overwrites the scores
+            slopes = scores / len(rows)
+            gradient[j] = np.concatenate([(slopes.T @ x).ravel(), slopes.sum(axis=0)])
+        return gradient
+
+
+def numpy_clients(algorithm: FederatedRound) -> FederatedRound:
+    """Return a copy of a bound algorithm that runs its clients with NumPy; `prox_calls` counts its local prox calls."""
+    bound = copy.copy(algorithm)
+    problem = bound.problem
+    geometry = NumpyGeometry(problem, bound.geometry, bound.psi_in_steps)
+
+    def run_clients(
+        received: Any, memory: Array, messages: Array, rate: Array, options: Any, x: Any, y: Array, offsets: Array,
+        clients: Array, order: Array, edges: Array, first: Array, widths: Array, _: Any, numbers: Any, keys: Array,
+        remembered: int,
+    ) -> None:  # fmt: skip
+        for i, m in enumerate(clients):
+            low, high = offsets[m], offsets[m + 1]
+            own_edges = edges[first[i] : first[i + 1] + 1]
+            rows = slice_kernel(x).as_python(x, low, high)
+            batches = Batches(rows, y[low:high], order, own_edges, widths, len(own_edges) - 1)
+            own, message = views(bound.remembered, memory[i]), views(bound.sent, messages[i])
+            own, message = named(tuple(own))(**own), named(tuple(message))(**message)
+            local = received, own, message, rate, options
+            bound.steps_kernel.uncompiled(*local, NumpyBatches(problem, batches), geometry)
+            with np.errstate(all="ignore"):
+                bound.transform.encode.uncompiled(messages[i], memory[i, remembered:], numbers, keys[i])
+            bound.remember.uncompiled(*local, batches.steps)
+
+    bound.__dict__ |= {"_run_clients": run_clients, "prox_calls": geometry.prox_calls}
+    return bound

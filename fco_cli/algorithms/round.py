@@ -1,0 +1,376 @@
+"""Machinery of a federated round: running the clients, aggregation, server step and costs.
+
+An author of a method derives from `Federated` (protocol.py) and need not read this module.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import types
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fco_cli.algorithms.base import Algorithm, Proxes
+from fco_cli.algorithms.numba_backend import bound_operations, run_clients
+from fco_cli.algorithms.rounds import (
+    Aggregates,
+    Cohort,
+    Costs,
+    Memory,
+    MessageWeights,
+    Round,
+    Scalar,
+    State,
+    Vector,
+    aggregate,
+    aggregate_sum,
+    first_slots,
+    fixed_point_sum,
+    names,
+    picker,
+    slot_count,
+    views,
+)
+from fco_cli.algorithms.transforms import Evaluations, Transform
+from fco_cli.errors import require
+from fco_cli.kernels.compiled import Kernel, Namespace, specialize
+from fco_cli.kernels.named import named
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import slice_kernel
+from fco_cli.problem.layout import Array
+from fco_cli.problem.numbers import Numbers, stack_numbers
+from fco_cli.problem.streams import message_keys
+
+Buffers = tuple[Array, Array]  # messages [S, slots, J, P] and client memory [S, slots, J, P]
+
+
+class BufferPool(dict[int, Buffers]):
+    """Message and memory buffers by number of clients, reused in all rounds.
+
+    Allocation in every round would take as long as the local steps. `shape` is (J, P).
+    """
+
+    def __init__(self, sent: int, kept: int, shape: tuple[int, int], dtype: np.dtype) -> None:
+        super().__init__()
+        self.counts, self.shape, self.dtype = (sent, kept), shape, dtype
+
+    def new(self, clients: int) -> Buffers:
+        """Return new buffers that are not shared with other rounds."""
+        messages, memory = (np.zeros((clients, count, *self.shape), self.dtype) for count in self.counts)
+        return messages, memory
+
+    def __missing__(self, clients: int) -> Buffers:
+        self[clients] = self.new(clients)
+        return self[clients]
+
+
+class FederatedRound(Algorithm):
+    """One round: broadcast, local steps, transform of the messages, aggregation, server step."""
+
+    federated: ClassVar[bool] = True
+    broadcast: ClassVar[tuple[Vector, ...]]  # declared by the author; see `Federated`
+    sent: ClassVar[tuple[Vector, ...]]
+    accumulates_messages: ClassVar[bool]
+    normalized: ClassVar[bool | None]
+    full_participation: ClassVar[bool]
+    psi_in_steps: ClassVar[bool]
+    proxes: ClassVar[Proxes]
+    local_steps: ClassVar[Kernel]
+    remember: ClassVar[Kernel]
+
+    @property
+    def steps_kernel(self) -> Kernel:
+        """Kernel of the local steps; a method may choose one by its options."""
+        return self.local_steps
+
+    def initial_memory(self, w: Array) -> State:
+        """Return the `remembered` arrays before a client's first round that are not zeros."""
+        return {}
+
+    def start_round(self, state: State, cohort: Cohort) -> State:
+        """Return the state at the start of a round; the broadcast arrays are taken from it."""
+        return state
+
+    @abstractmethod
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        """Return the new state, from the aggregated messages."""
+
+    def effective_steps(self, steps: Array) -> Array:
+        """Return the effective number of gradient steps in a message after `steps` [n] local steps: [n, J].
+
+        Equal to `steps` unless local steps damp earlier ones. The server's prox uses the same number.
+        """
+        return np.full((len(steps), len(self.varying)), steps[:, None], dtype=float)
+
+    def client_model(self, end: Array, state: State, steps: float) -> Array:
+        """Return the model for a client's final array [J, P], broadcast[0] plus sent[0], after `steps` local steps."""
+        return end
+
+    # Helpers for server steps.
+
+    def _server_update(self, s: Array, delta: Array) -> Array:
+        """Return s + eta_s Delta."""
+        return s + self.varying.server_lr.astype(s.dtype)[:, None] * delta
+
+    def _step_size(self, steps: Array) -> Array:
+        """Return eta_s eta_c K [J], the step size of a whole round and of its prox."""
+        return self.varying.server_lr * self.varying.client_lr * steps
+
+    # Machinery.
+
+    def with_transform(self, transform: Transform) -> Self:
+        changed = copy.copy(self)
+        changed.__dict__["transform"] = transform
+        return changed
+
+    @property
+    def client_arrays(self) -> tuple[Vector, ...]:
+        if not self.transform.residuals:
+            return self.remembered
+        residuals = (array for array in self.sent if not array.difference)
+        return self.remembered + tuple(type(array)(f"left_of_{array.name}") for array in residuals)
+
+    def initial_client_arrays(self, w: Array) -> Array:
+        arrays = self.client_arrays
+        buffer = np.zeros((slot_count(arrays, w.shape[1]), *w.shape), w.dtype)
+        stored = views(arrays, buffer)
+        for name, values in self.initial_memory(w).items():
+            stored[name][...] = values
+        return buffer
+
+    @cached_property
+    def operations(self) -> Namespace:
+        return bound_operations(self.problem, self.psi_in_steps)
+
+    @cached_property
+    def client_steps(self) -> Kernel:
+        """Kernel of the local steps, bound to the problem."""
+        return self.bind_kernel(self.steps_kernel)
+
+    @cached_property
+    def _run_clients(self) -> Kernel:
+        size = self.problem.layout.size
+        client = {
+            "local_steps": self.client_steps,
+            "encode": self.transform.encode,
+            "remember": self.bind_kernel(self.remember),
+            "rows": slice_kernel(self.problem.data.x),
+            "memory": picker(self.remembered, size),
+            "message": picker(self.sent, size),
+        }
+        return specialize(run_clients, parallel=True, client=client)
+
+    def check_transform(self, weighting: str) -> None:
+        self.transform.check(self, weighting)
+
+    def check_participation(self, sampled: int, clients: int) -> None:
+        allowed = f"all {clients} clients: {self.name} requires full participation"
+        require(not self.full_participation or sampled == clients, "hparams.clients_per_round", sampled, allowed)
+
+    def client_update(
+        self, received: State, memory: Array, rows: ClientData, order: Array, edges: Array, keys: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Run one client's part of a round on its own rows. Return its message and its new memory, both [slots, J, P].
+
+        Batch b is order[edges[b]:edges[b+1]]. `memory` holds the `client_arrays`. Random transforms require keys [1],
+        the client's `message_keys`.
+        """
+        cohort = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
+        assert keys is not None or not self.transform.random
+        kept = [memory] if self.client_arrays else None
+        messages, new_memory = self._messages(received, cohort, kept, rows, keys, self._buffer_pool.new(1))
+        return messages[0], new_memory[0]
+
+    @cached_property
+    def _transform_numbers(self) -> Numbers:
+        """Parameters of the transform [J]."""
+        numbers = self.varying.transform
+        return stack_numbers([self.transform] * len(self.varying)) if numbers is None else numbers
+
+    @cached_property
+    def _received_type(self) -> Any:
+        return named(names(self.broadcast))
+
+    def received(self, state: State) -> Any:
+        """Return the part of the state that clients receive, by name."""
+        return self._received_type(*(state[array.name] for array in self.broadcast))
+
+    @cached_property
+    def _remembered_slots(self) -> int:
+        return slot_count(self.remembered, self.problem.layout.size)
+
+    @cached_property
+    def _buffer_pool(self) -> BufferPool:
+        size = self.problem.layout.size
+        slots = slot_count(self.sent, size), slot_count(self.client_arrays, size)
+        return BufferPool(*slots, (len(self.varying), size), self.problem.dtype)
+
+    def _messages(
+        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, out: Buffers
+    ) -> Buffers:
+        """Run the cohort's clients. Return `out`, filled with the transformed messages and the new memory."""
+        messages, kept = out
+        if memory is not None:
+            np.stack(list(memory), out=kept)
+        keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
+        self._run_clients(
+            self.received(state), kept, messages, self.varying.client_lr, self.varying.options,
+            rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
+            self.problem.model.widths, self.geometry, self._transform_numbers, keys, self._remembered_slots,
+        )  # fmt: skip
+        return out
+
+    def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
+        assert cohort is not None
+        state = self.start_round(state, cohort)
+        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
+        out = self._buffer_pool[len(cohort.clients)]
+        messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, out)
+        return self.finish_round(state, cohort, messages, kept)
+
+    def finish_round(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
+        """Aggregate the messages [S, slots, J, P] and take the server step; `state` is from `start_round`."""
+        aggregates, arrived = self.aggregates(messages, cohort)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, messages, memory, arrived)
+
+    def finish_round_from_sum(self, state: State, cohort: Cohort, total: Array, arrived: Array) -> Round:
+        """Take the server step from the `fixed_point_sum` of the messages that `arrived` [S, J], noise included."""
+        assert cohort.fraction_bits is not None
+        weights = self.message_weights(cohort)
+        aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, self.problem.dtype)
+        return Round(self.server_step(state, aggregates), aggregates.dropped, arrived=arrived)
+
+    def aggregates(self, messages: Array, cohort: Cohort) -> tuple[Aggregates, Array]:
+        """Return the aggregated messages, with noise if required, and which messages are finite: [S, J]."""
+        weights = self.message_weights(cohort)
+        if cohort.fraction_bits is None:
+            aggregates, arrived = aggregate(messages, self.sent, weights)
+        else:
+            total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits)
+            aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, messages.dtype)
+        noise = self.noise_on_mean(cohort)
+        return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived
+
+    def message_weights(self, cohort: Cohort) -> MessageWeights:
+        """Return the weights of a cohort's messages."""
+        normalized = cohort.normalize if self.normalized is None else self.normalized
+        mean_steps = self.effective_steps(np.array([cohort.mean_steps]))[0] if normalized else None
+        return MessageWeights(cohort.weights, cohort.total_weight, self.effective_steps(cohort.steps), mean_steps)
+
+    def noise_on_mean(self, cohort: Cohort) -> Array | None:
+        """Return the standard deviation [J] of the noise added to this round's mean; None without noise."""
+        if not self.transform.noisy:
+            return None
+        mean_steps = self.message_weights(cohort).mean_steps
+        least = self.effective_steps(np.array([cohort.min_steps]))[0]
+        largest = np.ones(len(self.varying)) if mean_steps is None else mean_steps / least
+        return self.transform.noise_on_mean(cohort, self._transform_numbers, largest)
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        assert cohort is not None
+        clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self._client_costs
+        proxed_steps = int(np.maximum(cohort.steps - self.proxes.skipped_steps, 0).sum()) * self.psi_in_steps
+        proxes = proxed_steps * self.proxes.step + self.proxes.server
+        sent = clients * up, clients * down, clients * bytes_up, clients * bytes_down
+        return Costs(*sent, proxes, self._gradients(cohort))
+
+    @cached_property
+    def _client_costs(self) -> tuple[int, int, int | Array, int]:
+        """Numbers of vectors and of bytes that one client sends and receives: vectors up, down, bytes up, down."""
+        size, itemsize = self.problem.layout.size, self.problem.dtype.itemsize
+        up, down = (
+            sum(array.slots(size) for array in arrays if not isinstance(array, Scalar))
+            for arrays in (self.sent, self.broadcast)
+        )
+        scalars = sum(isinstance(array, Scalar) for array in self.sent)
+        bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + scalars * itemsize
+        return up, down, bytes_up, down * size * itemsize
+
+    def _gradients(self, cohort: Cohort) -> int:
+        """Return the number of row gradients: the rows of all batches, or all rows once for full gradients."""
+        return len(cohort.order) if "batch_size" in self.uses else int(self.problem.data.sizes[cohort.clients].sum())
+
+    def privacy_spent(
+        self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluations | None = None
+    ) -> dict[str, Array]:
+        clients, numbers = self.problem.data.clients, self._transform_numbers
+        return self.transform.privacy_spent(rounds, sampled, clients, dropped, numbers, evaluated)
+
+    def peak_vectors(self, sampled: int, clients: int, size: int) -> int:
+        own = slot_count(self.sent, size) + 2 * slot_count(self.client_arrays, size)
+        return super().peak_vectors(sampled, clients, size) + sampled * own
+
+    def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
+        """Return the models; without a remembered `model`, `sent[0]` must be the change of `broadcast[0]`."""
+        assert made.memory is not None
+        assert made.messages is not None
+        starts = first_slots(self.remembered, self.problem.layout.size)
+        if model := next((array.name for array in self.remembered if array.model), None):
+            return cohort.append_average(made.memory[:, starts[model]])
+        ends = state[self.broadcast[0].name] + cohort.append_average(made.messages[:, 0])
+        steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
+        return np.stack([self.client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
+
+
+# Properties of a method that follow from its text and its declarations.
+
+ALWAYS_USED = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
+BATCHING = frozenset(("batch_size", "local_epochs", "last_batch"))
+
+
+def derive(kind: Any) -> None:
+    """Set `uses`, `uses_mean_gradient` and `personal` of a class; raise TypeError if a declaration is missing."""
+    if not isinstance(vars(kind).get("name"), str):
+        return  # a base class of methods
+    own = vars(kind)
+    for declaration in ("broadcast", "sent", "accumulates_messages", "local_steps"):
+        # A method with other messages or memory than its base class decides anew whether its server sums messages.
+        is_new = declaration == "accumulates_messages" and ("sent" in own or "remembered" in own)
+        if not hasattr(kind, declaration) or (is_new and declaration not in own):
+            raise TypeError(f"{kind.__name__}: declare `{declaration}` (see fco_cli/algorithms/protocol.py)")
+    kind.sent = tuple(sorted(kind.sent, key=lambda array: array.difference))  # residuals belong to the first arrays
+    kind.personal = next((array.name for array in kind.remembered if array.personal), None)
+    kind.uses_mean_gradient = not _reads_argument(kind.local_steps, "rate")
+    uses = set(ALWAYS_USED)
+    if "steps" in set(_kernel_names(kind.local_steps)):
+        uses |= BATCHING
+    if not kind.full_participation:
+        uses.add("clients_per_round")
+    if kind.normalized is None:
+        uses.add("normalize_steps")
+    if "server_lr" in set(_attributes(kind, "server_step", set())):
+        uses.add("server_lr")
+    kind.uses = frozenset(uses)
+
+
+def _attributes(kind: Any, method: str, seen: set[Any]) -> Iterator[str]:
+    """Yield the attributes that a method reads, also in the methods of the class that it calls."""
+    for owner in kind.__mro__:
+        function = vars(owner).get(method)
+        if not isinstance(function, types.FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        for name in function.__code__.co_names:
+            yield name
+            yield from _attributes(kind, name, seen)
+        if "super" not in function.__code__.co_names:
+            return
+
+
+def _kernel_names(template: Kernel) -> Iterator[str]:
+    """Yield the global names and attributes that a kernel, or a kernel that it calls, reads."""
+    yield from template.python.__code__.co_names
+    for part in template.parts.values():
+        if isinstance(part, Kernel):
+            yield from _kernel_names(part)
+
+
+def _reads_argument(template: Kernel, name: str) -> bool:
+    """Return True if the text of a kernel reads its argument `name`."""
+    loads = (at.argval for at in dis.get_instructions(template.python) if "LOAD_FAST" in at.opname)
+    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loads)

@@ -1,0 +1,140 @@
+"""Cells of tables: numbers, missing values, texts, and labels, which may be conditions such as `num>0`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fco_cli.data.format import format_list, shown
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")  # defaults; users add their own
+TRUTH = {"true": 1.0, "false": 0.0}
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
+COMMA_ADVICE = "it is a number with a decimal comma: write numbers with a decimal point (1.6)"
+TEXT_ADVICE = "a column must hold numbers or categories: declare the text as missing, or the column as categorical"
+DATE_ADVICE = "dates are not numbers: convert them to days since a reference date, or drop the column (drop)"
+ORDERINGS: dict[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
+EQUALITIES: dict[str, Callable[[Any, Any], Any]] = {"==": operator.eq, "!=": operator.ne}
+CONDITION = re.compile(r"(.+?)\s*(>=|<=|==|!=|>|<)\s*(.+)")
+
+
+def parse_number(cell: str) -> float | None:
+    """Return the number in a cell, or None for text; unlike in Python, 1_000 is text."""
+    try:
+        return None if "_" in cell else float(cell)
+    except ValueError:
+        return TRUTH.get(cell.strip().lower())
+
+
+def category_name(number: float) -> str:
+    """Return the name of a category that is written as a number; 1, 1.0 and 1e0 have the same name."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(float(number))
+
+
+@dataclass
+class CellParser:
+    """Parser of cells with a given set of missing-value markers."""
+
+    missing_texts: frozenset[str] = frozenset(MISSING)
+    missing_numbers: frozenset[float] = frozenset()  # in any column, such as -999
+    missing_by_column: dict[str, set[float]] = field(default_factory=dict)  # in one column, such as chol: 0
+    cache: dict[str, float | str] = field(default_factory=dict)  # parsed cells
+    objects: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_markers(cls, missing: Sequence[str], header: Sequence[str]) -> CellParser:
+        """Return the parser for the given markers: texts, numbers, or a number in one column such as chol:0."""
+        missing_texts, numbers = set(MISSING), set()
+        missing_by_column: dict[str, set[float]] = {}
+        for text in missing:
+            column, colon, rest = text.rpartition(":")
+            number = parse_number(rest)
+            if number is None or (colon and column not in header):
+                if colon:
+                    raise UserError(
+                        f"missing: got {shown(text)!r}, must be a text, a number, or a column and a number, "
+                        f"such as age:0; columns are {format_list(header)}"
+                    )
+                missing_texts.add(text.strip())
+            elif colon:
+                missing_by_column.setdefault(column, set()).add(number)
+            else:
+                numbers.add(number)
+        return cls(frozenset(missing_texts), frozenset(numbers), missing_by_column)
+
+    def parse_numbers(self, cells: list[str]) -> list[float]:
+        """Return the values of numeric or missing cells; raise ValueError for any other cell."""
+        if "_" in "".join(cells):
+            raise ValueError  # float() accepts 1_000
+        missing, nan = self.missing_texts, np.nan
+        return [nan if cell in missing else float(cell) for cell in cells]
+
+    def intern(self, text: str) -> str:
+        """Return one shared object for equal texts."""
+        return self.objects.setdefault(text, text)
+
+    def parse(self, cell: str) -> float | str:
+        """Return a number, NaN for a missing value, or the stripped text."""
+        if (value := self.cache.get(cell)) is None:
+            text = cell.strip()
+            number = np.nan if text in self.missing_texts else parse_number(text)
+            value = self.cache[cell] = text if number is None else number
+        return value
+
+    def mark_missing(self, numbers: np.ndarray, header: Sequence[str]) -> None:
+        """Replace missing-value markers among the numbers [N, d] of the columns `header` by NaN, in place."""
+        for number in self.missing_numbers:
+            numbers[numbers == number] = np.nan
+        for column, values in self.missing_by_column.items():
+            if column in header:
+                column_values = numbers[:, list(header).index(column)]
+                column_values[np.isin(column_values, list(values))] = np.nan
+
+
+@dataclass(frozen=True)
+class Label:
+    """Label column, with an optional condition that defines the positive class."""
+
+    column: str
+    comparison: str = ""
+    value: str = ""
+
+    @classmethod
+    def of(cls, text: str, header: Sequence[str]) -> Label:
+        """Parse a label; a text in the header is a column name even if it looks like a condition."""
+        match = None if text in header else CONDITION.fullmatch(text.strip())
+        label = cls(text) if match is None else cls(*match.groups())
+        if label.comparison in ORDERINGS and parse_number(label.value) is None:
+            raise UserError(f"label: got {shown(text)!r}; {label.comparison} must be followed by a number")
+        return label
+
+    @property
+    def classes(self) -> Array | None:
+        """Names of the two classes of a condition, or None."""
+        if not self.comparison:
+            return None
+        return np.array([f"not {self.text}", self.text])
+
+    @property
+    def text(self) -> str:
+        return f"{self.column}{self.comparison}{self.value}"
+
+    def apply(self, column: Array) -> Array:
+        """Return 1 where the condition holds and 0 elsewhere; without a condition, the column."""
+        if not self.comparison:
+            return column
+        value: str | float | None = self.value if column.dtype.kind == "U" else parse_number(self.value)
+        if value is None or (column.dtype.kind == "U" and self.comparison in ORDERINGS):
+            holds = "texts" if column.dtype.kind == "U" else "numbers"
+            raise UserError(f"label: got {shown(self.text)!r}, but the column holds {holds}")
+        return (ORDERINGS | EQUALITIES)[self.comparison](column, value).astype(float)

@@ -1,0 +1,153 @@
+"""Reader of Parquet files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fco_cli.data.format import name_array, shown
+from fco_cli.data.readers.cells import DATE_ADVICE, CellParser
+from fco_cli.data.readers.source import ReadOptions, as_user_error
+from fco_cli.data.readers.tables import ColumnIndex, RawTable, Table, index_columns, label_column, row_clients
+from fco_cli.errors import UserError, install_extra
+from fco_cli.problem.layout import Array
+
+ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # column of an unnamed pandas index
+
+
+class Parquet(Table):
+    name, suffix = "a Parquet file", ".parquet"
+
+    def as_user_error(self, path: Path) -> AbstractContextManager[None]:
+        try:
+            from pyarrow import ArrowException
+        except ImportError:
+            return super().as_user_error(path)
+        return as_user_error(path, self.name, (ArrowException,))
+
+    def memory_needed(self, path: Path, options: ReadOptions) -> int:
+        with _open_table(path, options) as (file, header, index):
+            _check_types(path, file.schema_arrow, header, index)
+            return 8 * file.metadata.num_rows * (2 * len(index.features) + 3)  # Arrow columns and our copy
+
+    def raw(self, path: Path, options: ReadOptions) -> RawTable:
+        with _open_table(path, options) as (file, header, index):
+            table = file.read(
+                [header[column] for column in (*index.others, *index.features)], use_pandas_metadata=False
+            )
+        cells, features = (
+            CellParser.from_markers(options.columns.missing, header),
+            [header[column] for column in index.features],
+        )
+        numbers, texts = np.empty((table.num_rows, len(features))), {}
+        for k, name in enumerate(features):
+            numbers[:, k], rows, strings = _cells(path, table.column(name), cells)
+            if len(rows):
+                texts[k] = (rows, strings)
+        cells.mark_missing(numbers, features)
+        clients = None if index.client is None else _text(path, header[index.client], table)
+        raw = RawTable(
+            path, options.columns, features, numbers, texts, np.arange(table.num_rows),
+            row_clients(path, clients, table.num_rows, options),
+            index.meaning,
+            None if index.label is None else _label(path, table.column(header[index.label]), cells),
+            unit="row",
+        )  # fmt: skip
+        if index.split is not None:
+            raw.split = name_array(path, "split", _text(path, header[index.split], table))
+        if index.event is not None:
+            raw.event_meaning = index.event_meaning
+            raw.event = _label(path, table.column(header[index.event]), cells)
+        if index.weights is not None:
+            raw.weights, rows, strings = _cells(path, table.column(header[index.weights]), cells)
+            if len(rows):
+                raw.fail(int(rows[0]), options.columns.weights, strings[0], "a weight must be a number >= 0")
+        return raw
+
+
+@contextmanager
+def _open_table(path: Path, options: ReadOptions) -> Iterator[tuple[Any, list[str], ColumnIndex]]:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise UserError(f"{path}: Parquet files need pyarrow: {install_extra('parquet')}") from None
+    with ParquetFile(path) as file:
+        schema = file.schema_arrow
+    header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]
+    index = index_columns(path, header, options)
+    # Read texts as dictionaries: repeated texts then take no additional memory.
+    used = [header[column] for column in (*index.others, *index.features)]
+    with ParquetFile(path, read_dictionary=[name for name in used if _is_text(schema.field(name).type)]) as file:
+        yield file, header, index
+
+
+def _check_types(path: Path, schema: Any, header: list[str], index: ColumnIndex) -> None:
+    from pyarrow import types
+
+    for k in (*index.others, *index.features):
+        kind, column = schema.field(header[k]).type, f"{path}: column {shown(header[k])!r}"
+        if types.is_temporal(kind):
+            raise UserError(f"{column} holds {shown(kind, 40)}; {DATE_ADVICE}")
+        number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+        if not number and not _is_text(kind):
+            raise UserError(f"{column} holds {shown(kind, 40)}; must be numbers or text")
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _cells(path: Path, column: Any, cells: CellParser) -> tuple[Array, Array, Array]:
+    """Return a column as numbers (NaN: missing or text), the rows with texts, and the texts."""
+    if not _is_text(column.type):
+        return _numbers(column), np.array([], dtype=np.int64), np.array([], dtype=np.str_)
+    codes, names = _dictionary_codes(path, column)
+    meanings = [cells.parse(name) for name in names.tolist()]
+    is_text = np.array([isinstance(meaning, str) for meaning in meanings] + [False])  # the last one: null
+    numbers = np.array([np.nan if isinstance(meaning, str) else meaning for meaning in meanings] + [np.nan])
+    rows = np.flatnonzero(is_text[codes])
+    return numbers[codes], rows, name_array(path, "category", [str(meanings[k]) for k in codes[rows]])
+
+
+def _numbers(column: Any) -> Array:
+    from pyarrow import float64, types
+
+    if types.is_decimal(column.type) or types.is_boolean(column.type):
+        column = column.cast(float64())
+    return column.to_numpy().astype(float)
+
+
+def _dictionary_codes(path: Path, column: Any) -> tuple[Array, Array]:
+    """Return a text column as indices [N] into an array of distinct texts; -1 for null."""
+    codes, known = [np.array([], dtype=np.int64)], np.array([], dtype=np.str_)
+    for chunk in column.unify_dictionaries().chunks:
+        known = name_array(path, "name", ["" if name is None else name for name in chunk.dictionary.to_pylist()])
+        codes.append(chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
+    return np.concatenate(codes), known
+
+
+def _label(path: Path, column: Any, cells: CellParser) -> Array:
+    if not _is_text(column.type):
+        return _numbers(column)
+    codes, names = _dictionary_codes(path, column)
+    return label_column(path, cells, np.append(names, "")[codes].tolist())
+
+
+def _text(path: Path, name: str, table: Any) -> list[str]:
+    """Return a column as texts; raise UserError if a value is missing."""
+    column = table.column(name)
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; every row must have a value")
+    if not _is_text(column.type):
+        return [str(value) for value in column.to_pylist()]
+    codes, names = _dictionary_codes(path, column)
+    return names[codes].tolist() if len(codes) else []

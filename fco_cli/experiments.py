@@ -1,0 +1,180 @@
+"""Kinds of experiments: one run, a path (`experiment=path`) and a check of the theorems (`experiment=theory`).
+
+A kind checks a configuration, executes it and returns its result. The Python interface and the commands call the same
+functions; the commands also print.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from fco_cli.errors import UserError, require
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from fco_cli.sweeps.run import Sweep
+    from hydra_plugins.fco_launcher import JobConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Result of an experiment, and its record."""
+
+    kind: Kind
+    result: dict[str, Any]  # content of result.json
+    folder: Path  # of the record
+    report_folder: Path  # argument of fco-report
+
+    @property
+    def value(self) -> float:
+        """Number to be minimized by an optimizing sweeper."""
+        return self.kind.value(self.result)
+
+
+class Kind(ABC):
+    """Kind of an experiment."""
+
+    is_stackable: ClassVar[bool] = False  # True if the experiments of a sweep run together, as stacks
+
+    @abstractmethod
+    def execute(self, config: DictConfig) -> Finished:
+        """Run the experiment or reuse its record; raise UserError for an invalid configuration."""
+
+    @abstractmethod
+    def value(self, result: dict[str, Any]) -> float:
+        """Return the number to be minimized by an optimizing sweeper."""
+
+
+class SingleRun(Kind):
+    """One run of an algorithm on a task."""
+
+    is_stackable = True
+
+    def execute(self, config: DictConfig) -> Finished:
+        from rich.console import Console
+
+        from fco_cli.config import Run
+        from fco_cli.simulation.display import RunProgress
+        from fco_cli.simulation.execute import execute
+        from fco_cli.simulation.process import Stop
+        from fco_cli.simulation.smoothness import why_diverged
+
+        run = Run.of(config)
+        log.info(run.describe())
+        with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
+            (outcome,) = execute([run], progress, stop)
+        if outcome.was_done:
+            log.info("already done (force=true runs it again)")
+        if outcome.result["status"] == "diverged":
+            log.warning(why_diverged(outcome.result))
+        if verdict := outcome.result.get("convergence"):
+            log.info(verdict["line"])
+        return Finished(self, outcome.result, run.folder, run.output_dir / run.task.name)
+
+    def value(self, result: dict[str, Any]) -> float:
+        return result["final"]["objective"]
+
+
+class RegularizationPath(Kind):
+    """Path of strengths, cross-validated, and the models that it selects (docs/path.md)."""
+
+    def execute(self, config: DictConfig) -> Finished:
+        from fco_cli.config import PathRun
+        from fco_cli.path.record import run_path
+        from fco_cli.simulation.process import Stop
+
+        _refuse_dry_run(config, "path")
+        if config.profile.name != "paper":
+            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=path")
+        run = PathRun.of(config)
+        with Stop() as stop:
+            result = run_path(run, stop)
+        return Finished(self, result, run.folder, run.output_dir)
+
+    def value(self, result: dict[str, Any]) -> float:
+        return result["chosen"]["min"]["cv_loss"]
+
+
+class TheoremCheck(Kind):
+    """Check of the paper's theorems on a grid of small problems."""
+
+    def execute(self, config: DictConfig) -> Finished:
+        from omegaconf import OmegaConf
+
+        from fco_cli.config.run import check_profile
+        from fco_cli.theory.run import check_theorems
+        from fco_cli.theory.statements import Grid
+
+        _refuse_dry_run(config, "theory")
+        check_profile(config)
+        is_valid = OmegaConf.get_type(config, "theory") is Grid
+        require(is_valid, "theory", config.theory, "null; experiment=theory sets it")
+        folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+        result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
+        return Finished(self, result, folder, folder)
+
+    def value(self, result: dict[str, Any]) -> float:
+        return math.nan
+
+
+RUN, PATH, THEORY = SingleRun(), RegularizationPath(), TheoremCheck()
+KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "theory": THEORY}
+
+
+def _refuse_dry_run(config: DictConfig, experiment: str) -> None:
+    if config.dry_run:
+        raise UserError(f"dry_run: must be false for experiment={experiment}")
+
+
+def kind_for(config: DictConfig) -> Kind:
+    """Return the kind of the experiment that a configuration describes."""
+    from fco_cli.config import kind_of
+
+    return KINDS[kind_of(config)]
+
+
+def distinct_configs(jobs: list[JobConfig]) -> list[DictConfig]:
+    """Return the configurations of the jobs of a sweep; jobs that share one differ in numbers only."""
+    return list({id(job.shared): job.shared for job in jobs}.values())
+
+
+def are_stackable(jobs: list[JobConfig]) -> bool:
+    """Return True if the jobs of a sweep run as stacks, and False if they run one by one."""
+    return all(kind_for(config).is_stackable for config in distinct_configs(jobs))
+
+
+def execute_each(jobs: Iterable[JobConfig]) -> Iterator[Finished]:
+    """Run the jobs of a sweep one by one."""
+    for job in jobs:
+        config = job.config()
+        yield kind_for(config).execute(config)
+
+
+def execute_stacks(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> Sweep:
+    """Run the jobs of a sweep as stacks and return the sweep; `options` are those of hydra.launcher."""
+    from rich.console import Console
+
+    from fco_cli.sweeps.display import SweepProgress
+    from fco_cli.sweeps.run import Sweep
+
+    sweep = Sweep(jobs, overrides, **options)
+    sweep.run(SweepProgress(Console(stderr=True)))
+    return sweep
+
+
+def plan_of(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> str:
+    """Return the number of missing runs of a sweep and an estimate of their duration and memory."""
+    from fco_cli.sweeps.plan import describe_plan
+    from fco_cli.sweeps.run import Sweep
+
+    sweep = Sweep(jobs, overrides, **options)
+    return describe_plan(sweep.missing, len(sweep.ended.results), sweep.options)

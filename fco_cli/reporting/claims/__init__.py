@@ -1,0 +1,1 @@
+"""Claims, the tests that decide them on records, and the ledger of verdicts."""

@@ -1,0 +1,141 @@
+"""Shared style and helpers of figures.
+
+Figures are matplotlib objects without pyplot's global state; `save` writes each as PNG and PDF. They are as wide as a
+column of a two-column journal and use 8 point type.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from fco_cli.files import write_atomically
+from fco_cli.reporting.records.studies import RecordedStudy
+from fco_cli.reporting.style import DARK_GRAY
+from fco_cli.reporting.text import for_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fco_cli.algorithms.base import Style
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WIDTH = 3.3  # inches
+TITLE_CHARACTERS = 52  # per line
+TITLE_LINES, LINE_HEIGHT = 2, 0.135  # lines that fit without growing the figure; inches per line
+DPI = 300
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "hatch.linewidth": 0.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "figure.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "pdf.fonttype": 42,  # embed fonts and keep text searchable
+}
+
+MAX_DRAWN, MIN_DRAWN = 1e100, 1e-100  # limits beyond which the arithmetic of an axis overflows
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a drawing function to use the shared fonts and lines."""
+
+    @functools.wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return wrapped
+
+
+def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its array of panels [rows, columns]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.02, hspace=0.02)  # type: ignore[union-attr, call-arg]
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def add_title(figure: Figure, study: RecordedStudy, *more: str) -> None:
+    """Add the study's heading as title, and its note and `more` remarks on the lines below."""
+    lines = textwrap.wrap(study.heading, TITLE_CHARACTERS)
+    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_CHARACTERS)
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(0, len(lines) - TITLE_LINES))
+    figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
+
+
+@styled
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write `path`.png and `path`.pdf; equal figures produce equal bytes."""
+    written = []
+    for suffix, options in ((".png", {"dpi": DPI}), (".pdf", {"metadata": {"CreationDate": None}})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=suffix[1:], **options)
+        figure.set_layout_engine("none")  # reuse the layout for the second format
+        written.append(path.with_name(path.name + suffix))
+        write_atomically(written[-1], buffer.getvalue())
+    return written
+
+
+def end_ticks(axis: Axes) -> None:
+    """Set ticks at the start, at the last round and, if that is an integer, halfway."""
+    ends = [float(np.max(line.get_xdata())) for line in axis.get_lines() if len(line.get_xdata()) > 2]  # type: ignore[arg-type]
+    if not ends or max(ends) <= 0:
+        return
+    ticks = [0, max(ends)] if max(ends) % 2 == 1 else [0, max(ends) / 2, max(ends)]
+    axis.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
+
+
+def log_scale(axis: Axes, side: str = "y") -> None:
+    """Make an axis logarithmic and label it so."""
+    log_ticks(axis, side)
+    if side == "y":
+        axis.text(0.98, 0.97, "log scale", transform=axis.transAxes, ha="right", va="top", fontsize=6, color=DARK_GRAY)
+
+
+def log_ticks(axis: Axes, side: str) -> None:
+    """Make an axis logarithmic, with plain numbers as tick labels."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set(**{f"{side}scale": "log"})
+    scale = axis.yaxis if side == "y" else axis.xaxis
+    low, high = scale.get_view_interval()
+    subdivisions = (1, 2, 5) if high < 200 * low else (1,)
+    scale.set_major_locator(LogLocator(subs=subdivisions))
+    scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    scale.set_minor_formatter(NullFormatter())
+
+
+def drawable(values: np.ndarray) -> np.ndarray:
+    """Replace values too large to draw by NaN, which leaves a gap."""
+    return np.where(np.abs(values) < MAX_DRAWN, values, np.nan)
+
+
+def line_options(style: Style) -> dict[str, Any]:
+    """Return matplotlib's options for an algorithm's line."""
+    dashes: Any = (0, style.dashes) if style.dashes else "-"
+    return {"color": style.color, "linestyle": dashes, "linewidth": 1.1, "marker": style.marker, "markersize": 3}

@@ -1,0 +1,198 @@
+"""Figures of a regularization path: cross-validation, coefficients, clients, calibration and stability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fco_cli.reporting.figures.drawing import new_figure, styled
+from fco_cli.reporting.records.paths import CHOICES, RecordedPath
+from fco_cli.reporting.style import LIGHT_GRAY, PALETTE
+from fco_cli.reporting.text import for_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+    from pandas import DataFrame
+
+MAX_NAMES, MAX_CLIENTS, MAX_FEATURES = len(PALETTE), 40, 30
+DASHES = {"min": "--", "1se": ":"}
+NORMAL = 1.96  # normal quantile of a 95% interval
+LOWEST = {"auc": 0.0, "r2": -1.0}  # lower limit of the axis
+CAPTIONS = {
+    "cv": (
+        "Cross-validation: mean loss on the held-out rows, with a band of one standard error. min is the model with "
+        "the smallest mean, 1se the simplest model within one standard error of it."
+    ),
+    "coefficients": (
+        "Weights of the models along the path, fitted on all training rows, for the prepared features; the largest at "
+        "min are named."
+    ),
+    "clients": (
+        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
+        "{left_out}"
+    ),
+    "calibration": "Calibration out of fold: mean prediction against observed frequency, by deciles of the prediction.",
+    "stability": (
+        "Share of the half samples on which a feature is selected anywhere on the path down to {value:.3g}; dashed: "
+        "the threshold. Among the features above it, at most {bound:.2g} are expected to be selected on a half sample "
+        "less often than an average feature (Shah and Samworth, 2013). These shares are not p-values."
+    ),
+}
+
+
+def caption_of(path: RecordedPath, kind: str) -> str:
+    """Return the caption of a path's figure."""
+    stability = path.result["stability"] or {"place": 0, "bound": 0.0}
+    clients = len(path.clients[path.clients["choice"] == "min"]) - 1
+    left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
+    value = float(path.values[stability["place"]])
+    metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
+    return CAPTIONS[kind].format(metric=metric, left_out=left_out, value=value, bound=stability["bound"]).strip()
+
+
+def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing], DataFrame]]:
+    """Yield the kind, the drawing function and the numbers of every figure."""
+    import pandas as pd
+
+    yield "cv", partial(draw_cv, path), path.table
+    numbers = pd.DataFrame(path.weights, columns=path.names)
+    numbers.insert(0, path.parameter, path.values)
+    yield "coefficients", partial(draw_coefficients, path), numbers
+    yield "clients", partial(draw_clients, path), path.clients
+    if path.calibration is not None:
+        yield "calibration", partial(draw_calibration, path), path.calibration
+    if (stability := path.result["stability"]) is not None:
+        named = path.result["features"] or [f"feature {i + 1}" for i in range(len(stability["frequency"]))]
+        frequency = pd.DataFrame({"feature": named, "frequency": stability["frequency"]})
+        yield "stability", partial(draw_stability, path, frequency), frequency.sort_values("frequency", ascending=False)
+
+
+@styled
+def draw_cv(path: RecordedPath) -> Drawing:
+    """Draw the cross-validated loss along the path."""
+    figure, ((axis,),) = new_figure(2.4, 1, 1)
+    mean, error = path.table["cv_loss"].to_numpy(), path.table["cv_error"].to_numpy()
+    axis.fill_between(path.values, mean - error, mean + error, color=PALETTE[0], alpha=0.2, linewidth=0)
+    axis.plot(path.values, mean, color=PALETTE[0], linewidth=1)
+    axis.set_ylabel(f"{path.result['loss']} loss, out of fold")
+    _mark_choices(axis, path)
+    _format_path_axes(axis, path)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+@styled
+def draw_coefficients(path: RecordedPath) -> Drawing:
+    """Draw the weights, or singular values, along the path."""
+    figure, ((axis,),) = new_figure(2.8, 1, 1)
+    at_best = np.abs(path.weights[path.result["chosen"]["min"]["place"]])
+    named = [int(i) for i in np.argsort(-at_best, kind="stable")[:MAX_NAMES] if at_best[i] > 0]
+    for i in range(path.weights.shape[1]):
+        if i not in named and path.weights[:, i].any():
+            axis.plot(path.values, path.weights[:, i], color=LIGHT_GRAY, linewidth=0.5)
+    for color, i in zip(PALETTE, named, strict=False):
+        axis.plot(path.values, path.weights[:, i], color=color, linewidth=1, label=for_figure(path.names[i]))
+    axis.axhline(0, color="black", linewidth=0.4)
+    axis.set_ylabel("weight" if not path.names[0].startswith("singular") else "singular value")
+    _mark_choices(axis, path, label=False)
+    _format_path_axes(axis, path)
+    if named:  # the null model may be the best one
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _mark_choices(axis: Axes, path: RecordedPath, label: bool = True) -> None:
+    for choice in CHOICES:
+        value, place = path.values[path.result["chosen"][choice]["place"]], path.result["chosen"][choice]
+        text = f"{choice}: {value:.3g}, {_size(path, place['place'])}" if label else None
+        axis.axvline(value, color="black", linewidth=0.7, linestyle=DASHES[choice], label=text)
+
+
+def _size(path: RecordedPath, place: int) -> str:
+    if "rank" in path.table:
+        return f"rank {path.table['rank'][place]}"
+    return f"{path.table['nonzeros'][place]} non-zero"
+
+
+def _format_path_axes(axis: Axes, path: RecordedPath) -> None:
+    """Format the x axis with the null model on the left, and add an axis of model sizes at the top."""
+    axis.set_xscale("log")
+    if path.parameter == "strength":
+        axis.invert_xaxis()
+    axis.set_xlabel("strength λ" if path.parameter == "strength" else path.parameter)
+    top = axis.secondary_xaxis("top")
+    places = np.unique(np.linspace(0, len(path.values) - 1, 7).round().astype(int))
+    sizes = path.table["rank" if "rank" in path.table else "nonzeros"]
+    top.set_xticks(path.values[places], [str(sizes[place]) for place in places])
+    top.minorticks_off()
+    top.set_xlabel("rank" if "rank" in path.table else "non-zero weights")
+
+
+@styled
+def draw_clients(path: RecordedPath) -> Drawing:
+    """Draw a forest plot: a line per client, sorted by the number of rows."""
+    metric, lines = path.metric, path.clients
+    best = lines[lines["choice"] == "min"]
+    pooled, clients = best.iloc[0], best.iloc[1:].sort_values("rows", ascending=False, kind="stable")
+    clients = clients[clients[metric].notna()].head(MAX_CLIENTS)
+    figure, ((axis,),) = new_figure(0.9 + 0.17 * max(len(clients), 3), 1, 1)
+    places = {name: len(clients) - 1 - i for i, name in enumerate(clients["client"])}
+    error = f"{metric}_error"
+    for choice, shift, filled in (("min", 0.14, True), ("1se", -0.14, False)):
+        own = lines[(lines["choice"] == choice) & lines["client"].isin(list(places))]
+        own = own[own["client"] != pooled["client"]]
+        y = np.array([places[name] for name in own["client"]]) + shift
+        bars = NORMAL * own[error].fillna(0).to_numpy() if error in own else None
+        axis.errorbar(
+            own[metric], y, xerr=bars, fmt="o", markersize=3, linewidth=0.7, color=PALETTE[0] if filled else PALETTE[1],
+            markerfacecolor=None if filled else "white", label=choice,
+        )  # fmt: skip
+    axis.axvline(pooled[metric], color="black", linewidth=0.7, linestyle="--", label="all clients, min")
+    labels = [f"{name} ({rows})" for name, rows in zip(clients["client"], clients["rows"], strict=True)]
+    axis.set_yticks(list(places.values()), [for_figure(str(label)) for label in labels])
+    axis.set_xlabel({"auc": "area under the ROC curve", "r2": "R²"}.get(metric, metric) + ", out of fold")
+    axis.set_ylim(-0.6, len(clients) - 0.4)
+    low = clients[metric] - NORMAL * clients[error].fillna(0) if error in clients else clients[metric]
+    if metric in LOWEST and len(low):
+        axis.set_xlim(max(LOWEST[metric], min(0.5, float(low.min()) - 0.02)), 1.02)  # limited for tiny clients
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+@styled
+def draw_calibration(path: RecordedPath) -> Drawing:
+    """Draw the calibration curves of the chosen models."""
+    assert path.calibration is not None
+    figure, ((axis,),) = new_figure(2.6, 1, 1)
+    axis.plot([0, 1], [0, 1], color=LIGHT_GRAY, linewidth=0.7)
+    for choice, color, marker in zip(CHOICES, PALETTE, "os", strict=False):
+        own = path.calibration[path.calibration["choice"] == choice]
+        line = path.clients[path.clients["choice"] == choice].iloc[0]
+        text = f"{choice}: slope {line['calibration_slope']:.2f}, intercept {line['calibration_intercept']:.2f}"
+        axis.plot(
+            own["predicted"], own["observed"], color=color, marker=marker, markersize=3, linewidth=0.8, label=text
+        )
+    axis.set(xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
+    axis.legend(frameon=False)
+    return figure
+
+
+@styled
+def draw_stability(path: RecordedPath, frequency: DataFrame) -> Drawing:
+    """Draw the selection frequencies of the most stable features."""
+    stability = path.result["stability"]
+    top = frequency.sort_values("frequency", ascending=False, kind="stable").head(MAX_FEATURES)
+    top = top[(top["frequency"] > 0) | (top["frequency"] == top["frequency"].max())].iloc[::-1]
+    figure, ((axis,),) = new_figure(0.6 + 0.14 * len(top), 1, 1)
+    stable = top["frequency"] >= stability["threshold"]
+    axis.barh(
+        np.arange(len(top)), top["frequency"], color=np.where(stable, PALETTE[0], LIGHT_GRAY).tolist(), height=0.7
+    )
+    axis.axvline(stability["threshold"], color="black", linewidth=0.7, linestyle="--")
+    axis.set_yticks(np.arange(len(top)), [for_figure(str(name)[:40]) for name in top["feature"]])
+    axis.set(xlabel="share of half samples on which it is selected", xlim=(0, 1))
+    return figure

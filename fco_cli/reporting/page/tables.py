@@ -1,0 +1,137 @@
+"""Tables of the chosen configurations, as Markdown, CSV and LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fco_cli.reporting.records.select import (
+    TARGET_SHARE,
+    Cell,
+    Choice,
+    Spread,
+    arrival,
+    describe_spread,
+    finite_mean,
+    target,
+)
+from fco_cli.reporting.records.studies import RecordedStudy
+from fco_cli.reporting.style import algorithm_style, metric_style
+from fco_cli.reporting.text import for_latex, for_markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def best_table(study: RecordedStudy, choices: dict[str, Choice]) -> pd.DataFrame:
+    """Return a row per algorithm: best learning rates, final metrics, and rounds and megabytes to the target."""
+    import pandas as pd
+
+    level = target(study, choices)
+    return pd.DataFrame([_row(study, algo, choice, list(choices.values()), level) for algo, choice in choices.items()])
+
+
+def _row(
+    study: RecordedStudy, algo: str, choice: Choice, others: list[Choice], level: float | None
+) -> dict[str, object]:
+    best, window = choice.best, study.rule.last
+    row: dict[str, object] = {"algorithm": algorithm_style(algo).label}
+    row["client lr"] = None if best is None else best.client_lr
+    row["server lr"] = None if best is None else best.server_lr
+    if any(cell.options for other in others for cell in other.cells):
+        row["options"] = None if best is None else best.options
+    score = f"{metric_style(study.rule.metric).label} (last {window})" if window > 1 else None
+    if score:
+        row[score] = None if best is None else best.final(study.rule.metric, window)
+    for metric in study.panels:
+        row[metric_style(metric).label] = None if best is None else best.final(metric, 1)
+    if any(run.optimality_gap is not None for run in study.runs):
+        row["optimality gap"] = None if best is None else _mean([run.optimality_gap for run in best.runs])
+    at = arrival(best, level) if best is not None and level is not None and choice.federated else None
+    row["rounds to target"] = at
+    row["MB to target"] = None if at is None or best is None else _megabytes(best, at)
+    row["seconds"] = None if best is None else _mean([run.result["seconds"] for run in best.runs])
+    row["seeds"] = len({run.seed for run in study.of(algo)})
+    row["tied"] = len(choice.tied)
+    if any(other.on_edge for other in others):
+        row["on the edge of its grid"] = ", ".join(choice.on_edge)
+    row["diverged"] = f"{choice.diverged} of {len(choice.cells)}"
+    return row
+
+
+def _mean(values: list[float | None]) -> float:
+    return finite_mean(np.array(values, dtype=float))  # None becomes NaN
+
+
+def _megabytes(cell: Cell, at: float) -> float:
+    run = cell.runs[0]
+    return float(run.megabytes[run.curves["round"] == at][0])
+
+
+def caption(study: RecordedStudy, choices: dict[str, Choice]) -> str:
+    """Return the caption of a study's table: selection rule, target and spread."""
+    level = target(study, choices)
+    best = "largest" if study.rule.mode == "max" else "smallest"
+    text = f"{study.heading}. Learning rates chosen by the {best} {study.rule}; metrics are those of the last round."
+    if level is not None:
+        name = metric_style(study.rule.metric).label
+        text += f" Target: {name} {level:.4g}, {TARGET_SHARE:.0%} of the way from the start to the best."
+    if spread := describe_spread(study):
+        text += f" Metrics: {spread}."
+    return text
+
+
+def as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with every value formatted as text."""
+    return table.map(_text).rename(columns=str)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str | Spread):
+        return str(value) if value != "" else "–"
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "–"
+    return f"{value:.4g}"
+
+
+def as_numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with median, low and high of every range in separate columns."""
+    import pandas as pd
+
+    columns: dict[str, list[object]] = {}
+    for name in table.columns:
+        values = list(table[name])
+        if any(isinstance(value, Spread) and value.low != value.high for value in values):
+            for part in Spread._fields:
+                columns[f"{name} {part}"] = [getattr(value, part, value) for value in values]
+        else:
+            columns[name] = [getattr(value, "median", value) for value in values]
+    return pd.DataFrame(columns)
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """Return the table as Markdown."""
+    text = as_text(table)
+    rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(map(for_markdown, row)) + " |" for row in rows) + "\n"
+
+
+def as_latex(table: pd.DataFrame, title: str) -> str:
+    """Return the table as LaTeX, for the package booktabs."""
+    text = as_text(table)
+    rows = [" & ".join(map(for_latex, row)) + r" \\" for row in text.to_numpy().tolist()]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{for_latex(title)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(text.columns) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(for_latex, text.columns)) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"

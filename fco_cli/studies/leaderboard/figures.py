@@ -1,0 +1,294 @@
+"""Figures of the leaderboard, as wide as a journal page: overviews of all problems, and one figure per problem.
+
+In the figure of a problem each row highlights one family of methods; the other families are drawn in gray behind it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fco_cli.reporting import (
+    DARK_GRAY,
+    FAINT_GRAY,
+    GRAY,
+    PALETTE,
+    Figure,
+    algorithm_style,
+    for_figure,
+    line_options,
+    new_figure,
+    settings_of,
+    styled,
+)
+from fco_cli.studies.leaderboard.method_results import (
+    FLOOR,
+    LEVELS,
+    MethodResult,
+    cost_of,
+    final_gap,
+    has_stalled,
+    rounds_to,
+)
+from fco_cli.studies.leaderboard.tables import Problem, family_order, method_order, methods_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+PAGE = 7.0  # inches
+MIDDLE = LEVELS[1]
+COSTS = {
+    "round": "rounds",
+    "megabytes": "sent, both ways (MB)",
+    "gradients": "gradients of rows",
+    "prox_calls": "prox calls",
+}
+BEHIND: dict[str, Any] = {"color": FAINT_GRAY, "linewidth": 0.5, "zorder": 1}
+HETEROGENEITY = "task.heterogeneity"
+Line = tuple[np.ndarray, np.ndarray]
+
+
+def overviews(problems: list[Problem]) -> Iterator[Figure]:
+    """Yield the overviews of all problems."""
+    heading = f"Rounds to a gap of {MIDDLE:g}; in gray, if it is not reached: the final gap (↓: still decreasing)"
+    yield _overview("leaderboard", heading, partial(draw_map, problems, heading, _rounds_to_middle, _format_gap))
+    heading = "Rounds until the density or rank stays equal to the optimum's"
+    yield _overview("leaderboard_support", heading, partial(draw_map, problems, heading, _structure_rounds, _never))
+    heading = "client_lr=auto with default options, relative to the best of the grid; one dot per problem"
+    yield _overview("leaderboard_auto", heading, partial(draw_auto, problems, heading))
+    if len(steps := by_heterogeneity(problems)) > 2:
+        heading = "Final gap at the best of each grid against heterogeneity; open markers: still decreasing"
+        yield _overview("leaderboard_heterogeneity", heading, partial(draw_heterogeneity, steps, heading))
+
+
+def _overview(name: str, heading: str, draw: Callable[[], Drawing]) -> Figure:
+    return Figure(name, draw, f"{heading}.", alt=heading, wide=True)
+
+
+def problem_figure(problem: Problem) -> Figure:
+    """Return the figure of one problem."""
+    heading = f"{problem.name}: the gap against what it costs, a row per family"
+    name = f"leaderboard_{problem.study.slug}"
+    return Figure(name, partial(draw_problem, problem), f"{heading}.", alt=heading, wide=True)
+
+
+def _rounds_to_middle(one: MethodResult) -> np.ndarray:
+    return rounds_to(one.best, MIDDLE)
+
+
+def _structure_rounds(one: MethodResult) -> np.ndarray:
+    return one.structure_rounds
+
+
+def _never(one: MethodResult) -> str:
+    return "never"
+
+
+@styled
+def draw_problem(problem: Problem) -> Drawing:
+    """Draw a row per family: the gap against each cost, and the final gap against the client rate."""
+    shown = [one for one in problem.methods if one.runs]
+    families = _families(shown)
+    figure, axes = new_figure(
+        0.75 + 1.05 * max(len(families), 1), max(len(families), 1), len(COSTS) + 1, sharey=True, sharex="col"
+    )
+    figure.set_figwidth(PAGE)
+    lines = {one.algo: [*(_cost_curve(one, cost) for cost in COSTS), _gap_by_rate(one)] for one in shown}
+    for row, (family, members) in zip(axes, families.items(), strict=False):
+        for column, axis in enumerate(row):
+            for one in shown:
+                if one not in members:
+                    axis.plot(*lines[one.algo][column], **BEHIND)
+            for i, one in enumerate(members):
+                axis.plot(
+                    *lines[one.algo][column], label=for_figure(one.label), **_line_style(one, i, column, members, lines)
+                )
+            if column == 0 and problem.seeds:
+                for i, one in enumerate(members):
+                    _band(axis, one, PALETTE[i % len(PALETTE)])
+            axis.set(yscale="log", xscale="linear" if column == 0 else "log")
+            axis.minorticks_off()
+            axis.grid(alpha=0.25, linewidth=0.4)
+        row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
+        row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
+    for axis, label in zip(axes[-1], (*COSTS.values(), "client rate × L"), strict=True):
+        axis.set_xlabel(label, fontsize=7)
+    more = "; ".join(filter(None, (problem.seeds, "last column: final gap by client rate", problem.study.note)))
+    figure.suptitle(
+        for_figure(f"{problem.name}: gap to the optimum, relative to the initial gap\n{more}"), x=0.01, ha="left"
+    )
+    return figure
+
+
+def _families(results: list[MethodResult]) -> dict[str, list[MethodResult]]:
+    """Group results by family, in the order of the families and, within a family, of the labels."""
+    ordered = sorted(results, key=lambda one: method_order(one.algo))
+    names = sorted({one.family for one in results}, key=family_order)
+    return {name: [one for one in ordered if one.family == name] for name in names}
+
+
+def _cost_curve(one: MethodResult, cost: str) -> Line:
+    """Return the costs and the median gaps over the seeds; empty arrays if the cost was not recorded."""
+    rounds, gaps = one.curves
+    costs = cost_of(one.runs[0], cost)
+    if costs is None or not len(gaps):
+        return np.array([]), np.array([])
+    costs = costs[np.isin(one.runs[0].curves["round"], rounds)]
+    shown = np.ones(len(costs), dtype=bool) if cost == "round" else costs > 0
+    return costs[shown], np.median(gaps, axis=0)[shown]
+
+
+def _gap_by_rate(one: MethodResult) -> Line:
+    return np.array([rate for rate, _ in one.by_rate]), np.array([final_gap(cell) for _, cell in one.by_rate])
+
+
+def _line_style(
+    one: MethodResult, i: int, column: int, members: list[MethodResult], lines: dict[str, list[Line]]
+) -> dict[str, Any]:
+    """Return a line's style; markers are spaced along long lines and shifted between methods."""
+    every = max(1, len(lines[one.algo][column][0]) // 4)
+    first = int(every * i / len(members))
+    own = {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
+    return line_options(algorithm_style(one.algo)) | own | {"markevery": (first, every)}
+
+
+def _band(axis: Axes, one: MethodResult, color: str) -> None:
+    rounds, gaps = one.curves
+    if len(gaps):
+        axis.fill_between(rounds, gaps.min(axis=0), gaps.max(axis=0), color=color, alpha=0.15, linewidth=0)
+
+
+@styled
+def draw_map(
+    problems: list[Problem],
+    title: str,
+    number: Callable[[MethodResult], np.ndarray],
+    otherwise: Callable[[MethodResult], str],
+) -> Drawing:
+    """Draw a map with a row per problem and a column per method.
+
+    A cell shows the median of `number`, the smallest of a row in bold; `otherwise` formats results without one.
+    """
+    methods = methods_of(problems)
+    figure, axes = new_figure(1.35 + 0.165 * len(problems), 1, 1)
+    figure.set_figwidth(PAGE)
+    axis = axes[0, 0]
+    shade = np.full((len(problems), len(methods)), np.nan)
+    for i, problem in enumerate(problems):
+        medians = {one.algo: float(np.median(number(one))) for one in problem.methods}
+        for j, algo in enumerate(methods):
+            text, look = "·", {"fontsize": 6, "color": GRAY}  # the method does not support the problem
+            if (one := problem.of(algo)) and np.isfinite(median := medians[algo]):
+                shade[i, j] = np.log10(max(median, 1))
+                text, look = f"{median:.0f}", {"fontsize": 5.2, "color": "white" if median > DARK_FROM else "black"}
+                look["weight"] = "bold" if median == min(medians.values()) else "normal"
+            elif one:
+                text, look = otherwise(one), {"fontsize": 4.4, "color": DARK_GRAY}
+            axis.text(j, i, text, ha="center", va="center", **look)
+    axis.imshow(shade, cmap="viridis_r", aspect="auto", vmin=0, vmax=np.log10(500))
+    names = [for_figure(textwrap.fill(problem.name, 42)) for problem in problems]
+    axis.set_yticks(range(len(problems)), names, fontsize=5.2, linespacing=1)
+    labels = [for_figure(algorithm_style(algo).label) for algo in methods]
+    axis.set_xticks(range(len(methods)), labels, fontsize=6, rotation=60, ha="left", rotation_mode="anchor")
+    axis.xaxis.tick_top()
+    for j in range(1, len(methods)):
+        if algorithm_style(methods[j]).family != algorithm_style(methods[j - 1]).family:
+            axis.axvline(j - 0.5, color="black", linewidth=0.6)
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0, pad=2)
+    figure.suptitle(for_figure(title), x=0.01, ha="left")
+    return figure
+
+
+DARK_FROM = 25  # rounds above which the map's colors need white text
+
+
+def _format_gap(one: MethodResult) -> str:
+    if np.isinf(one.final):
+        return "div."
+    return f"{one.final:.0e}".replace("e-0", "e-").replace("e+00", "") + "↓" * (not has_stalled(one.best))
+
+
+@styled
+def draw_auto(problems: list[Problem], title: str) -> Drawing:
+    """Draw two ratios of untuned to best: the final gap and the rounds to the largest level."""
+    methods = methods_of(problems)
+    figure, axes = new_figure(0.9 + 0.145 * len(methods), 1, 2, sharey=True)
+    figure.set_figwidth(PAGE)
+    for axis, label, ratio in zip(
+        axes[0],
+        ("final gap, auto / best", f"rounds to {LEVELS[0]:g}, auto / best"),
+        (_gap_ratio, _round_ratio),
+        strict=True,
+    ):
+        for i, algo in enumerate(methods):
+            values = [ratio(one) for problem in problems if (one := problem.of(algo)) and one.untuned]
+            finite = [value for value in values if np.isfinite(value)]
+            axis.scatter(finite, [i] * len(finite), s=5, color=PALETTE[5], linewidths=0)
+            if finite:
+                axis.scatter(np.median(finite), i, s=22, marker="|", color="black", linewidths=1.2)
+            if never := sum(np.isinf(value) for value in values):
+                place: Any = {"xycoords": ("axes fraction", "data"), "xytext": (2, 0), "textcoords": "offset points"}
+                axis.annotate(f"{never} never", (1.0, i), fontsize=5.5, va="center", color=DARK_GRAY, **place)
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+        axis.axvline(1, color="black", linewidth=0.6)
+        axis.grid(alpha=0.25, linewidth=0.4)
+    axes[0, 0].set_yticks(
+        range(len(methods)), [for_figure(algorithm_style(algo).label) for algo in methods], fontsize=6
+    )
+    axes[0, 0].invert_yaxis()
+    figure.suptitle(for_figure(f"{title}, bars are medians"), x=0.01, ha="left")
+    return figure
+
+
+def _gap_ratio(one: MethodResult) -> float:
+    """Return the final gap of the untuned cell over the best one's; NaN if the best diverged."""
+    assert one.untuned is not None
+    return final_gap(one.untuned) / one.final if np.isfinite(one.final) else np.nan
+
+
+def _round_ratio(one: MethodResult) -> float:
+    """Return the ratio of rounds to the largest level; infinite if only the best reaches it, NaN if it does not."""
+    assert one.untuned is not None
+    best = float(np.median(rounds_to(one.best, LEVELS[0])))
+    return float(np.median(rounds_to(one.untuned, LEVELS[0]))) / max(best, 1) if np.isfinite(best) else np.nan
+
+
+def by_heterogeneity(problems: list[Problem]) -> dict[float, Problem]:
+    """Return the largest set of problems that differ only in heterogeneity, by its value."""
+    groups: dict[str, dict[float, Problem]] = {}
+    for problem in problems:
+        settings = settings_of(problem.study)
+        if (step := settings.pop(HETEROGENEITY, None)) is not None:
+            groups.setdefault(repr(sorted(settings.items())), {})[float(step)] = problem
+    largest = max(groups.values(), key=len, default={})
+    return dict(sorted(largest.items()))
+
+
+@styled
+def draw_heterogeneity(steps: dict[float, Problem], title: str) -> Drawing:
+    """Draw the final gap against heterogeneity, with a panel per family."""
+    results = {one.algo: one for problem in steps.values() for one in problem.methods}
+    families = _families(list(results.values()))
+    figure, axes = new_figure(2.3 + 0.1 * max(map(len, families.values())), 1, len(families), sharey=True)
+    figure.set_figwidth(PAGE)
+    for axis, (family, members) in zip(axes[0], families.items(), strict=True):
+        for i, member in enumerate(members):
+            ends = {step: one for step, problem in steps.items() if (one := problem.of(member.algo))}
+            look = line_options(algorithm_style(member.algo)) | {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9}
+            axis.plot(list(ends), [one.final for one in ends.values()], label=for_figure(member.label), **look)
+            falling = {step: one.final for step, one in ends.items() if one.final > FLOOR and not has_stalled(one.best)}
+            axis.plot(list(falling), list(falling.values()), **look | {"linestyle": "", "markerfacecolor": "white"})
+        axis.set_yscale("log")
+        axis.set_title(for_figure("\n".join(textwrap.wrap(family, 18))), fontsize=7)
+        axis.set_xlabel("heterogeneity", fontsize=7)
+        axis.grid(alpha=0.25, linewidth=0.4)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False, fontsize=6, handlelength=2.4)
+    figure.suptitle(for_figure(title), x=0.01, ha="left")
+    return figure

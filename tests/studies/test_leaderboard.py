@@ -1,0 +1,293 @@
+"""Tests of the leaderboard: gaps, ranks, tables, findings and figures."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from fco_cli.reporting.records.studies import collect
+from fco_cli.reporting.report import make_report
+from fco_cli.studies import all_studies
+from fco_cli.studies.leaderboard import LEADERBOARD
+from fco_cli.studies.leaderboard.figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
+from fco_cli.studies.leaderboard.method_results import FLOOR, final_gap, gap_of, rounds_to
+from fco_cli.studies.leaderboard.tables import finding, format_cells, problems_of, summary, table
+
+RULE = {"metric": "objective", "mode": "min", "last": 1}
+OPTIMUM = 3.0  # the objective starts at 13
+
+
+@pytest.fixture
+def board(records):
+    """Return a function that adds a record with given gaps at the evaluated rounds after the start."""
+
+    def add(algo, *gaps, seed=0, **options):
+        objective = OPTIMUM + 10 * np.array([1, *gaps])
+        length, experiment = len(objective), options.pop("experiment", "successors")
+        costs = {"prox_calls": np.arange(length), "gradients": 100 * np.arange(length), "f1": np.zeros(length)}
+        curves = {"objective": objective, "train_loss": objective, **costs, **options}
+        records.add(algo, seed=seed, experiment=experiment, select=RULE, paper="", **curves)
+
+    return add
+
+
+def single_problem(records):
+    (problem,) = problems_of(collect([records.root]).named(LEADERBOARD))
+    return problem
+
+
+def method_results(records):
+    return {one.algo: one for one in single_problem(records).methods}
+
+
+def with_optimum(board, seeds=(0,), **options):
+    for seed in seeds:
+        board("optimum", 0.0, seed=seed, **options)
+
+
+def test_gap_is_relative_to_the_initial_gap(records, board):
+    with_optimum(board)
+    board("zhj", 0.1, 1e-3, 0.0)
+    gap = gap_of(method_results(records)["zhj"].runs[0])
+    np.testing.assert_allclose(gap, [1, 0.1, 1e-3, FLOOR], rtol=1e-9)
+
+
+def test_level_is_reached_when_it_holds_for_good(records, board):
+    with_optimum(board)
+    board("zhj", 1e-3, 0.5, 1e-3, 1e-5)
+    best = method_results(records)["zhj"].best
+    assert rounds_to(best, 1e-2) == [3]
+    assert rounds_to(best, 1e-4) == [4]
+    assert rounds_to(best, 1e-6) == [np.inf]
+
+
+def test_best_cell_reaches_the_smallest_level_first(records, board):
+    """Test with another cell that has a slightly smaller final gap."""
+    with_optimum(board)
+    board("zhj", 0.5, 0.1, 1e-9, client_lr=0.1)
+    board("zhj", 1e-3, 1e-7, 2e-9, client_lr=0.2)
+    board("zhj", 1e-5, 1e-5, 1e-5, client_lr=0.3)
+    assert method_results(records)["zhj"].best.client_lr == 0.2
+
+
+def test_best_cell_has_the_smallest_final_gap_if_no_level_is_reached(records, board):
+    """Test with another cell that decreases faster at first."""
+    with_optimum(board)
+    board("fedmid", 1e-3, 1e-3, client_lr=0.2)
+    board("fedmid", 0.5, 1e-5, client_lr=0.1)
+    assert method_results(records)["fedmid"].best.client_lr == 0.1
+
+
+def test_methods_are_ranked_with_diverged_ones_last(records, board):
+    with_optimum(board)
+    board("fedmid", 0.5, 1e-3, 1e-3)
+    board("zhj", 1e-3, 1e-5, 1e-7)
+    board("feddr", 1e-3, 1e-7, 1e-7)
+    board("fedprox", 1e-3, 2e-3, np.nan, diverged=3)
+    found = method_results(records)
+    assert list(found) == ["feddr", "zhj", "fedmid", "fedprox"]
+    cells = format_cells(table([single_problem(records)])).set_index("algo")
+    assert cells.loc["fedprox", "gap at the end"] == "diverged"
+    assert cells.loc["fedmid", "rounds to 1e-06"] == "never"
+    assert cells.loc["zhj", "rounds to 1e-06"] == "3"
+    assert cells.loc["zhj", "MB to 0.0001"] == "4"  # one megabyte per round and direction
+    assert cells.loc["zhj", "gradients to 0.0001"] == "200"
+    assert finding(single_problem(records)).startswith(
+        "The successors: reached 1e-6: FedDR (2 rounds), ZHJ (3 rounds); smallest final gap of the others: FedMiD"
+    )
+
+
+def test_table_has_median_and_range_over_seeds(records, board):
+    with_optimum(board, seeds=(0, 1, 2))
+    for seed, gaps in enumerate(([1e-3, 1e-3], [0.1, 1e-3], [0.1, 0.1])):
+        board("zhj", *gaps, seed=seed)
+    (row,) = format_cells(table([single_problem(records)])).to_dict("records")
+    assert row["rounds to 0.01"] == "2 (1–never)"
+    assert row["seeds"] == 3
+
+
+def test_slope_uses_stalled_gaps_only(records, board):
+    with_optimum(board)
+    for rate in (0.1, 0.2, 0.4):
+        board("fedmid", 0.5, *[1e-3 * rate**2] * 3, client_lr=rate)
+    board("fedmid", 0.5, 0.4, 0.3, 0.2, client_lr=0.01)  # still decreasing
+    board("zhj", 0.5, 1e-3, 1e-4, 1e-5, client_lr=0.1)
+    board("zhj", 0.5, 1e-4, 1e-6, 1e-8, client_lr=0.2)
+    found = method_results(records)
+    assert found["fedmid"].slope == pytest.approx(2)
+    assert [rate for rate, _ in found["fedmid"].by_rate] == [0.01, 0.1, 0.2, 0.4]
+    assert np.isnan(found["zhj"].slope)
+    (row,) = table([single_problem(records)]).query("algo == 'fedmid'").to_dict("records")
+    assert row["rests"] is True
+
+
+def test_untuned_cell(records, board):
+    """Test that it is auto with the method's default server step and options, not another multiple of 1/L."""
+    with_optimum(board)
+    for word, end in (("auto", 1e-2), ("0.3/L", 1e-4)):
+        for server_lr in (1.0, 2.0):
+            board("zhj", 0.5, end * server_lr, client_lr=word, server_lr=server_lr, taken=0.1)
+    one = method_results(records)["zhj"]
+    assert len(one.choice.cells) == 4
+    assert final_gap(one.untuned) == pytest.approx(1e-2)
+    assert one.final == pytest.approx(1e-4)
+    assert "client_lr 0.3/L" in one.best.rates
+    assert [rate for rate, _ in one.by_rate] == [0.3, 1.0]  # in units of 1/L
+
+
+def test_rounds_until_the_density_is_the_optimums(records, board):
+    with_optimum(board, density=(1.0, 0.25))
+    board("zhj", 0.5, 0.1, 0.01, density=(1.0, 0.25, 0.5, 0.25))
+    board("fedmid", 0.5, 0.1, 0.01, density=(1.0, 0.5, 0.5, 0.5))
+    found = method_results(records)
+    assert found["zhj"].structure_rounds == [3]
+    assert found["fedmid"].structure_rounds == [np.inf]
+
+
+def test_rank_takes_precedence_over_density(records, board):
+    with_optimum(board, rank=(9, 2), density=(1.0, 1.0))
+    board("zhj", 0.5, 0.1, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
+    assert method_results(records)["zhj"].structure_rounds == [2]
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_incomplete_records_are_shown(records, tmp_path):
+    """Test records without costs, with different rounds per seed, or starting at the optimum."""
+    for seed in (0, 1):
+        records.add("optimum", experiment="successors", select=RULE, seed=seed, f1=(0, 1), objective=(13, 3))
+    records.add("zhj", experiment="successors", select=RULE, objective=(13, 4, 3.5, 3.1))  # no gradients, no prox calls
+    records.add("zhj", experiment="successors", select=RULE, seed=1, rounds=(0, 2, 3, 4), objective=(13, 4, 3.5, 3.1))
+    records.add("fedmid", experiment="successors", select=RULE, objective=(3, 3, 3, 3))  # starts at the optimum
+    problem = single_problem(records)
+    (row,) = table([problem]).query("algo == 'zhj'").to_dict("records")
+    assert np.isnan(row["gradients to 0.0001"])
+    rounds, gaps = problem.of("zhj").curves
+    assert rounds.tolist() == [0, 2, 3]
+    np.testing.assert_allclose(gaps, [[1, 0.05, 0.01], [1, 0.1, 0.05]])
+    assert "leaderboard" in make_report(collect([records.root]), tmp_path / "report", all_studies()).contents
+
+
+def test_edges_of_a_grid(records, board):
+    """Test a best cell in the middle of the client rates and at the largest option; constant settings have no edges."""
+    with_optimum(board)
+    for word, end in (("auto", 1e-2), ("0.3/L", 1e-4), ("0.1/L", 1e-3)):
+        for strength in (0.1, 1.0):
+            board(
+                "fedprox", 0.5, end / strength, client_lr=word, taken=0.1, options={"strength": strength, "coin": True}
+            )
+    assert method_results(records)["fedprox"].edges == ["largest strength"]
+
+
+def test_overlapping_ranges_are_reported_as_undecided(records, board):
+    with_optimum(board, seeds=(0, 1))
+    for seed, slow in enumerate((1e-7, 1e-3)):
+        board("zhj", slow, 1e-7, seed=seed)  # rounds 1 and 2
+        board("feddr", 1e-3, 1e-7, seed=seed)  # 2
+        board("scaffnew", 1e-3, 1e-3, 1e-7, seed=seed)  # 3
+    assert finding(single_problem(records)).endswith("the seeds do not decide whether ZHJ is faster than FedDR.")
+
+
+def test_summary_over_all_problems(records, board):
+    """Test the number of reached levels, the ranks, and the ratio of auto to the best."""
+    for experiment in ("successors", "successors_other"):
+        with_optimum(board, experiment=experiment)
+        board("zhj", 1e-3, 1e-7, client_lr="auto", taken=0.1, experiment=experiment)
+        board("fedmid", 0.5, 1e-3, client_lr="0.3/L", taken=0.1, server_lr=0.3, experiment=experiment)
+        board("fedmid", 0.5, 1e-2, client_lr="auto", taken=0.3, server_lr=0.3, experiment=experiment)
+    found = summary(problems_of(collect([records.root]).named(LEADERBOARD))).set_index("method")
+    assert list(found.index) == ["ZHJ", "FedMiD"]
+    assert list(found["reaches 1e-06"]) == [2, 0]
+    assert list(found["reaches 0.01"]) == [2, 2]
+    assert [place.median for place in found["place"]] == [1, 2]
+    assert [ratio.median for ratio in found["gap with auto / best"]] == pytest.approx([1, 10])
+
+
+def test_problems_with_equal_titles_are_named_by_their_variant(records, board):
+    for step in (0.3, 1.0):
+        with_optimum(board, task={"heterogeneity": step})
+        board("zhj", 1e-3, task={"heterogeneity": step})
+    with_optimum(board, experiment="successors_other")
+    board("zhj", 1e-3, experiment="successors_other")
+    assert [problem.name for problem in problems_of(collect([records.root]).named(LEADERBOARD))] == [
+        "The successors (task.heterogeneity=0.3)",
+        "The successors (task.heterogeneity=1.0)",
+        "The successors_other",
+    ]
+
+
+def texts_of(figure):
+    return [text.get_text() for axis in figure.axes for text in axis.texts]
+
+
+def test_map_has_rounds_or_the_final_gap(records, board):
+    with_optimum(board)
+    board("zhj", 1e-3, 1e-5)
+    board("fedmid", 0.5, 2e-3)
+    board("mine", 0.5, np.nan, diverged=2)
+    problems = problems_of(collect([records.root]).named(LEADERBOARD))
+    figure = draw_map(problems, "Rounds", lambda one: rounds_to(one.best, 1e-4), lambda one: f"{one.final:g}")
+    assert texts_of(figure) == ["0.002", "2", "inf"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["FedMiD", "ZHJ", "mine"]
+
+
+def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records, board):
+    with_optimum(board)
+    for word, end in (("auto", 1e-2), ("0.3/L", 1e-3)):
+        board("fedmid", 0.5, end, client_lr=word, taken=0.1)
+        board("zhj", 0.5, 1e-6, client_lr=word, taken=0.1)
+    board("mine", 0.5, 0.1)
+    figure = draw_problem(single_problem(records))
+    assert len(figure.axes) == 3 * 5
+    labels = [[line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for axis in figure.axes[::5]]
+    assert labels == [["FedMiD"], ["ZHJ"], ["mine"]]
+    assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families are drawn behind
+    bias = next(line for line in figure.axes[4].lines if line.get_label() == "FedMiD")
+    assert bias.get_xydata() == pytest.approx(np.array([[0.3, 1e-3], [1, 1e-2]]))
+
+
+def test_heterogeneity_is_compared_across_experiments(records, board):
+    for experiment, steps in (("successors", (0.3, 1.0)), ("successors_heterogeneity", (0.0, 0.5))):
+        for step in steps:
+            with_optimum(board, experiment=experiment, task={"heterogeneity": step})
+            gaps = (2 * step, 2 * step, step) if step == 1 else [step] * 3
+            board("fedmid", *gaps, experiment=experiment, task={"heterogeneity": step})
+    with_optimum(board, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
+    board("fedmid", 0.1, experiment="successors_other", task={"heterogeneity": 0.3, "ones": 8})
+    steps = by_heterogeneity(problems_of(collect([records.root]).named(LEADERBOARD)))
+    assert list(steps) == [0.0, 0.3, 0.5, 1.0]
+    line, falling = draw_heterogeneity(steps, "apart").axes[0].lines
+    assert line.get_xydata()[1:] == pytest.approx(np.array([[0.3, 0.3], [0.5, 0.5], [1, 1]]))
+    assert falling.get_xdata() == pytest.approx([1.0])
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_page_and_tables(records, board, tmp_path):
+    """Test that studies of the leaderboard appear only in its section."""
+    records.add()
+    with_optimum(board)
+    board("zhj", 1e-3, 1e-7)
+    board("zhj", 1e-2, 1e-5, client_lr=0.01)
+    board("fedmid", 0.5, 0.1)
+    results = collect([records.root])
+    report = make_report(results, tmp_path / "report", all_studies())
+    assert [study.name for study in report.studies] == ["lasso_i"]
+    page = report.page.read_text()
+    assert page.count("<h2>Leaderboard") == 1
+    assert "reached 1e-6: ZHJ (2 rounds)" in page
+    assert {path.stem for path in (tmp_path / "report" / "figures").glob("leaderboard*.png")} == {
+        "leaderboard", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
+    }  # fmt: skip
+    with (tmp_path / "report" / "tables" / "leaderboard.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["rounds to 1e-06"]) for row in rows] == [("ZHJ", "2.0"), ("FedMiD", "inf")]
+    assert "| ZHJ | 1 | 1 | 1 | 1 |" in (tmp_path / "report" / "tables" / "leaderboard.md").read_text()
+
+
+def test_without_an_optimum_there_is_no_leaderboard(records, board, tmp_path):
+    board("zhj", 1e-3)
+    records.add()
+    report = make_report(collect([records.root]), tmp_path / "report", all_studies())
+    assert list(report.contents) == ["lasso_i"]
+    assert "Leaderboard" not in report.page.read_text()
