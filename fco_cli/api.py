@@ -240,7 +240,7 @@ def _call_context() -> Iterator[None]:
 
 def _checked(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.overrides import check_overrides, quote_condition
+    from fco_cli.config.compose import check_overrides, quote_condition
     from fco_cli.plugins import load_plugins
 
     for override in overrides:

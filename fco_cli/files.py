@@ -1,4 +1,7 @@
-"""Atomic writing of files, locks between processes, and fast YAML output."""
+"""Files of this software: atomic writing, locks between processes, YAML and CSV.
+
+Numbers in CSV files can be read back exactly, and spreadsheets do not interpret text as formulas.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from fco_cli.errors import UserError
 
 LARGEST_TABLE = 64 << 20  # bytes
 PART = ".part-"  # in the names of temporary files
+FORMULA_MARKS = ("=", "+", "-", "@")
 
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
@@ -178,3 +182,29 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 def as_yaml(content: Any) -> str:
     """Return plain content as YAML."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def as_csv(header: Iterable[object], rows: Iterable[Iterable[object]], number_format: str = "") -> str:
+    """Return a table as CSV; without a number format, floats have enough digits to be read back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_cell(name, "") for name in header])
+    writer.writerows([_cell(value, number_format) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object, number_format: str) -> Any:
+    if isinstance(value, str):
+        return as_text_cell(value)
+    return format(value, number_format) if number_format and isinstance(value, float) else value
+
+
+def as_text_cell(text: str) -> str:
+    """Return printable text, with an apostrophe in front if it begins like a formula."""
+    text = escape_unprintable(text)
+    return f"'{text}" if text.lstrip().startswith(FORMULA_MARKS) else text
+
+
+def escape_unprintable(text: str) -> str:
+    """Return the text with control characters and lone surrogates escaped as in \\x1b."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

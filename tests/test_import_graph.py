@@ -14,9 +14,9 @@ PACKAGE = Path(fco_cli.__file__).parent
 # Packages and top-level modules from the bottom up; those in one layer do not import each other.
 LAYERS = [
     {"errors"},
-    {"files", "memory_limit", "help", "hydra_on_314", "client_rate", "typed_files"},
+    {"files", "memory_limit", "help", "client_rate", "typed_files"},
     {"cache_folders"},
-    {"code_digest", "csv_writer", "results"},
+    {"code_digest", "results"},
     {"kernels"},
     {"problem"},
     {"data", "plugins"},

@@ -75,9 +75,8 @@ def _read(options: argparse.Namespace) -> FederatedData:
 def _list(options: argparse.Namespace) -> None:
     from rich.table import Table
 
-    from fco_cli.data.download import ARCHIVES
     from fco_cli.data.format import shown
-    from fco_cli.data.published import PUBLICATIONS
+    from fco_cli.data.published import ARCHIVES, PUBLICATIONS
     from fco_cli.data.readers.source import as_user_error
 
     table = Table("data", "for", "where", box=None, pad_edge=False)

@@ -52,8 +52,8 @@ def predictions(record: Path, table: Path) -> str:
     """Return the predictions as CSV, a row per row of the table: class probabilities or a predicted number."""
     import numpy as np
 
-    from fco_cli.csv_writer import as_csv
     from fco_cli.data.fitted import FittedModel
+    from fco_cli.files import as_csv
     from fco_cli.plugins import load_plugins
 
     load_plugins()

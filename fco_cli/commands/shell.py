@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fco_cli import VERSION
 from fco_cli.commands.streams import OutputError, discard_output, flush_streams, prepare_streams
 from fco_cli.errors import Interrupted, SweepFailed, UserError, is_expected, one_line
-from fco_cli.help import GROUPS, options_of
+from fco_cli.help import GROUPS, options_of, patch_argparse
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -61,10 +61,9 @@ def run_hydra(
     with one_line_errors(command):
         import hydra
 
-        from fco_cli import hydra_on_314, theory
+        from fco_cli import theory
         from fco_cli.config import register
-        from fco_cli.config.compose import attribute_errors_to_overrides
-        from fco_cli.config.overrides import check_overrides, quote_condition
+        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_condition
         from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
@@ -84,7 +83,7 @@ def run_hydra(
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quote_condition, sys.argv[1:])
-        hydra_on_314.patch_argparse(_refuse_flag)
+        patch_argparse(_refuse_flag)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
         sys.argv[1:] = load_plugins(sys.argv[1:])
         register()

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fco_cli.csv_writer import escape_unprintable
+from fco_cli.files import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console

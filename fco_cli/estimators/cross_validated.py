@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fco_cli.config.path_settings import PathSettings
+from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError
 from fco_cli.estimators.base import Classification, FederatedLinear, Regression
 from fco_cli.estimators.linear import FederatedLowRankRegression

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fco_cli.config import Run
-from fco_cli.config.path_settings import PathSettings
+from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError, require
 from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.kernels.compiled import set_threads

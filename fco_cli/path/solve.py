@@ -16,8 +16,7 @@ from fco_cli.client_rate import relative
 from fco_cli.config import Run
 from fco_cli.errors import UserError
 from fco_cli.path.values import null_model, with_value
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.convergence import has_converged

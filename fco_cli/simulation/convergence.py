@@ -16,8 +16,7 @@ import numpy as np
 
 from fco_cli.problem.certificate import LARGEST_DIFFERENCED, LARGEST_MATRIX, ROUNDING, hessian, is_certified
 from fco_cli.problem.data import RemoteRows
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import QuadraticRisk
 

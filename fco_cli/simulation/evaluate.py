@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import own_losses
 from fco_cli.tasks.base import Task

@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
-from fco_cli.problem.regularizers.l1_in_ball import prox_l1_in_l1_ball
+from fco_cli.problem.regularizers.balls import prox_l1_in_l1_ball
 from fco_cli.problem.regularizers.penalties import L1
 
 SIZES = (6, 3, 8, 2)  # K differs

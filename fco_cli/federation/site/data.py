@@ -38,7 +38,7 @@ from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 from fco_cli.problem.risk import DataRisk, scores_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 # Packages whose code affects results.
 PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")

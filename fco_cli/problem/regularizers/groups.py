@@ -13,10 +13,9 @@ import numpy as np
 from fco_cli.errors import UserError, require
 from fco_cli.files import read_pairs
 from fco_cli.kernels.compiled import copy, kernel
-from fco_cli.kernels.norms import squared_length
+from fco_cli.kernels.products import squared_length
 from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
-from fco_cli.problem.regularizers.features import expand_by_feature
+from fco_cli.problem.regularizers.base import Regularizer, expand_by_feature, non_negative, scale
 
 
 @kernel
@@ -135,7 +134,7 @@ class GroupLasso(Regularizer):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        squared_norms, sizes = squared_group_norms(w, block.each, psi.group_size)
+        squared_norms, sizes = squared_group_norms(w, block.per_weight, psi.group_size)
         total = 0.0
         for g in range(squared_norms.shape[0]):
             total += np.sqrt(sizes[g] * squared_norms[g])
@@ -148,20 +147,20 @@ class GroupLasso(Regularizer):
         if t * psi.strength <= 0:
             copy(z, out)
             return
-        squared_norms, sizes = squared_group_norms(z, block.each, psi.group_size)
+        squared_norms, sizes = squared_group_norms(z, block.per_weight, psi.group_size)
         factors = squared_norms  # overwritten in place
         for g in range(squared_norms.shape[0]):
             threshold, norm = t * psi.strength * np.sqrt(sizes[g]), np.sqrt(squared_norms[g])
             factors[g] = 0.0 if norm <= threshold else 1.0 - threshold / norm
         for i in range(z.shape[0]):
-            out[i] = z.dtype.type(factors[int(block.each[i])]) * z[i]
+            out[i] = z.dtype.type(factors[int(block.per_weight[i])]) * z[i]
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
-        squared_norms, sizes = squared_group_norms(w, block.each, psi.group_size)
+        squared_norms, sizes = squared_group_norms(w, block.per_weight, psi.group_size)
         for i in range(w.shape[0]):
-            g = int(block.each[i])
+            g = int(block.per_weight[i])
             out[i] = (
                 0.0 if squared_norms[g] == 0 else psi.strength * np.sqrt(sizes[g]) * (w[i] / np.sqrt(squared_norms[g]))
             )

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from fco_cli.kernels.compile_time import Stopwatch
 from fco_cli.kernels.compiled import Kernel
+from fco_cli.simulation.process import Stopwatch
 
 
 def test_stopwatch_counts_run_time():

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from fco_cli.data import download
-from fco_cli.data.download import Archive, RemoteFile, fetch, fetch_files
+from fco_cli.data import published
+from fco_cli.data.published import Archive, RemoteFile, fetch, fetch_files
 from fco_cli.errors import UserError
 
 
@@ -55,7 +55,7 @@ def site(tmp_path, monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setattr(download, "SITE", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setattr(published, "TFF", f"http://127.0.0.1:{server.server_port}/")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield tmp_path / "fco" / "data"
@@ -79,7 +79,7 @@ def test_an_archive_is_fetched_once_and_unpacked_flat(site, archive):
 
 
 def test_a_broken_download_is_resumed(site, archive, monkeypatch):
-    monkeypatch.setattr(download, "CHUNK", 10)
+    monkeypatch.setattr(published, "CHUNK", 10)
     Handler.stop_after = 100
     with pytest.raises(UserError, match="MB are kept"):
         fetch(archive)
@@ -108,14 +108,14 @@ def test_a_damaged_archive_in_the_cache_is_renamed(site, archive):
 
 
 def test_a_failed_download_gives_instructions(site, archive, monkeypatch):
-    monkeypatch.setattr(download, "SITE", "http://127.0.0.1:9/")
+    monkeypatch.setattr(published, "TFF", "http://127.0.0.1:9/")
     with pytest.raises(UserError, match=r"task.data_dir: not given, and the download failed.*pass task.data_dir="):
         fetch(archive)
 
 
 def test_plain_files_are_downloaded_once_and_verified(site, archive):
     def remote(name: str, digest: str = archive.sha256) -> RemoteFile:
-        return RemoteFile(name, digest, f"{download.SITE}{name}")
+        return RemoteFile(name, digest, f"{published.TFF}{name}")
 
     files = [remote("a.data"), remote("b.data")]
     folder = fetch_files("tables", files)

@@ -21,10 +21,9 @@ from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.blockwise import Blockwise
 from fco_cli.problem.regularizers.boxes import Box, Simplex
-from fco_cli.problem.regularizers.cardinality import L0, L0Ball
 from fco_cli.problem.regularizers.groups import GroupLasso
-from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.ordered import Monotone, Slope
+from fco_cli.problem.regularizers.nuclear import NuclearBall
+from fco_cli.problem.regularizers.ordered import L0, L0Ball, Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.regularizers.variation import TotalVariation
 

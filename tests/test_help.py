@@ -7,7 +7,7 @@ import hydra.main  # noqa: F401 - the module, which the function of that name hi
 import pytest
 from hydra._internal import utils
 
-from fco_cli import hydra_on_314
+from fco_cli.help import check_only_text, patch_argparse
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def strict(monkeypatch):
 def test_hydras_parser_needs_the_patch():
     with pytest.raises((ValueError, TypeError)):
         utils.get_args_parser()
-    hydra_on_314.patch_argparse()
+    patch_argparse()
     for module in (utils, sys.modules["hydra.main"]):
         arguments = module.get_args_parser().parse_args(["-m", "seed=1"])
         assert arguments.multirun
@@ -47,17 +47,17 @@ def test_errors_of_other_parsers_are_left_alone():
     def refuse(message):
         raise LookupError(message)
 
-    hydra_on_314.patch_argparse(refuse)
+    patch_argparse(refuse)
     with pytest.raises(LookupError, match="--nosuch"):
         utils.get_args_parser().parse_args(["--nosuch"])
     with pytest.raises(SystemExit):
         argparse.ArgumentParser().parse_args(["--nosuch"])
-    hydra_on_314.patch_argparse()
+    patch_argparse()
 
 
 @pytest.mark.usefixtures("strict")
 def test_help_texts_are_still_checked():
-    with hydra_on_314.check_only_text(), pytest.raises(ValueError, match="badly formed"):
+    with check_only_text(), pytest.raises(ValueError, match="badly formed"):
         argparse.ArgumentParser().add_argument("--wrong", help="%(nosuch)s")
     with pytest.raises((ValueError, TypeError)):  # the patch has been removed
         argparse.ArgumentParser().add_argument("--lazy", help=object())

@@ -19,12 +19,12 @@ from scipy.special import huber
 from sklearn.linear_model import PoissonRegressor
 
 from fco_cli.commands.predict import predictions
-from fco_cli.data.export import LinearModel
+from fco_cli.data.fitted import LinearModel
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import read
 from fco_cli.errors import UserError
 from fco_cli.problem.losses import Softmax, all_losses
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DOCUMENT = README[README.index("### Your own data, in one command") :]
