@@ -211,7 +211,7 @@ def plot(
     from matplotlib import pyplot
 
     from fco_cli.reporting import Results, chosen_runs
-    from fco_cli.reporting.figures.lines import check_columns, compares_rates, draw_lines
+    from fco_cli.reporting.figures.curves import check_columns, compares_rates, draw_lines
 
     if isinstance(results, Results):
         by_round = any(x in run.curves for study in results.studies for run in study.runs)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fco_cli.cache_folders import cache_folder, exclusive_access, private_cache, require_private
 from fco_cli.data.published import ARCHIVES, fetch
 from fco_cli.errors import UserError
+from fco_cli.files import cache_folder, exclusive_access, private_cache, require_private
 from fco_cli.tasks.haxby import fmri_cache
 
 CACHES = {"data": lambda: fetch(ARCHIVES[10]), "fmri": fmri_cache}

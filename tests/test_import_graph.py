@@ -15,7 +15,6 @@ PACKAGE = Path(fco_cli.__file__).parent
 LAYERS = [
     {"errors"},
     {"files", "memory_limit", "help", "client_rate", "typed_files"},
-    {"cache_folders"},
     {"code_digest", "results"},
     {"kernels"},
     {"problem"},

@@ -6,9 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line, table_console
+from fco_cli.commands.shell import (
+    Parser,
+    add_columns,
+    columns_of,
+    handle_version_and_help,
+    one_line_errors,
+    print_line,
+    table_console,
+)
 from fco_cli.errors import UserError, require
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors, print_line
 
 if TYPE_CHECKING:
     import numpy as np

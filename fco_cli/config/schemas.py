@@ -22,7 +22,7 @@ from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import require
 from fco_cli.federation.settings import all_federations
 from fco_cli.help import add_option, shipped_options
-from fco_cli.problem.folds import WAYS
+from fco_cli.problem.data import FOLD_UNITS
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.models.choices import all_models
 from fco_cli.problem.regularizers import all_regularizers
@@ -232,6 +232,6 @@ class PathSettings:
             require(0 < getattr(self, key) < 1, f"path.{key}", getattr(self, key), "above 0, below 1")
         require(0.5 < self.threshold <= 1, "path.threshold", self.threshold, "above 0.5, at most 1")
         require(0 < self.errors < math.inf, "path.errors", self.errors, "a number > 0")
-        require(self.by in WAYS, "path.by", self.by, "one of " + ", ".join(WAYS))
+        require(self.by in FOLD_UNITS, "path.by", self.by, "one of " + ", ".join(FOLD_UNITS))
         is_valid = self.largest is None or 0 < self.largest < math.inf
         require(is_valid, "path.largest", self.largest, "null or a number > 0")

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.cache_folders import cache_folder, exclusive_access, private_cache, require_private
 from fco_cli.data.format import FederatedData, from_arrays
 from fco_cli.data.readers import all_clients, source_fingerprint
 from fco_cli.data.readers.csv_files import Csv
 from fco_cli.data.readers.source import Columns, ReadOptions, Source, as_user_error, check_file, read_arrays
 from fco_cli.errors import UserError
+from fco_cli.files import cache_folder, exclusive_access, private_cache, require_private
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
 from fco_cli.path.select import select
 from fco_cli.path.solve import Solutions
-from fco_cli.problem.folds import FoldAssignment, PredefinedFolds
+from fco_cli.problem.data import FoldAssignment, PredefinedFolds
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear

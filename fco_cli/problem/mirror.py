@@ -8,8 +8,8 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, copy, declared, kernel
 from fco_cli.problem.layout import Array, Numbers
-from fco_cli.problem.regularizers.balls import prox_l1_in_l1_ball
 from fco_cli.problem.regularizers.base import BlockInfo
+from fco_cli.problem.regularizers.sets import prox_l1_in_l1_ball
 
 prange = range  # Numba's parallel range in the compiled kernel
 

@@ -16,8 +16,8 @@ from fco_cli.kernels.compiled import Kernel, copy, declared, kernel, specialize
 from fco_cli.problem.layout import Array, Numbers, numbers_of
 from fco_cli.problem.registry import Registry
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold_each
+from fco_cli.problem.regularizers.sets import clip
 
 regularizer: Regularizer = declared(Regularizer)
 

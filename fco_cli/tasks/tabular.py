@@ -25,8 +25,7 @@ from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Partition, Parts, split
 from fco_cli.errors import no_such_key, require
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, Squared, all_losses
 from fco_cli.problem.losses.survival import Cox

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.ditto import Ditto
+from fco_cli.algorithms.control_variates import Ditto
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy, PNorm
 from fco_cli.simulation.memory import ProcessMemory

@@ -10,8 +10,8 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import PNorm
-from fco_cli.problem.regularizers.balls import prox_l1_in_l1_ball
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.problem.regularizers.sets import prox_l1_in_l1_ball
 
 SIZES = (6, 3, 8, 2)  # K differs
 RATE, MU, STRENGTH = 0.05, 0.7, 0.2

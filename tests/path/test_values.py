@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.path.values import find_largest, minimize_risk, null_model, path_parameter, path_values, with_value
+from fco_cli.path.solve import find_largest, minimize_risk, null_model, path_parameter, path_values, with_value
 from fco_cli.problem.regularizers import all_regularizers
 
 SHAPE = (3, 4)

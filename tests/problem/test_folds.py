@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import WAYS, FoldAssignment
+from fco_cli.problem.data import FOLD_UNITS, ClientData, FoldAssignment
 
 
 def data_of(*sizes: int, positives: float = 0.3) -> ClientData:
@@ -66,7 +65,7 @@ def test_empty_folds_are_rejected():
         _ = [folds_of(data_of(1, 1, 1, 1, 1), 5, "rows", False, seed) for seed in range(20)]
 
 
-@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("by", FOLD_UNITS)
 def test_a_client_computes_its_part_of_a_fold(by):
     """A site needs only its own labels and the number of clients."""
     data = data_of(12, 9, 17)

@@ -9,8 +9,8 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.regularizers.base import expand_by_feature
-from fco_cli.problem.regularizers.groups import GroupLasso
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.problem.regularizers.structured import GroupLasso
 
 NAMES = ("age", "color=red", "color=blue")
 

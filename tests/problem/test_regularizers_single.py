@@ -18,14 +18,12 @@ from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.blockwise import Blockwise
-from fco_cli.problem.regularizers.boxes import Box, Simplex
-from fco_cli.problem.regularizers.groups import GroupLasso
 from fco_cli.problem.regularizers.nuclear import NuclearBall
 from fco_cli.problem.regularizers.ordered import L0, L0Ball, Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.problem.regularizers.variation import TotalVariation
+from fco_cli.problem.regularizers.sets import Box, L1Ball, L2Ball, Simplex
+from fco_cli.problem.regularizers.structured import GroupLasso, TotalVariation
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

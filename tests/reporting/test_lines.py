@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fco_cli.errors import UserError
-from fco_cli.reporting.figures.lines import MAX_LINES, check_columns, draw_lines, line_columns
+from fco_cli.reporting.figures.curves import MAX_LINES, check_columns, draw_lines, line_columns
 
 
 @pytest.fixture

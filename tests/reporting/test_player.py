@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from fco_cli.reporting.page.player import LEVELS, MAX_FRAMES, player_of
+from fco_cli.reporting.page.scripts import LEVELS, MAX_FRAMES, player_of
 from fco_cli.reporting.records.select import choose
 from fco_cli.reporting.records.studies import collect
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.simulation.convergence import hessian, judge, residual_threshold
+from fco_cli.simulation.evaluate import hessian, judge, residual_threshold
 
 RATES = [0.001, 0.02, 0.03, 0.04]  # each reaches the tolerance in another round; the first one never does
 

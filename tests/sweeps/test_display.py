@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fco_cli.commands.tables import final_table
 from fco_cli.simulation.display import COMPILING, RunProgress, on_compilation, time_left
-from fco_cli.sweeps.display import SweepProgress
+from fco_cli.sweeps.run import SweepProgress
 from fco_cli.sweeps.stacks import Event, Stack
 
 TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left", 6006: "1 h 40 min left"}

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 
 from fco_cli.config import Run, register
 from fco_cli.simulation.process import Stop
-from fco_cli.sweeps.processes import count_prepared_workers, prepare_worker, run_in_processes
+from fco_cli.sweeps.backends import count_prepared_workers, prepare_worker, run_in_processes
 from fco_cli.sweeps.stacks import Stack, run_stack
 
 register()

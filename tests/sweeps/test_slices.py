@@ -10,8 +10,7 @@ from hydra import compose, initialize_config_module
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
 from fco_cli.simulation.process import software
-from fco_cli.sweeps.cluster import PATHS, _with_absolute_paths
-from fco_cli.sweeps.slices import _check
+from fco_cli.sweeps.cluster import PATHS, _check, _with_absolute_paths
 from fco_cli.tasks import all_tasks
 
 register()

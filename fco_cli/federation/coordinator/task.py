@@ -19,8 +19,7 @@ from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.schema import Description, RowCounts
 from fco_cli.federation.site.data import sent_task
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData

@@ -16,8 +16,8 @@ from fco_cli.kernels.singular import (
     write_product,
 )
 from fco_cli.kernels.tiles import to_tiles
-from fco_cli.problem.regularizers.balls import l1_ball_threshold
 from fco_cli.problem.regularizers.base import Ball, Regularizer, non_negative, scale
+from fco_cli.problem.regularizers.sets import l1_ball_threshold
 
 FEASIBILITY_TOLERANCE = 1e-12  # relative; exceeded if the radius is so small that the threshold loses digits
 
