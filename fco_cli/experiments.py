@@ -175,4 +175,4 @@ def plan_of(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -
     from fco_cli.sweeps.run import Sweep, describe_plan
 
     sweep = Sweep(jobs, overrides, **options)
-    return describe_plan(sweep.missing, len(sweep.ended.results), sweep.options)
+    return describe_plan(sweep.missing, len(sweep.outcome.results), sweep.options)

@@ -243,8 +243,8 @@ def require_private(folder: Path) -> Path:
     """Return the folder if no other user can write to it, with read access removed; otherwise raise UserError."""
     try:
         status = folder.lstat()
-        ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-        if ours and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if is_own and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             folder.chmod(0o700)
         reason = unsafe_reason(folder) if folder.is_dir() and not folder.is_symlink() else "it is not a folder"
     except OSError as problem:

@@ -40,10 +40,10 @@ class RegularizationPath(NamedTuple):
 class CrossValidated(FederatedLinear):
     """Mixin that selects the strength; see `FederatedLassoCV` for the parameters."""
 
-    n_strengths: int = 100
-    ratio: float = 0.01
-    cv: int | Iterable[tuple[Array, Array]] = 10
-    by: str = "rows"
+    n_strengths: int = PathSettings.strengths
+    ratio: float = PathSettings.ratio
+    cv: int | Iterable[tuple[Array, Array]] = PathSettings.folds
+    by: str = PathSettings.by
     choice: str = "min"
 
     def _solve(self, task: InMemory) -> Solutions:

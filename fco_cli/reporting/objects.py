@@ -192,7 +192,7 @@ def load_study(folder: Path) -> Study:
 
 
 def _studies_in(folder: Path) -> list[type[Study]]:
-    """Import `study.py` as a module of a package of its own; return the subclasses of Study that it defines."""
+    """Import `study.py` in a new package; return the subclasses of Study that it defines."""
     package = types.ModuleType(f"{PACKAGE}_{next(_numbers)}")
     package.__path__ = [str(folder.resolve())]
     sys.modules[package.__name__] = package

@@ -57,29 +57,29 @@ class Sweep:
         self.jobs, self.overrides = jobs, overrides
         self.runs = list(_build_runs(jobs))
         self.unique = {run.run_id: run for run in self.runs}  # several jobs may be the same run
-        self.ended = StackResult()
+        self.outcome = StackResult()
         for run_id, run in self.unique.items():
             if not run.force and (result := Record(run.folder).result()):
-                self.ended.results[run_id] = result
+                self.outcome.results[run_id] = result
                 run.check_metrics(result["final"])
-        self.missing = [run for run_id, run in self.unique.items() if run_id not in self.ended.results]
+        self.missing = [run for run_id, run in self.unique.items() if run_id not in self.outcome.results]
 
     def run(self, watcher: Watcher) -> None:
         """Run the missing runs; raise UserError if all were refused, with the reason of the first."""
-        for result in self.ended.results.values():
+        for result in self.outcome.results.values():
             watcher.add_finished(result["status"])
         with Stop() as stop:
             stacks = group_into_stacks(self.missing)
             results = BACKENDS[self.options.backend](stacks, self.options, stop, watcher.post)
             with watcher.show(stacks), closing(results):  # closing ends all processes
                 for part in results:
-                    self.ended.add(part)
+                    self.outcome.add(part)
                     self._save_hydra_output(part.results)  # now, while others run
             stop.check()
-        for text, count in self.ended.warnings.values():
+        for text, count in self.outcome.warnings.values():
             log.warning(text if count == 1 else f"{text} ({count} such warnings)")
-        if len(self.ended.refusals) == len(self.unique):
-            raise UserError(next(iter(self.ended.refusals.values())))
+        if len(self.outcome.refusals) == len(self.unique):
+            raise UserError(next(iter(self.outcome.refusals.values())))
         self._save_hydra_output(self.unique)
 
     def _save_hydra_output(self, run_ids: Collection[str]) -> None:
@@ -97,20 +97,20 @@ class Sweep:
 
     @property
     def finished_folders(self) -> list[Path]:
-        return [run.folder for run_id, run in self.unique.items() if run_id in self.ended.results]
+        return [run.folder for run_id, run in self.unique.items() if run_id in self.outcome.results]
 
     @property
     def diverged(self) -> int:
-        return sum(result["status"] == "diverged" for result in self.ended.results.values())
+        return sum(result["status"] == "diverged" for result in self.outcome.results.values())
 
     @property
     def not_converged(self) -> int:
-        verdicts = [result.get("convergence") for result in self.ended.results.values()]
+        verdicts = [result.get("convergence") for result in self.outcome.results.values()]
         return sum(verdict is not None and not verdict["converged"] for verdict in verdicts)
 
     def values(self) -> list[float | Exception]:
         """Return the final objective of each job, in order, or the exception if it failed."""
-        results, failure = self.ended.results, _failure(self.unique, self.ended)
+        results, failure = self.outcome.results, _failure(self.unique, self.outcome)
         return [_objective(results[run.run_id]) if run.run_id in results else failure for run in self.runs]
 
 

@@ -198,8 +198,8 @@ def _summary_figures(sections: list[Context], highlights: list[str]) -> list[Con
     if len(drawn) < 2:
         return []
     shipped = {one["study"]["name"]: one for one in reversed(drawn) if one["study"] and one["study"]["shipped"]}
-    ours = [one for one in drawn if not (one["study"] and one["study"]["shipped"])]
-    chosen = [*ours, *(shipped.pop(name) for name in highlights if name in shipped), *reversed(shipped.values())][:3]
+    others = [one for one in drawn if not (one["study"] and one["study"]["shipped"])]
+    chosen = [*others, *(shipped.pop(name) for name in highlights if name in shipped), *reversed(shipped.values())][:3]
     return [
         {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
         for one in chosen
