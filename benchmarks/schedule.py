@@ -1,6 +1,6 @@
 """Time that a Dask cluster would take for a recorded sweep: `python -m benchmarks.schedule FOLDER`.
 
-A stack's work goes out in slices of some seconds to whichever worker is free (fco_cli/sweeps/slices.py), and the one
+A stack's work goes out in slices of some seconds to whichever worker is free (fco_cli/sweeps/cluster.py), and the one
 scheduler handles one message after another. A worker keeps nothing between slices but its kernels and data.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from fco_cli.sweeps.slices import SLICE_SECONDS
+from fco_cli.sweeps.cluster import SLICE_SECONDS
 
 TASKS = (200, 1_000, 4_000)  # empty ones, to see what the scheduler and the client take for each
 WORKERS = (1, 10, 30, 100, 300, 1_000)

@@ -211,7 +211,7 @@ def plot(
     from matplotlib import pyplot
 
     from fco_cli.reporting import Results, chosen_runs
-    from fco_cli.reporting.figures.lines import check_columns, compares_rates, draw_lines
+    from fco_cli.reporting.figures.curves import check_columns, compares_rates, draw_lines
 
     if isinstance(results, Results):
         by_round = any(x in run.curves for study in results.studies for run in study.runs)
@@ -240,7 +240,7 @@ def _call_context() -> Iterator[None]:
 
 def _checked(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.overrides import check_overrides, quote_condition
+    from fco_cli.config.compose import check_overrides, quote_condition
     from fco_cli.plugins import load_plugins
 
     for override in overrides:

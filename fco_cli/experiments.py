@@ -163,8 +163,7 @@ def execute_stacks(jobs: list[JobConfig], overrides: list[list[str]], **options:
     """Run the jobs of a sweep as stacks and return the sweep; `options` are those of hydra.launcher."""
     from rich.console import Console
 
-    from fco_cli.sweeps.display import SweepProgress
-    from fco_cli.sweeps.run import Sweep
+    from fco_cli.sweeps.run import Sweep, SweepProgress
 
     sweep = Sweep(jobs, overrides, **options)
     sweep.run(SweepProgress(Console(stderr=True)))
@@ -173,8 +172,7 @@ def execute_stacks(jobs: list[JobConfig], overrides: list[list[str]], **options:
 
 def plan_of(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> str:
     """Return the number of missing runs of a sweep and an estimate of their duration and memory."""
-    from fco_cli.sweeps.plan import describe_plan
-    from fco_cli.sweeps.run import Sweep
+    from fco_cli.sweeps.run import Sweep, describe_plan
 
     sweep = Sweep(jobs, overrides, **options)
-    return describe_plan(sweep.missing, len(sweep.ended.results), sweep.options)
+    return describe_plan(sweep.missing, len(sweep.outcome.results), sweep.options)

@@ -1,4 +1,7 @@
-"""Atomic writing of files, locks between processes, and fast YAML output."""
+"""Files of this software: atomic writing, locks between processes, YAML, CSV and private cache folders.
+
+Numbers in CSV files can be read back exactly, and spreadsheets do not interpret text as formulas.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from fco_cli.errors import UserError
 
 LARGEST_TABLE = 64 << 20  # bytes
 PART = ".part-"  # in the names of temporary files
+FORMULA_MARKS = ("=", "+", "-", "@")
 
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
@@ -178,3 +182,106 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 def as_yaml(content: Any) -> str:
     """Return plain content as YAML."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def as_csv(header: Iterable[object], rows: Iterable[Iterable[object]], number_format: str = "") -> str:
+    """Return a table as CSV; without a number format, floats have enough digits to be read back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_cell(name, "") for name in header])
+    writer.writerows([_cell(value, number_format) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object, number_format: str) -> Any:
+    if isinstance(value, str):
+        return as_text_cell(value)
+    return format(value, number_format) if number_format and isinstance(value, float) else value
+
+
+def as_text_cell(text: str) -> str:
+    """Return printable text, with an apostrophe in front if it begins like a formula."""
+    text = escape_unprintable(text)
+    return f"'{text}" if text.lstrip().startswith(FORMULA_MARKS) else text
+
+
+def escape_unprintable(text: str) -> str:
+    """Return the text with control characters and lone surrogates escaped as in \\x1b."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder of the user's cache: ~/.cache/fco/<name> on Linux, or below $XDG_CACHE_HOME."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("fco", appauthor=False) / name
+
+
+@contextmanager
+def exclusive_access(folder: Path) -> Iterator[None]:
+    """Create and lock a cache folder; other processes wait."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    with lock(folder / ".lock", wait=True):
+        yield
+
+
+def private_cache(name: str) -> Path:
+    """Return the cache folder of that name, created if necessary; raise UserError if another user can write to it."""
+    home = cache_folder(name)
+    try:
+        for folder in (home.parent, home):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"{home}: cannot be written: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    return require_private(Path(os.path.realpath(home)))  # resolve links, so that they cannot be changed later
+
+
+def require_private(folder: Path) -> Path:
+    """Return the folder if no other user can write to it, with read access removed; otherwise raise UserError."""
+    try:
+        status = folder.lstat()
+        is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if is_own and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            folder.chmod(0o700)
+        reason = unsafe_reason(folder) if folder.is_dir() and not folder.is_symlink() else "it is not a folder"
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be used: {problem.strerror} (XDG_CACHE_HOME moves it)") from problem
+    if reason:
+        raise UserError(
+            f"{folder}: is not used because another user may have written to it: {reason}; "
+            "remove it, or move the cache with XDG_CACHE_HOME"
+        )
+    return folder
+
+
+def unsafe_reason(folder: Path) -> str | None:
+    """Return the reason why another user could write to the folder or replace it; None if no one can."""
+    if not hasattr(os, "getuid"):  # on Windows the user's profile is private
+        return None
+    if folder.lstat().st_uid != os.getuid() or stat.S_IMODE(folder.lstat().st_mode) != 0o700:
+        return "it is not private (owner and mode 700)"
+    for parent in folder.parents:
+        status = parent.lstat()
+        if status.st_uid not in (os.getuid(), 0):
+            return f"{parent} belongs to another user"
+        by_others = status.st_mode & stat.S_IWOTH
+        by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        is_sticky = status.st_mode & stat.S_ISVTX  # as /tmp: users can rename only their own files
+        if (by_others or by_group) and not is_sticky:
+            return f"others can write to {parent}"
+    return None
+
+
+def _is_private_group(group: int) -> bool:
+    """Return True for a group with the user as its only member, which many systems create for each user."""
+    import grp
+    import pwd
+
+    try:
+        user, entry = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return entry.gr_name == user and set(entry.gr_mem) <= {user}

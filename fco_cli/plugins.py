@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fco_cli.cache_folders import cache_folder, unsafe_reason
 from fco_cli.errors import UserError
+from fco_cli.files import cache_folder, unsafe_reason
 from fco_cli.problem.registry import Plugin, load_plugin
 
 VARIABLE = "FCO_PLUGINS"

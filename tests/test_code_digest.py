@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from fco_cli.code_digest import content_of, definition_of, digest_of, digests, modules, parse, reachable
+from fco_cli.code_digest import content_of, definition_of, digest_of, digests, parse, reachable
 from fco_cli.errors import UserError
 
 HELPER = '''
@@ -80,7 +80,7 @@ def digest(folder, **edits):
 
 def clear_caches():
     """Clear all caches of this process."""
-    for cached in (modules.parsed_module, digests.digest_of, modules.is_foreign):
+    for cached in (digests.parsed_module, digests.digest_of, digests.is_foreign):
         cached.cache_clear()
     parse.parsed_modules.modules = None
 

@@ -14,9 +14,8 @@ PACKAGE = Path(fco_cli.__file__).parent
 # Packages and top-level modules from the bottom up; those in one layer do not import each other.
 LAYERS = [
     {"errors"},
-    {"files", "memory_limit", "help", "hydra_on_314", "client_rate", "typed_files"},
-    {"cache_folders"},
-    {"code_digest", "csv_writer", "results"},
+    {"files", "memory_limit", "help", "client_rate", "typed_files"},
+    {"code_digest", "results"},
     {"kernels"},
     {"problem"},
     {"data", "plugins"},

@@ -11,8 +11,7 @@ from fco_cli.problem.regularizers.nuclear import Nuclear as NuclearNorm
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.tasks.lasso import Lasso
-from fco_cli.tasks.nuclear import Nuclear
+from fco_cli.tasks.synthetic import Lasso, Nuclear
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine_code]
 

@@ -14,10 +14,9 @@ from fco_cli.algorithms.numba_backend import bound_operations
 from fco_cli.algorithms.rounds import Cohort, Costs, LocalSteps, Memory, Round, State, Varying, Vector
 from fco_cli.algorithms.transforms import Evaluations, NoTransform, Transform
 from fco_cli.kernels.compiled import Kernel, Namespace, specialize
-from fco_cli.problem.layout import Array
+from fco_cli.problem.layout import Array, Numbers, record
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.mirror_maps import Mirror
-from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
 

@@ -1,12 +1,20 @@
-"""Control variates against client drift (SCAFFOLD: Karimireddy et al., 2020, Algorithm 1, option II).
+"""Control variates against client drift: SCAFFOLD, Scaffnew and Ditto.
 
-Local steps go along g - c_m + c. The control variate c_m is the mean of the gradients that client m used in its last
-round, and c = sum_m p_m c_m. The methods differ in where psi acts. With full gradients
-all but scaffold_osp are exact, for any cohorts and any K_m.
+SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): local steps go along g - c_m + c. The control variate c_m
+is the mean of the gradients that client m used in its last round, and c = sum_m p_m c_m. The methods differ in where
+psi acts. With full gradients all but scaffold_osp are exact, for any cohorts and any K_m.
+
+Scaffnew (ProxSkip: Mishchenko et al., 2022, Algorithm 2): communication with probability p after every local step.
+Extended with psi at the server: ProxSkip allows any convex function in its prox, here consensus plus psi.
+
+Ditto (Li, Hu, Beirami and Smith, 2021): a shared model w and a personal model v_m per client, extended with psi. The
+shared model is bitwise equal to that of `zhj`. The personal model v_m converges to the minimum of
+F_m(v) + psi(v) + strength D_h(v, w); with the Euclidean map D_h(v, w) = |v - w|^2 / 2.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,7 +23,20 @@ import numpy as np
 from fco_cli.algorithms import ops
 from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.feddualavg import FedDualAvg
-from fco_cli.algorithms.protocol import Aggregates, Array, Proxes, Scalar, State, Style, Vector, kernel
+from fco_cli.algorithms.protocol import (
+    Aggregates,
+    Array,
+    Cohort,
+    Costs,
+    Federated,
+    LocalSteps,
+    Proxes,
+    Scalar,
+    State,
+    Style,
+    Vector,
+    kernel,
+)
 from fco_cli.errors import require
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer
@@ -157,3 +178,107 @@ class ScaffoldProx(FedAvg):
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
         return super().server_step(state, aggregates) | {"c": state["c"] + aggregates.sum("c")}
+
+
+@dataclass(kw_only=True)
+class Scaffnew(Federated):
+    """Local steps along g - h_m, equally many for all clients: K = 1/p, or geometric with mean 1/p if `coin` is True.
+
+    In the listing a client sends u_m = y - (eta_c / p) h_m and updates h_m <- h_m + (p / eta_c) (w+ - y) with the new
+    model w+. Hence h_m = (p / eta_c) (w - u_m), and u_m changes by y - w. A client sends this change and stores u_m.
+    """
+
+    name: str = "scaffnew"
+    style = Style("Scaffnew", "#AA4499", "*", family="control variates")
+    coin: bool = False
+    broadcast = (Vector("w"), Scalar("steps"))  # steps: 1/p
+    remembered = (Vector("u"),)
+    sent = (Vector("w", difference=True),)
+    accumulates_messages = True
+    normalized = False
+    full_participation = True
+    proxes = Proxes(server=1)
+
+    def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
+        require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: scaffnew supports no other mirror map")
+
+    @property
+    def local_step_rule(self) -> LocalSteps:
+        return "geometric" if self.coin else "equal"
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        y, shift = ops.copy(received.w), ops.buffer_like(received.w)
+        ops.assign_scaled_difference(shift, 1 / received.steps, received.w, memory.u)  # eta_c h_m
+        for k in range(batches.steps):
+            ops.gradient_step(y, y, batches, k, rate)
+            ops.add(y, shift)  # y <- y - eta_c (g - h_m)
+        ops.assign_difference(message.w, y, received.w)
+
+    @staticmethod
+    @kernel
+    def remember(received, memory, message, rate, options, steps):
+        ops.add(memory.u, message.w)
+
+    def initial_state(self, w: Array) -> State:
+        return {"w": w, "u": w.copy(), "steps": np.ones(len(w))}
+
+    def initial_memory(self, w: Array) -> State:
+        return {"u": w}  # h_m = 0
+
+    def start_round(self, state: State, cohort: Cohort) -> State:
+        return state | {"steps": np.full(len(self.varying), cohort.mean_steps)}
+
+    def server_step(self, state: State, aggregates: Aggregates) -> State:
+        """Maintain u = sum_m p_m u_m over all clients."""
+        u = state["u"] + aggregates.sum("w")
+        return state | {"w": self._to_primal(u, self.varying.client_lr * state["steps"]), "u": u}
+
+    def output(self, state: State) -> Array:
+        return state["w"]
+
+
+shared_steps = Zhj.local_steps
+
+
+@dataclass(kw_only=True)
+class Ditto(Zhj):
+    """Zhj with personal models v_m, stored by the clients and trained on the same batches. Messages are unchanged.
+
+    In the paper strength D_h(v, w) is part of the gradient step. Here it is part of the prox: the limit is the same,
+    and the step size does not depend on `strength`.
+    """
+
+    name: str = "ditto"
+    style = Style("Ditto", "#7F7F7F", "d", (5, 1))
+    strength: float = 1.0  # 0: independent models as in `local`; large: all models equal the shared one
+    personal_rate: float = 1.0  # eta_p / eta_c, where eta_p is the step size for v_m
+    remembered = (Vector("c"), Vector("v", personal=True))
+    accumulates_messages = True
+
+    def __post_init__(self) -> None:
+        require(0 <= self.strength < math.inf, "algo.strength", self.strength, "a number >= 0")
+        require(0 < self.personal_rate < math.inf, "algo.personal_rate", self.personal_rate, "a number > 0")
+
+    @staticmethod
+    @kernel
+    def local_steps(received, memory, message, rate, options, batches, geometry):
+        shared_steps(received, memory, message, rate, options, batches, geometry)
+        v, z = memory.v, ops.buffer_like(memory.v)
+        eta = rate * options.personal_rate
+        t = eta / (1 + eta * options.strength)
+        for k in range(batches.steps):
+            # v <- argmin_u <g, u> + psi(u) + strength D_h(u, w) + D_h(u, v) / eta_p; received.z is the dual of w
+            ops.to_dual(z, v, geometry)
+            ops.gradient_step(z, v, batches, k, eta)
+            ops.add_scaled_difference(z, t * options.strength, received.z, z)
+            ops.to_primal(v, z, t, geometry)
+
+    def initial_memory(self, w: Array) -> State:
+        return {"v": w}
+
+    def costs(self, cohort: Cohort | None) -> Costs:
+        assert cohort is not None
+        costs, steps = super().costs(cohort), int(cohort.steps.sum())
+        return costs._replace(prox_calls=costs.prox_calls + steps, gradients=2 * costs.gradients)

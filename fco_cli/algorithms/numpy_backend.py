@@ -38,7 +38,7 @@ class NumpyGeometry:
         for j in range(len(out)):
             for start, stop, rows, columns, regularized, piece in geometry.table:
                 if regularized:
-                    block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
+                    block = BlockInfo(piece, rows, columns, geometry.per_weight[start:stop])
                     own = [vector[j, start:stop] for vector in vectors] + ([] if before is None else [before[j]])
                     with np.errstate(all="ignore"):
                         kernel.uncompiled(*own, geometry.psi[j], *after, block, out[j, start:stop])

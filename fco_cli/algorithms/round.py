@@ -42,8 +42,7 @@ from fco_cli.kernels.compiled import Kernel, Namespace, specialize
 from fco_cli.kernels.named import named
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import slice_kernel
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers, stack_numbers
+from fco_cli.problem.layout import Array, Numbers, stack_numbers
 from fco_cli.problem.streams import message_keys
 
 Buffers = tuple[Array, Array]  # messages [S, slots, J, P] and client memory [S, slots, J, P]

@@ -16,8 +16,7 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
 from fco_cli.kernels.named import pick
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import HasNumbers, Numbers, stack_numbers
+from fco_cli.problem.layout import Array, HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # arrays by name; the first axis is J
 Memory = Iterable[Array]  # stored arrays [slots, J, P] of each client

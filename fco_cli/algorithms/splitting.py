@@ -15,8 +15,8 @@ from typing import ClassVar
 from fco_cli.algorithms import ops
 from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Proxes, State, Style, Vector, kernel
 from fco_cli.errors import require
+from fco_cli.problem.layout import Numbers, record
 from fco_cli.problem.mirror_maps import Mirror
-from fco_cli.problem.numbers import Numbers, record
 from fco_cli.problem.regularizers import Regularizer
 
 

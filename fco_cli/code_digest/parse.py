@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from fco_cli.cache_folders import cache_folder, unsafe_reason
 from fco_cli.errors import UserError
-from fco_cli.files import write_atomically
+from fco_cli.files import cache_folder, unsafe_reason, write_atomically
 
 log = logging.getLogger(__name__)
 MAX_CACHED = 4000  # modules

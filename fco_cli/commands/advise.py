@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra
-from fco_cli.commands.streams import table_console
+from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra, table_console
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

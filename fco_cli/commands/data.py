@@ -6,9 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line, table_console
+from fco_cli.commands.shell import (
+    Parser,
+    add_columns,
+    columns_of,
+    handle_version_and_help,
+    one_line_errors,
+    print_line,
+    table_console,
+)
 from fco_cli.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -75,9 +81,8 @@ def _read(options: argparse.Namespace) -> FederatedData:
 def _list(options: argparse.Namespace) -> None:
     from rich.table import Table
 
-    from fco_cli.data.download import ARCHIVES
     from fco_cli.data.format import shown
-    from fco_cli.data.published import PUBLICATIONS
+    from fco_cli.data.published import ARCHIVES, PUBLICATIONS
     from fco_cli.data.readers.source import as_user_error
 
     table = Table("data", "for", "where", box=None, pad_edge=False)

@@ -8,9 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from fco_cli.commands.columns import add_columns, columns_of
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line
+from fco_cli.commands.shell import Parser, add_columns, columns_of, handle_version_and_help, one_line_errors, print_line
 from fco_cli.errors import UserError, require
 
 

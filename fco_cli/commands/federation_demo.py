@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.csv_writer import as_csv
+from fco_cli.files import as_csv
 from fco_cli.results import PathResult, read_result
 
 WAIT_SECONDS = 120.0

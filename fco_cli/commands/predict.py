@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors, print_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +51,8 @@ def predictions(record: Path, table: Path) -> str:
     """Return the predictions as CSV, a row per row of the table: class probabilities or a predicted number."""
     import numpy as np
 
-    from fco_cli.csv_writer import as_csv
     from fco_cli.data.fitted import FittedModel
+    from fco_cli.files import as_csv
     from fco_cli.plugins import load_plugins
 
     load_plugins()

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors
-from fco_cli.commands.streams import print_line, table_console
-from fco_cli.csv_writer import escape_unprintable
+from fco_cli.commands.shell import Parser, handle_version_and_help, one_line_errors, print_line, table_console
 from fco_cli.errors import UserError
+from fco_cli.files import escape_unprintable
 from fco_cli.help import options_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,14 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.commands.shell import exit_process, handle_version_and_help, one_line_errors, run_hydra
-from fco_cli.commands.streams import print_line, table_console
+from fco_cli.commands.shell import (
+    exit_process,
+    handle_version_and_help,
+    one_line_errors,
+    print_line,
+    run_hydra,
+    table_console,
+)
 from fco_cli.commands.theory import print_theory
 from fco_cli.errors import UserError
 from fco_cli.help import help_text

@@ -1,28 +1,36 @@
-"""Functions shared by the commands: --version and --help, Hydra's entry point, one-line error messages, exit codes."""
+"""Functions shared by the commands.
+
+--version and --help, Hydra's entry point, one-line error messages and exit codes; standard streams that may be closed,
+full or connected to a pipe without a reader; options for the roles of the columns of a table.
+"""
 
 from __future__ import annotations
 
 import argparse
 import atexit
 import gc
+import io
 import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fco_cli import VERSION
-from fco_cli.commands.streams import OutputError, discard_output, flush_streams, prepare_streams
 from fco_cli.errors import Interrupted, SweepFailed, UserError, is_expected, one_line
-from fco_cli.help import GROUPS, options_of
+from fco_cli.files import escape_unprintable
+from fco_cli.help import GROUPS, options_of, patch_argparse
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+    from rich.console import Console
+
+    from fco_cli.data.readers.source import Columns
 
 Job = Callable[["DictConfig"], Any]
 MAX_ERROR_LENGTH = 400  # characters of the message of an internal error
@@ -61,10 +69,9 @@ def run_hydra(
     with one_line_errors(command):
         import hydra
 
-        from fco_cli import hydra_on_314, theory
+        from fco_cli import theory
         from fco_cli.config import register
-        from fco_cli.config.compose import attribute_errors_to_overrides
-        from fco_cli.config.overrides import check_overrides, quote_condition
+        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_condition
         from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
@@ -84,7 +91,7 @@ def run_hydra(
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quote_condition, sys.argv[1:])
-        hydra_on_314.patch_argparse(_refuse_flag)
+        patch_argparse(_refuse_flag)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
         sys.argv[1:] = load_plugins(sys.argv[1:])
         register()
@@ -191,3 +198,126 @@ def exit_process(command: str) -> None:
             atexit._run_exitfuncs()
             flush_streams()
             os._exit(0)
+
+
+class OutputError(OSError):
+    """Error of writing to standard output, such as a full disk."""
+
+
+class Output(io.TextIOWrapper):
+    """Standard output; write errors raise OutputError, or BrokenPipeError for a closed pipe."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as problem:
+            raise _output_error(problem) from problem
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as problem:
+            raise _output_error(problem) from problem
+
+
+def _output_error(problem: OSError) -> OSError:
+    return problem if isinstance(problem, BrokenPipeError) else OutputError(problem.errno, problem.strerror)
+
+
+class Messages(io.TextIOWrapper):
+    """Standard error; write errors are ignored, because they cannot be reported anywhere."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def prepare_streams() -> None:
+    """Open closed streams on the null device and escape characters that the encoding lacks."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            _reserve_descriptor(descriptor)
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and type(stream) is io.TextIOWrapper:
+            options = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
+            kind = Output if name == "stdout" else Messages
+            setattr(sys, name, kind(stream.detach(), errors="backslashreplace", **options))
+
+
+def _reserve_descriptor(descriptor: int) -> None:
+    """Open a closed standard descriptor on the null device, so that no other file gets its number."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != descriptor:
+            os.dup2(opened, descriptor)
+            os.close(opened)
+
+
+def flush_streams() -> None:
+    """Flush both streams; raise OSError if standard output cannot be written."""
+    sys.stderr.flush()
+    sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Redirect standard output, including buffered text, to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def print_line(line: str) -> None:
+    """Print a line, with control characters escaped."""
+    print(escape_unprintable(line), flush=True)
+
+
+def table_console(width: int | None = None) -> Console:
+    """Return a console for tables without markup, which raises BrokenPipeError for a closed pipe."""
+    from rich.console import Console
+
+    class TableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return TableConsole(width=width, markup=False, emoji=False)
+
+
+def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options for all roles except client and weights, and return their group."""
+    tables = command.add_argument_group("roles of the columns of a table; all other columns are features")
+    label = tables.add_mutually_exclusive_group()
+    label.add_argument("--label", default="y", metavar="COLUMN", help="label (default: %(default)s)")
+    label.add_argument(
+        "--positive", dest="label", metavar="CONDITION", help="condition that defines a binary label, such as 'num>0'"
+    )
+    event = "event indicator (0 or 1), or a condition such as 'status==2'; the label is then a time"
+    tables.add_argument("--event", metavar="COLUMN", help=event)
+    tables.add_argument(
+        "--split", default="split", metavar="COLUMN", help="train, val or test; optional (default: %(default)s)"
+    )
+    for option, meaning in (("drop", "column to ignore"), ("categorical", "categories that are written as numbers")):
+        tables.add_argument(
+            f"--{option}", default=[], action="append", metavar="COLUMN", help=f"{meaning}; may be repeated"
+        )
+    missing = "additional missing-value marker: a text, a number, or chol:0 for one column; may be repeated"
+    tables.add_argument("--missing", default=[], action="append", metavar="WORD", help=missing)
+    tables.add_argument("--names", default="", metavar="A,B,...", help="column names of a table without a header")
+    return tables
+
+
+def columns_of(options: argparse.Namespace) -> Columns:
+    """Return the column roles of the parsed options."""
+    from fco_cli.data.readers.source import Columns
+
+    lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
+    names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
+    client, weights = getattr(options, "client", "client"), getattr(options, "weights", None)
+    return Columns(options.label, client, options.split, weights, *lists, names, event=options.event)

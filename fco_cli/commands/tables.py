@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fco_cli.csv_writer import escape_unprintable
+from fco_cli.files import escape_unprintable
 from fco_cli.memory_limit import in_units
 from fco_cli.theory.advice import Constants
 

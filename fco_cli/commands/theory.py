@@ -7,8 +7,7 @@ import sys
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from fco_cli.commands.shell import handle_version_and_help, one_line_errors, run_hydra
-from fco_cli.commands.streams import print_line, table_console
+from fco_cli.commands.shell import handle_version_and_help, one_line_errors, print_line, run_hydra, table_console
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -17,8 +17,7 @@ from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.transforms import Transform
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
-from fco_cli.config.path_settings import PathSettings
-from fco_cli.config.schemas import Experiment, RunConfig
+from fco_cli.config.schemas import Experiment, PathSettings, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml

@@ -6,6 +6,7 @@ groups: a field is a key, and the dataclass checks its range.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,10 +19,10 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
-from fco_cli.config.path_settings import PathSettings
 from fco_cli.errors import require
 from fco_cli.federation.settings import all_federations
 from fco_cli.help import add_option, shipped_options
+from fco_cli.problem.data import FOLD_UNITS
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.models.choices import all_models
 from fco_cli.problem.regularizers import all_regularizers
@@ -31,6 +32,7 @@ from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
 LARGEST_SCALE = 100
+MAX_PATH_MODELS = 10_000  # models
 
 
 def is_file_name(name: str) -> bool:
@@ -206,3 +208,30 @@ def switches() -> frozenset[str]:
 def _at_scale(rounds: int, *, _root_: DictConfig) -> int:
     """Return the number of rounds times the scale of the profile."""
     return max(1, round(rounds * _root_.profile.scale))
+
+
+@dataclass
+class PathSettings:
+    """Settings of a regularization path (docs/path.md)."""
+
+    strengths: int = 100  # number of strengths, equally spaced on a logarithmic scale
+    ratio: float = 0.01  # of the smallest to the largest strength
+    largest: float | None = None  # null: the smallest strength with a null model; for a ball the largest active radius
+    folds: int = 10  # of the cross-validation
+    by: str = "rows"  # unit that a fold holds out: rows of every client, clients, each_client (one at a time)
+    tolerance: float = 1e-4  # on the relative KKT residual along the path; chosen models have hparams.tolerance
+    subsamples: int = 0  # number of complementary pairs of halves in stability selection
+    threshold: float = 0.75  # selection frequency at or above which a feature is stable
+    errors: float = 1.0  # bound on the expected number of false selections, which limits the part of the path used
+
+    def __post_init__(self) -> None:
+        for key, least in (("strengths", 2), ("folds", 2), ("subsamples", 0)):
+            allowed = f"a whole number from {least} to {MAX_PATH_MODELS}"
+            require(least <= getattr(self, key) <= MAX_PATH_MODELS, f"path.{key}", getattr(self, key), allowed)
+        for key in ("ratio", "tolerance"):
+            require(0 < getattr(self, key) < 1, f"path.{key}", getattr(self, key), "above 0, below 1")
+        require(0.5 < self.threshold <= 1, "path.threshold", self.threshold, "above 0.5, at most 1")
+        require(0 < self.errors < math.inf, "path.errors", self.errors, "a number > 0")
+        require(self.by in FOLD_UNITS, "path.by", self.by, "one of " + ", ".join(FOLD_UNITS))
+        is_valid = self.largest is None or 0 < self.largest < math.inf
+        require(is_valid, "path.largest", self.largest, "null or a number > 0")

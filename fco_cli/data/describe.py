@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.csv_writer import as_csv
 from fco_cli.data.format import FederatedData, format_list, shown
 from fco_cli.data.preparation import Recipe, prepared
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.tables import RawTable
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.statistics import Moments, aggregated_moments
-from fco_cli.files import write_atomically
+from fco_cli.files import as_csv, write_atomically
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import MAX_CLASSES

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fco_cli.config.path_settings import PathSettings
+from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError
 from fco_cli.estimators.base import Classification, FederatedLinear, Regression
 from fco_cli.estimators.linear import FederatedLowRankRegression
 from fco_cli.estimators.rows import InMemory
 from fco_cli.path.select import select
 from fco_cli.path.solve import Solutions
-from fco_cli.problem.folds import FoldAssignment, PredefinedFolds
+from fco_cli.problem.data import FoldAssignment, PredefinedFolds
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
@@ -40,10 +40,10 @@ class RegularizationPath(NamedTuple):
 class CrossValidated(FederatedLinear):
     """Mixin that selects the strength; see `FederatedLassoCV` for the parameters."""
 
-    n_strengths: int = 100
-    ratio: float = 0.01
-    cv: int | Iterable[tuple[Array, Array]] = 10
-    by: str = "rows"
+    n_strengths: int = PathSettings.strengths
+    ratio: float = PathSettings.ratio
+    cv: int | Iterable[tuple[Array, Array]] = PathSettings.folds
+    by: str = PathSettings.by
     choice: str = "min"
 
     def _solve(self, task: InMemory) -> Solutions:

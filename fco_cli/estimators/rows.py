@@ -18,10 +18,9 @@ from scipy.sparse import csr_array, issparse
 from fco_cli.data.sparse import as_sparse_rows
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.layout import Array, Layout, Numbers
 from fco_cli.problem.losses import Loss, Squared
 from fco_cli.problem.models.linear import Linear, SparseLinear
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.nuclear import Nuclear
@@ -76,22 +75,22 @@ class ScaledElasticNet(ElasticNet):
     def value(w, psi, block):
         total = 0.0
         for i in range(w.shape[0]):
-            entry = np.float64(block.each[i]) * w[i]
+            entry = np.float64(block.per_weight[i]) * w[i]
             total += entry * entry
-        return psi.strength * weighted_absolute_sum(w, block.each) + psi.l2_strength / 2 * total
+        return psi.strength * weighted_absolute_sum(w, block.per_weight) + psi.l2_strength / 2 * total
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, out)
+        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.per_weight, out)
         for i in range(z.shape[0]):
-            out[i] /= 1 + t * psi.l2_strength * block.each[i] * block.each[i]
+            out[i] /= 1 + t * psi.l2_strength * block.per_weight[i] * block.per_weight[i]
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            factor = block.each[i]
+            factor = block.per_weight[i]
             out[i] = factor * (psi.strength * np.sign(w[i]) + psi.l2_strength * factor * w[i])
 
 

@@ -15,7 +15,7 @@ from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.problem.registry import Registry
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 if TYPE_CHECKING:
     from fco_cli.federation.coordinator.sites import Sites

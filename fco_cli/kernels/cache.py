@@ -26,9 +26,8 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from fco_cli.cache_folders import cache_folder, unsafe_reason
 from fco_cli.errors import UserError
-from fco_cli.files import write_atomically
+from fco_cli.files import cache_folder, unsafe_reason, write_atomically
 
 log = logging.getLogger(__name__)
 

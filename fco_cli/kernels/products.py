@@ -4,11 +4,12 @@ Rows of a batch are read in place, or from cache-aligned copies, with prefetch o
 processed in groups of four, two or one, so that a number loaded from memory contributes to several sums. The order of
 every sum depends only on its columns or rows, not on the number of vectors.
 
-A vector is given by its offset: the index of its first entry in the flattened array.
+A vector is given by its offset: the index of its first entry in the flattened array. Vector norms do not overflow.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,3 +231,31 @@ def add_rows(w, outputs, features, batch, slopes):
         count = chunk_end(low, features) - low
         add_to_columns(w, outputs, features, low, batch, low, count, slopes)
         low += count
+
+
+@kernel
+def squared_length(w):
+    """Return |w|_2^2, summed in float64 for every dtype of w."""
+    total = 0.0
+    for i in range(w.shape[0]):
+        entry = np.float64(w[i])
+        total += entry * entry
+    return total
+
+
+@kernel
+def two_norm(w):
+    """Return |w|_2; entries are scaled by the largest one if squares overflow or underflow."""
+    squared = squared_length(w)
+    if 1e-280 < squared < math.inf:
+        return np.sqrt(squared)
+    top = 0.0
+    for i in range(w.shape[0]):
+        top = max(top, abs(w[i]))
+    if not 1e-300 <= top < math.inf:  # zero or not finite
+        return np.sqrt(squared)
+    total = 0.0
+    for i in range(w.shape[0]):
+        share = w[i] / top
+        total += share * share
+    return top * np.sqrt(total)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fco_cli.kernels.compiled import is_finite, kernel
-from fco_cli.kernels.norms import two_norm
+from fco_cli.kernels.products import two_norm
 
 TILE = 32
 

@@ -1,7 +1,7 @@
 """Selection of the regularization strength along a path of models (docs/path.md).
 
-`values.py` defines the path, `solve.py` its models, `select.py` the cross-validation and both selected models,
-`stability.py` the stability selection, `performance.py` the metrics, and `record.py` the record.
+`solve.py` defines the path and its models, `select.py` the cross-validation, both selected models
+and the stability selection, `performance.py` the metrics, and `record.py` the record.
 """
 
-__all__ = ["performance", "record", "select", "solve", "stability", "values"]
+__all__ = ["performance", "record", "select", "solve"]

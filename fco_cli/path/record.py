@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 
 from fco_cli.config import PathRun
-from fco_cli.csv_writer import as_csv
-from fco_cli.files import write_atomically
-from fco_cli.kernels.compile_time import Stopwatch
+from fco_cli.files import as_csv, write_atomically
 from fco_cli.path.select import Part, Selection, Selector, limited_threads
 from fco_cli.path.solve import Solutions
 from fco_cli.problem.layout import Array
@@ -33,7 +31,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.execute import code_of
-from fco_cli.simulation.process import Stop, software
+from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import LARGEST_CHECKPOINT, Record, check_writer, writer_stamp
 from fco_cli.tasks.metrics import rank
 from fco_cli.typed_files import BadRecord, Missing, read_npz

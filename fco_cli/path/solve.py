@@ -1,32 +1,156 @@
-"""Solutions along a path: one stack of all strengths, started at the null model and run until each has converged.
+"""Values of a path and the solutions along it.
 
-Smaller stacks with warm starts would save at most a third of the gradients but need more rounds (docs/path.md). A stack
-is therefore divided only if it does not fit in memory.
+Values begin at the smallest strength whose solution is the null model, or end at the smallest inactive radius. Both
+limits are found from sums over the clients (losses and gradients) and from the proximal operator of psi. A strength is
+large enough if the prox maps the gradient at the null model to 0; a radius is large enough if the prox leaves the
+unconstrained solution unchanged.
+
+All strengths form one stack, started at the null model and run until each has converged. Smaller stacks with warm
+starts would save at most a third of the gradients but need more rounds (docs/path.md). A stack is therefore divided
+only if it does not fit in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from fco_cli.algorithms import Varying
 from fco_cli.client_rate import relative
 from fco_cli.config import Run
-from fco_cli.errors import UserError
-from fco_cli.path.values import null_model, with_value
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import stack_numbers
+from fco_cli.errors import UserError, require
+from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.simulation.convergence import has_converged
 from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
+from fco_cli.simulation.evaluate import has_converged
 from fco_cli.simulation.execute import max_jobs_per_round
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.simulation.problems import automatic_rate_for, clients_factory
 
+PATH_PARAMETERS = ("strength", "radius")
+HUGE_STRENGTH = 1e12  # the prox maps every penalized weight to 0
+DOUBLINGS, HALVINGS = 60, 60
+MARGIN = 1 + 1e-6  # factor on the largest value, so that rounding cannot leave a weight non-zero
+FREE_ITERATIONS = 200  # for the unconstrained solution, which is at infinity if the classes are separable
 MAX_STATE_BYTES = 512 * 2**20  # of a stack
+
+
+def path_parameter(psi: Regularizer) -> str:
+    """Return the name of the field of psi that varies along a path; raise UserError if there is none."""
+    require(psi.convex, "regularizer", psi.name, "convex: a path needs unique solutions")
+    names = [field.name for field in fields(psi)]
+    for parameter in PATH_PARAMETERS:
+        if parameter in names:
+            return parameter
+    raise UserError(f"regularizer: got {psi.name!r}, must be one with a strength or a radius, which a path varies")
+
+
+def with_value(psi: Regularizer, value: float) -> Regularizer:
+    """Return psi with another strength or radius."""
+    changes: dict[str, Any] = {path_parameter(psi): float(value)}
+    return replace(psi, **changes)
+
+
+def path_values(problem: Problem, count: int, ratio: float, largest: float | None = None) -> Array:
+    """Return decreasing strengths or increasing radii [count]: the simplest model comes first."""
+    if largest is None:
+        largest = MARGIN * find_largest(problem)
+    elif path_parameter(problem.regularizer) == "strength":
+        _check_leaves_null_model(problem, largest, ratio)
+    values = largest * np.geomspace(1, ratio, count)
+    return values if path_parameter(problem.regularizer) == "strength" else values[::-1].copy()
+
+
+def find_largest(problem: Problem) -> float:
+    """Return the smallest strength with a null solution, or the smallest radius that contains the unconstrained one."""
+    psi = problem.regularizer
+    if path_parameter(psi) == "radius":
+        free = minimize_risk(problem, np.ones(problem.layout.size, dtype=bool), FREE_ITERATIONS)
+        largest = _smallest_sufficient(
+            lambda radius: bool((_prox(problem, with_value(psi, radius), free) == free).all())
+        )
+        allowed = "one whose solution without a regularizer is not 0"
+        require(largest is None or largest > 0, "task", problem.loss.name, allowed)
+    else:
+        unpenalized, gradient = unpenalized_mask(problem), _penalized_gradient(problem)
+        if np.linalg.norm(gradient) <= 1e-12 * max(problem.gradient_at_start, 1e-300):
+            raise UserError(
+                "path: the null model is optimal at every strength; no feature is correlated with the labels"
+            )
+        largest = _smallest_sufficient(
+            lambda strength: not _prox(problem, with_value(psi, strength), gradient)[~unpenalized].any()
+        )
+    if largest is None:
+        raise UserError(
+            f"path.largest: got null, must be a number for {psi.name}, whose solution is never the null model"
+        )
+    return largest
+
+
+def _penalized_gradient(problem: Problem) -> Array:
+    """Return the gradient of F at the null model [P], with 0 for unpenalized weights."""
+    gradient = problem.risk(null_model(problem)[None]).gradient[0]
+    gradient[unpenalized_mask(problem)] = 0
+    return gradient
+
+
+def _check_leaves_null_model(problem: Problem, largest: float, ratio: float) -> None:
+    """Raise UserError if every model of the path is the null model."""
+    psi, gradient = with_value(problem.regularizer, largest * ratio), _penalized_gradient(problem)
+    has_nonzeros = _prox(problem, psi, gradient)[~unpenalized_mask(problem)].any()
+    allowed = f"smaller: every model down to {largest * ratio:g} (path.ratio={ratio:g}) is the null model"
+    require(bool(has_nonzeros), "path.largest", largest, allowed)
+
+
+def unpenalized_mask(problem: Problem) -> Array:
+    """Return a mask [P] of the weights that no strength changes, such as the bias."""
+    probe = 1 + np.arange(problem.layout.size) / problem.layout.size
+    return _prox(problem, with_value(problem.regularizer, HUGE_STRENGTH), probe) == probe
+
+
+def null_model(problem: Problem) -> Array:
+    """Return the model [P] that minimizes F over the unpenalized weights; all other weights are 0."""
+    return minimize_risk(problem, unpenalized_mask(problem))
+
+
+def minimize_risk(problem: Problem, free: Array, iterations: int = 1000) -> Array:
+    """Return the minimizer [P] of F over the weights of the mask `free` [P], with all other weights 0.
+
+    L-BFGS needs only the loss and the gradient of every client.
+    """
+
+    def evaluate(free_weights: Array) -> tuple[float, Array]:
+        w = np.zeros((1, len(free)))
+        w[0, free] = free_weights
+        risk = problem.risk(w)
+        return float(risk.value[0]), risk.gradient[0, free].astype(float)
+
+    w = np.zeros(len(free))
+    with np.errstate(all="ignore"):
+        options = {"maxiter": iterations, "ftol": 1e-15, "gtol": 1e-12 * max(problem.gradient_at_start, 1e-300)}
+        w[free] = minimize(evaluate, w[free], jac=True, method="L-BFGS-B", options=options).x
+    return w
+
+
+def _prox(problem: Problem, psi: Regularizer, z: Array) -> Array:
+    return problem.prox(z[None].astype(float), np.ones(1), psi.numbers)[0]
+
+
+def _smallest_sufficient(is_enough: Callable[[float], bool]) -> float | None:
+    """Return the smallest number for which `is_enough` holds, by bisection; None if there is none."""
+    high = next((2.0**power for power in range(-DOUBLINGS, DOUBLINGS) if is_enough(2.0**power)), None)
+    if high is None:
+        return None
+    low = high / 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)

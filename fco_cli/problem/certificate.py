@@ -15,10 +15,9 @@ import numpy as np
 
 from fco_cli.problem.data import RemoteRows, SparseRows
 from fco_cli.problem.descent import row_loop
-from fco_cli.problem.layout import Array
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.penalties import WeightedPenalty
 from fco_cli.problem.risk import QuadraticRisk, scores_of
@@ -88,8 +87,9 @@ def _proximal_step(
 def _added_curvature(problem: Problem, numbers: Numbers, objective: float, slack: float) -> Array:
     """Return R [P], whose slack is half of `slack`; 0 for weights whose distance psi does not bound."""
     psi = problem.regularizer
-    each = psi.coordinate_numbers(problem.layout, problem.features)
-    added, factors = psi.curvature(numbers, each), each if isinstance(psi, WeightedPenalty) else np.ones(len(each))
+    per_weight = psi.coordinate_numbers(problem.layout, problem.features)
+    added = psi.curvature(numbers, per_weight)
+    factors = per_weight if isinstance(psi, WeightedPenalty) else np.ones(len(per_weight))
     if psi.dominates_two_norm:
         added = added + slack * (numbers["strength"][0] * factors / (2 * objective)) ** 2
     if psi.bounds_two_norm:

@@ -1,14 +1,20 @@
-"""Layout of the parameters in one flat vector of named blocks."""
+"""Parameters as plain arrays: weights in one flat vector of named blocks, named numbers as record arrays.
+
+A record array has one record per job; kernels and Python read its fields as in `psi.strength`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 Array = np.ndarray
+Numbers: TypeAlias = np.ndarray  # a record array [J] with float64 fields, or nested records if psi has several pieces
 
 
 @dataclass(frozen=True)
@@ -60,3 +66,29 @@ class Layout:
         """Return a view of the block `name` of vectors [J, P] as [J, *shape]."""
         block = next(block for block in self.blocks if block.name == name)
         return vectors[:, self.slices[name]].reshape(len(vectors), *block.shape)
+
+
+def record(values: dict[str, Any]) -> Numbers:
+    """Return a record array [1] of numbers and nested records; an empty record gets an unused field."""
+    values = values or {"unused": 0.0}  # Numba does not support empty records
+    kinds = {name: value.dtype if isinstance(value, np.recarray) else np.dtype(float) for name, value in values.items()}
+    array = np.recarray(1, np.dtype(list(kinds.items())))
+    for name, value in values.items():
+        array[name] = value
+    return array
+
+
+def numbers_of(owner: Any) -> Numbers:
+    """Return the numeric fields of a dataclass as a record array [1]."""
+    values = {field.name: getattr(owner, field.name) for field in fields(owner)}
+    return record({name: value for name, value in values.items() if isinstance(value, int | float)})
+
+
+class HasNumbers(Protocol):
+    @property
+    def numbers(self) -> Numbers: ...
+
+
+def stack_numbers(owners: Iterable[HasNumbers]) -> Numbers:
+    """Return the numbers of all jobs [J]; the owners have the same type."""
+    return np.concatenate([owner.numbers for owner in owners]).view(np.recarray)

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, copy, declared, kernel
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.regularizers.base import BlockInfo
-from fco_cli.problem.regularizers.l1_in_ball import prox_l1_in_l1_ball
+from fco_cli.problem.regularizers.sets import prox_l1_in_l1_ball
 
 prange = range  # Numba's parallel range in the compiled kernel
 
@@ -21,7 +20,7 @@ class Geometry(NamedTuple):
     psi: Numbers  # [J], parameters of the regularizer for every job
     h: Numbers  # [1], parameters of the mirror map
     table: Array  # [blocks, 6], Regularizer.table of the layout
-    each: Array  # [P], Regularizer.coordinate_numbers of the layout
+    per_weight: Array  # [P], Regularizer.coordinate_numbers of the layout
 
 
 class BlockKernels:
@@ -70,7 +69,7 @@ def to_primal(z, t, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
+                block = BlockInfo(piece, rows, columns, geometry.per_weight[start:stop])
                 on_block.primal(z[j, start:stop], t[j], geometry.psi[j], geometry.h[0], block, out[j, start:stop])
             else:
                 copy(z[j, start:stop], out[j, start:stop])
@@ -95,7 +94,7 @@ def primal_of_stored(z, t, geometry, batches, k, out):
             for e in range(x.starts[batches.order[i]], x.starts[batches.order[i] + 1]):
                 for c in range(outputs):
                     at = c * features + x.columns[e]
-                    block = BlockInfo(piece, 1, 1, geometry.each[at : at + 1])
+                    block = BlockInfo(piece, 1, 1, geometry.per_weight[at : at + 1])
                     on_block.primal(z[j, at : at + 1], t[j], geometry.psi[j], geometry.h[0], block, out[j, at : at + 1])
         copy(z[j, stop:], out[j, stop:])
 
@@ -112,7 +111,7 @@ def prox_of_each(z, t, geometry, out):
                         z[j, i : i + 1],
                         t[j, i],
                         geometry.psi[j],
-                        BlockInfo(piece, 1, 1, geometry.each[i : i + 1]),
+                        BlockInfo(piece, 1, 1, geometry.per_weight[i : i + 1]),
                         out[j, i : i + 1],
                     )
             else:
@@ -126,7 +125,7 @@ def primal_in_l1_ball(z, t, geometry, center, radius, out):
         for b in range(geometry.table.shape[0]):
             start, stop, _rows, _columns, regularized, _piece = geometry.table[b]
             if regularized:
-                threshold, factors = t[j] * geometry.psi[j].strength, geometry.each[start:stop]
+                threshold, factors = t[j] * geometry.psi[j].strength, geometry.per_weight[start:stop]
                 own, near = z[j, start:stop], center[j, start:stop]
                 prox_l1_in_l1_ball(own, threshold, factors, near, radius[j], out[j, start:stop])
             else:
@@ -141,7 +140,7 @@ def psi_value(w, geometry, total):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
                 total[j] += on_block.value(
-                    w[j, start:stop], geometry.psi[j], BlockInfo(piece, rows, columns, geometry.each[start:stop])
+                    w[j, start:stop], geometry.psi[j], BlockInfo(piece, rows, columns, geometry.per_weight[start:stop])
                 )
 
 
@@ -152,7 +151,7 @@ def psi_subgradient(w, geometry, out):
         for b in range(geometry.table.shape[0]):
             start, stop, rows, columns, regularized, piece = geometry.table[b]
             if regularized:
-                block = BlockInfo(piece, rows, columns, geometry.each[start:stop])
+                block = BlockInfo(piece, rows, columns, geometry.per_weight[start:stop])
                 on_block.subgradient(w[j, start:stop], geometry.psi[j], block, out[j, start:stop])
 
 
@@ -166,7 +165,7 @@ def linear_minimization_oracle(g, geometry, out):
                 on_block.lmo(
                     g[j, start:stop],
                     geometry.psi[j],
-                    BlockInfo(piece, rows, columns, geometry.each[start:stop]),
+                    BlockInfo(piece, rows, columns, geometry.per_weight[start:stop]),
                     out[j, start:stop],
                 )
 

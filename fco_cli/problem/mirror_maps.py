@@ -13,12 +13,11 @@ import numpy as np
 
 from fco_cli.errors import UserError, require
 from fco_cli.kernels.compiled import Kernel, copy, declared, kernel, specialize
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers, numbers_of
+from fco_cli.problem.layout import Array, Numbers, numbers_of
 from fco_cli.problem.registry import Registry
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.regularizers.boxes import clip
 from fco_cli.problem.regularizers.penalties import soft_threshold_each
+from fco_cli.problem.regularizers.sets import clip
 
 regularizer: Regularizer = declared(Regularizer)
 
@@ -109,7 +108,7 @@ def exponential(z, t, psi, h, block, out):
 def exponential_with_l1(z, t, psi, h, block, out):
     """Compute exp(z_i - t strength factor_i): psi is linear on the positive orthant."""
     for i in range(z.shape[0]):
-        out[i] = np.exp(z[i] - t * psi.strength * block.each[i])
+        out[i] = np.exp(z[i] - t * psi.strength * block.per_weight[i])
 
 
 @kernel
@@ -204,7 +203,7 @@ def inverse_power(z, t, psi, h, block, out):
 def inverse_power_with_l1(z, t, psi, h, block, out):
     """Compute grad h* of the soft-thresholded z: grad h has the signs of w, like a subgradient of |w|_1."""
     thresholded = np.empty_like(z)
-    soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, thresholded)
+    soft_threshold_each(z, z.dtype.type(t * psi.strength), block.per_weight, thresholded)
     inverse_power(thresholded, t, psi, h, block, out)
 
 

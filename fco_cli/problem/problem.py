@@ -13,7 +13,7 @@ from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.descent import descent, dual_descent
-from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.layout import Array, Layout, Numbers
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
     Geometry,
@@ -33,7 +33,6 @@ from fco_cli.problem.mirror import (
 )
 from fco_cli.problem.mirror_maps import Euclidean, Mirror
 from fco_cli.problem.models.linear import Model
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.risk import Evaluation, Risk, biases_of, ordered_sum, own_losses, risk_of, scores_of
 
@@ -145,7 +144,7 @@ class Problem:
         return scores
 
     def geometry(self, numbers: Numbers) -> Geometry:
-        return Geometry(numbers, self._mirror_numbers, self._table, self._each)
+        return Geometry(numbers, self._mirror_numbers, self._table, self._per_weight)
 
     @cached_property
     def _mirror_numbers(self) -> Numbers:
@@ -156,7 +155,7 @@ class Problem:
         return self.regularizer.table(self.layout)
 
     @cached_property
-    def _each(self) -> Array:
+    def _per_weight(self) -> Array:
         return self.regularizer.coordinate_numbers(self.layout, self.features).astype(self.dtype)
 
     def initial_models(self, numbers: Numbers, start: Array | None = None) -> Array:

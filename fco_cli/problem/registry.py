@@ -23,7 +23,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fco_cli.code_digest.modules import digest_module
+from fco_cli.code_digest.digests import digest_module
 from fco_cli.errors import UserError, one_line
 
 T = TypeVar("T")

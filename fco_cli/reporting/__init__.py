@@ -18,8 +18,7 @@ from fco_cli.reporting.claims.evidence import (
 )
 from fco_cli.reporting.claims.ledger import NOT_RUN, Claim, Entry, evaluate, headline
 from fco_cli.reporting.figures.drawing import add_title, drawable, line_options, log_scale, new_figure, styled
-from fco_cli.reporting.loading import load_claims, load_study
-from fco_cli.reporting.objects import Figure, Section, Study, Table
+from fco_cli.reporting.objects import Figure, Section, Study, Table, load_claims, load_study
 from fco_cli.reporting.page.sections import capitalized, figure_numbers, sentence
 from fco_cli.reporting.page.tables import as_markdown, as_numbers
 from fco_cli.reporting.records.design import (

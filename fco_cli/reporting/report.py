@@ -9,8 +9,7 @@ from pathlib import Path
 from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 from fco_cli.reporting.claims.ledger import Entry, as_markdown
-from fco_cli.reporting.loading import errors_of, is_user_study
-from fco_cli.reporting.objects import Section, Study
+from fco_cli.reporting.objects import Section, Study, errors_of, is_user_study
 from fco_cli.reporting.page.render import Context, render_page, render_section
 from fco_cli.reporting.page.sections import path_section, place_twin_curves, study_sections, sweep_sections
 from fco_cli.reporting.records.select import Choice, choose, in_order

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fco_cli import csv_writer
+from fco_cli import files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def printable(value: Any, max_length: int = MAX_LENGTH) -> str:
     """Return a value as one line of bounded length without control characters."""
     text = value if isinstance(value, str) else repr(value)
     text = text if len(text) <= max_length else text[: max_length - 1] + "…"
-    return csv_writer.escape_unprintable(text)
+    return files.escape_unprintable(text)
 
 
 def for_latex(text: str) -> str:
@@ -48,4 +48,4 @@ def as_csv(table: pd.DataFrame) -> str:
     missing = table.isna().to_numpy()
     rows = table.astype(object).to_numpy()
     rows[missing] = ""
-    return csv_writer.as_csv(table.columns, rows)
+    return files.as_csv(table.columns, rows)

@@ -22,13 +22,14 @@ from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, LocalClients, Sampler
-from fco_cli.simulation.convergence import is_gap_due, residual_threshold
 from fco_cli.simulation.evaluate import (
     History,
     Metrics,
     Snapshots,
     as_snapshot,
     evaluate,
+    is_gap_due,
+    residual_threshold,
     snapshot_rounds,
     summarize_own,
 )

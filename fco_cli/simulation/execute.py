@@ -18,17 +18,15 @@ from threadpoolctl import threadpool_limits
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import slot_count
 from fco_cli.client_rate import relative
-from fco_cli.kernels.compile_time import Stopwatch
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import retry_after_losses
-from fco_cli.simulation.convergence import Verdict, judge
 from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
-from fco_cli.simulation.evaluate import evaluate_test
+from fco_cli.simulation.evaluate import Verdict, evaluate_test, judge
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.problems import Run, checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
-from fco_cli.simulation.process import Stop, software
+from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import larger_server_lr, warning_of_large_steps, why_diverged
 

@@ -18,7 +18,7 @@ class Hparams:
 
     client_lr: int | float | str  # eta_c; auto is 1/L, estimated from the data (simulation/smoothness.py)
     server_lr: float  # eta_s
-    rounds: int | str  # auto: until the KKT residual is at most `tolerance` (simulation/convergence.py)
+    rounds: int | str  # auto: until the KKT residual is at most `tolerance` (simulation/evaluate.py)
     clients_per_round: int | str  # a number, or all
     batch_size: int
     local_epochs: int

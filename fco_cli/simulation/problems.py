@@ -15,9 +15,8 @@ import numpy as np
 from fco_cli.algorithms import Algorithm, Varying
 from fco_cli.client_rate import relative
 from fco_cli.problem.data import RemoteRows
-from fco_cli.problem.layout import Array
+from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.mirror_maps import Mirror
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.clients import Clients, LocalClients

@@ -1,4 +1,4 @@
-"""The process that runs a simulation: graceful stop on a signal, and the software versions stored with a result."""
+"""The process that runs a simulation: stop on a signal, software versions, and a stopwatch without compile time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -75,3 +76,33 @@ def _git_revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+class Stopwatch:
+    """Stopwatch that excludes the time of Numba's compiler and of loading machine code."""
+
+    def __init__(self) -> None:
+        self._last = self._now()
+
+    def lap(self) -> float:
+        """Return the seconds since the last call, or since the creation."""
+        before, self._last = self._last, self._now()
+        return max(0.0, self._last - before)
+
+    @staticmethod
+    def _now() -> float:
+        listener = _compile_listener()
+        return time.monotonic() - (listener.duration if listener.done else 0.0)
+
+
+@functools.cache
+def _compile_listener() -> Any:
+    """Return a listener that sums the seconds in which Numba's compiler lock is held.
+
+    Numba holds it while it compiles a kernel and while it loads machine code.
+    """
+    from numba.core import event
+
+    listener = event.TimingListener()
+    event.register("numba:compiler_lock", listener)
+    return listener

@@ -29,9 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.csv_writer import as_csv
 from fco_cli.errors import UserError
-from fco_cli.files import lock, remove_parts, write_atomically
+from fco_cli.files import as_csv, lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.results import Result, RunResult, check_complete, listed_files, read_result
 from fco_cli.simulation.engine import Job

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fco_cli.problem.registry import Registry
 from fco_cli.reporting import Study
-from fco_cli.reporting.loading import is_user_study
+from fco_cli.reporting.objects import is_user_study
 
 registered_studies: Registry[Study] = Registry("study", Study, __name__)
 

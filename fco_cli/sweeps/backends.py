@@ -1,22 +1,165 @@
-"""Backends that run stacks: processes on this machine, or a Dask cluster."""
+"""Backends that run stacks: worker processes on this machine, or a Dask cluster.
+
+A worker process receives stacks, a run to prepare for, or the number of a stop signal through a pipe, and sends events
+and the results of stacks. It ends when the pipe is closed, however the sweep's process ended. A stack whose worker died
+continues from its last checkpoint.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
+import queue
+import signal
+import threading
+from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import set_start_method
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
 
 from fco_cli.config import Run
 from fco_cli.errors import require
-from fco_cli.simulation.process import Stop
+from fco_cli.simulation.process import SIGNALS, Stop
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps.cluster import run_on_cluster
-from fco_cli.sweeps.processes import count_prepared_workers, prepare_worker, run_in_processes
-from fco_cli.sweeps.stacks import Post, ResultStream, Stack, run_stack
-from fco_cli.sweeps.starting import has_fork_server
+from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, prepare, run_stack
+from fco_cli.sweeps.starting import has_fork_server, kill_process, start_process
 
+RETRIES = 2  # of a stack whose process died, each from its last checkpoint
+POLL_SECONDS = 0.2  # between checks for a request to stop
 PER_CORE = 8  # largest number of processes per core; more would only use more memory
 LARGEST_MEMORY = 2**30  # MB
+
+
+def prepare_worker(run: Run) -> None:
+    """Start a worker that builds the data of a run, while the sweep is still being composed."""
+    _prepared.append(_Worker())
+    _prepared[-1].send(run)
+
+
+def count_prepared_workers() -> int:
+    """Return the number of workers started by `prepare_worker` and not used yet."""
+    return len(_prepared)
+
+
+def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: Stop, post: Post) -> ResultStream:
+    """Run all stacks, `workers` at a time."""
+    waiting, deaths = deque(stacks), Counter[int]()
+    pool = [_prepared.pop(0) if _prepared else _Worker() for _ in range(workers)]
+    results: list[StackResult] = []
+    try:
+        while True:
+            if stop.requested:
+                waiting.clear()
+                for worker in pool:
+                    worker.send(stop.signal_number)
+            for worker in pool:
+                if waiting and worker.stack is None:
+                    worker.stack = waiting.popleft()
+                    worker.send((worker.stack, memory_mb))
+            yield from results  # after the workers have their next stack, since the caller takes time
+            results.clear()
+            busy = {worker.pipe: worker for worker in pool if worker.stack is not None}
+            if not busy:
+                return
+            for pipe in wait(list(busy), POLL_SECONDS):
+                worker = busy[pipe]  # type: ignore[index]
+                message = worker.receive()
+                if isinstance(message, Event):
+                    post(message)
+                    continue
+                stack, worker.stack = worker.stack, None
+                assert stack is not None
+                if isinstance(message, StackResult):
+                    results.append(message)
+                    continue
+                pool[pool.index(worker)] = _Worker()
+                deaths[stack.number] += 1
+                if deaths[stack.number] <= RETRIES:
+                    waiting.append(stack)
+                else:
+                    reason = f"its process died {RETRIES + 1} times, {worker.exit_reason()}"
+                    results.append(abandon_stack(stack, reason, post))
+    finally:
+        for worker in pool:
+            kill_process(worker.process)
+
+
+_Requests = queue.SimpleQueue[tuple[Stack, int] | Run]
+
+
+class _Worker:
+    """The sweep's end of a worker process."""
+
+    def __init__(self) -> None:
+        self.pipe, remote = Pipe()
+        self.process = start_process(work, remote)
+        remote.close()
+        self.stack: Stack | None = None  # the stack that it runs
+
+    def send(self, message: Any) -> None:
+        with suppress(OSError):  # a dead worker is detected by `receive`
+            self.pipe.send(message)
+
+    def receive(self) -> Event | StackResult | None:
+        """Return the worker's next message; None if it has died."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+
+    def exit_reason(self) -> str:
+        """Wait for the end of the process and return how it ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        was_killed = code == -getattr(signal, "SIGKILL", 9)
+        return "killed: it may need more memory" if was_killed else f"with exit code {code}"
+
+
+_prepared: list[_Worker] = []  # workers without a stack yet
+
+
+def work(pipe: Connection) -> None:
+    """Execute the requests from a pipe until it is closed."""
+    for number in SIGNALS:  # a terminal sends them to all processes; the sweep's process forwards them
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    set_start_method("spawn", force=True)  # otherwise Numba creates a semaphore that leaks when the process is killed
+    stop, requests = Stop(), _Requests()
+    threading.Thread(target=_receive_requests, args=(pipe, requests, stop), daemon=True).start()
+
+    def send(message: Event | StackResult) -> None:
+        try:
+            pipe.send(message)
+        except OSError:
+            os._exit(1)
+
+    preparation = StackResult()
+    while True:
+        request = requests.get()
+        if isinstance(request, Run):
+            preparation = prepare(request)
+        else:
+            stack, memory_mb = request
+            result = run_stack(stack, memory_mb, stop, send)
+            result.add(preparation)
+            preparation = StackResult()
+            send(result)
+
+
+def _receive_requests(pipe: Connection, requests: _Requests, stop: Stop) -> None:
+    while True:
+        try:
+            message = pipe.recv()
+        except Exception:  # the sweep's process has ended, or a plug-in cannot be loaded; checkpoints are on disk
+            os._exit(1)
+        if isinstance(message, int):
+            stop.signal_number = message
+        else:
+            requests.put(message)
 
 
 @dataclass(frozen=True)

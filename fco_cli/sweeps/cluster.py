@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import copy
 import logging
+import signal
 import socket
+import tempfile
+import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fco_cli.config import Run
@@ -27,8 +30,7 @@ from fco_cli.files import write_atomically
 from fco_cli.simulation.execute import record_of
 from fco_cli.simulation.process import Stop, software
 from fco_cli.simulation.record import CHECKPOINT, replace_folder
-from fco_cli.sweeps.slices import MAX_TRANSFER_BYTES, SLICE_SECONDS, Files, Slice, run_slice
-from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, failure_text
+from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, failure_text, run_stack
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -37,8 +39,13 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10
 POLL_SECONDS = 0.5
+SLICE_SECONDS = 5.0
 DRAIN_SECONDS = 2 * SLICE_SECONDS  # after a request to stop; slices that return later are discarded
 PATHS = ("path", "data_dir")  # keys of tasks that are paths
+MAX_TRANSFER_BYTES = 2**28  # of a stack's checkpoints; a stack with larger ones stays on its worker until it is done
+
+Files = dict[str, bytes]
+_stack_lock = threading.Lock()  # a process runs one stack at a time, with all threads of its worker
 
 
 def run_on_cluster(stacks: list[Stack], address: str, memory_mb: int, stop: Stop, post: Post) -> ResultStream:
@@ -64,7 +71,7 @@ def _connect(address: str) -> Iterator[Client]:
     _silence_dask()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # slices.py compares the versions
+            warnings.simplefilter("ignore")  # _check compares the versions
             client = Client(address, timeout=CONNECT_SECONDS)
     except Exception as problem:  # a missing certificate, another protocol, a web server
         raise UserError(f"{key}: no Dask scheduler answers at {address}: {one_line(problem)}") from problem
@@ -220,3 +227,81 @@ def _write(run: Run, files: Files) -> None:
             record.drop_checkpoint()
             if run.force:
                 replace_folder(run.folder, record.folder)
+
+
+@dataclass
+class Slice:
+    """Result of a slice."""
+
+    result: StackResult
+    files: dict[str, Files]  # run id -> new files of the record
+    events: list[Event]
+
+
+class _Deadline(Stop):
+    """Stop request after a number of seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.end = time.monotonic() + seconds
+
+    @property
+    def requested(self) -> bool:
+        if time.monotonic() > self.end:
+            self.signal_number = signal.SIGTERM
+        return self.signal_number is not None
+
+
+def run_slice(stack: Stack, checkpoints: dict[str, Files], memory_mb: int, expected: dict[str, Any]) -> Slice:
+    """Run the stack from its checkpoints in a temporary folder of this worker, for a slice or to its end."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    _check(worker.address, stack.runs[0], expected)
+    with _stack_lock, tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
+        runs = [_relocate(run, Path(folder), worker.state.nthreads) for run in stack.runs]
+        for run in runs:
+            run.folder.mkdir(parents=True)
+            for name, content in checkpoints[run.run_id].items():
+                (run.folder / name).write_bytes(content)
+        events: list[Event] = []
+        local = Stack(stack.number, runs)
+        result = run_stack(local, memory_mb, _Deadline(SLICE_SECONDS), events.append)
+        if sum(_checkpoint_bytes(run) for run in runs) > MAX_TRANSFER_BYTES:
+            result = run_stack(local, memory_mb, Stop(), events.append)
+        return Slice(result, {run.run_id: _files(run) for run in runs}, events)
+
+
+def _relocate(run: Run, folder: Path, threads: int) -> Run:
+    relocated = copy.copy(run)  # keeps the identity computed by the sweep's process
+    relocated.output_dir, relocated.force, relocated.threads = folder, False, run.threads or threads
+    return relocated
+
+
+def _checkpoint_bytes(run: Run) -> int:
+    return sum(path.stat().st_size for name in CHECKPOINT if (path := run.folder / name).exists())
+
+
+def _files(run: Run) -> Files:
+    return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.is_file() and path.name[0] != "."}
+
+
+def _check(worker: str, run: Run, expected: dict[str, Any]) -> None:
+    """Raise UserError if the worker's software, code or data differ from those of the sweep's process."""
+    own, other = _flat(software()), _flat(expected)
+    differing = [f"{name} {own.get(name)} instead of {other[name]}" for name in other if own.get(name) != other[name]]
+    if differing:
+        raise UserError(f"hydra.launcher.address: the worker {worker} has {', '.join(differing)}")
+    fresh = copy.copy(run)
+    fresh.__dict__.pop("identity", None)
+    try:
+        is_same = fresh.identity.stack == run.identity.stack
+    except UserError as problem:
+        raise UserError(f"{problem} on the worker {worker}") from None
+    if not is_same:
+        what = "data" if fresh.task.contents() else "code"
+        raise UserError(f"task: the worker {worker} has other {what} for {run.task.name} than this machine")
+
+
+def _flat(versions: dict[str, Any]) -> dict[str, Any]:
+    return {**versions["versions"], "Python": versions["python"], "revision": versions["git_revision"]}

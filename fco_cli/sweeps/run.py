@@ -1,27 +1,42 @@
-"""Execution of a sweep: finished runs are reused, the others run as stacks."""
+"""Sweeps: estimated cost (dry run), execution and progress display.
+
+Finished runs are reused, the others run as stacks.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import time
+from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from fco_cli.config import Run
 from fco_cli.config.run import plain, replace_numbers
 from fco_cli.errors import SweepFailed, UserError
 from fco_cli.files import as_yaml, write_atomically
+from fco_cli.kernels.compiled import set_threads
+from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
+from fco_cli.simulation.engine import Job, Simulation
+from fco_cli.simulation.execute import bytes_per_job
+from fco_cli.simulation.problems import problem_of, setup_of, varying_of
 from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
-from fco_cli.sweeps.backends import BACKENDS, Options
+from fco_cli.sweeps.backends import BACKENDS, Options, cores
 from fco_cli.sweeps.stacks import Event, Stack, StackResult, group_into_stacks
 from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
 
 MAX_REASONS = 2  # reasons of failures in the message; the others are in run.log
+PROBE_ROUNDS = 3
+LOG_SECONDS = 10.0  # between log lines
 
 
 class Watcher(Protocol):
@@ -42,29 +57,29 @@ class Sweep:
         self.jobs, self.overrides = jobs, overrides
         self.runs = list(_build_runs(jobs))
         self.unique = {run.run_id: run for run in self.runs}  # several jobs may be the same run
-        self.ended = StackResult()
+        self.outcome = StackResult()
         for run_id, run in self.unique.items():
             if not run.force and (result := Record(run.folder).result()):
-                self.ended.results[run_id] = result
+                self.outcome.results[run_id] = result
                 run.check_metrics(result["final"])
-        self.missing = [run for run_id, run in self.unique.items() if run_id not in self.ended.results]
+        self.missing = [run for run_id, run in self.unique.items() if run_id not in self.outcome.results]
 
     def run(self, watcher: Watcher) -> None:
         """Run the missing runs; raise UserError if all were refused, with the reason of the first."""
-        for result in self.ended.results.values():
+        for result in self.outcome.results.values():
             watcher.add_finished(result["status"])
         with Stop() as stop:
             stacks = group_into_stacks(self.missing)
             results = BACKENDS[self.options.backend](stacks, self.options, stop, watcher.post)
             with watcher.show(stacks), closing(results):  # closing ends all processes
                 for part in results:
-                    self.ended.add(part)
+                    self.outcome.add(part)
                     self._save_hydra_output(part.results)  # now, while others run
             stop.check()
-        for text, count in self.ended.warnings.values():
+        for text, count in self.outcome.warnings.values():
             log.warning(text if count == 1 else f"{text} ({count} such warnings)")
-        if len(self.ended.refusals) == len(self.unique):
-            raise UserError(next(iter(self.ended.refusals.values())))
+        if len(self.outcome.refusals) == len(self.unique):
+            raise UserError(next(iter(self.outcome.refusals.values())))
         self._save_hydra_output(self.unique)
 
     def _save_hydra_output(self, run_ids: Collection[str]) -> None:
@@ -82,20 +97,20 @@ class Sweep:
 
     @property
     def finished_folders(self) -> list[Path]:
-        return [run.folder for run_id, run in self.unique.items() if run_id in self.ended.results]
+        return [run.folder for run_id, run in self.unique.items() if run_id in self.outcome.results]
 
     @property
     def diverged(self) -> int:
-        return sum(result["status"] == "diverged" for result in self.ended.results.values())
+        return sum(result["status"] == "diverged" for result in self.outcome.results.values())
 
     @property
     def not_converged(self) -> int:
-        verdicts = [result.get("convergence") for result in self.ended.results.values()]
+        verdicts = [result.get("convergence") for result in self.outcome.results.values()]
         return sum(verdict is not None and not verdict["converged"] for verdict in verdicts)
 
     def values(self) -> list[float | Exception]:
         """Return the final objective of each job, in order, or the exception if it failed."""
-        results, failure = self.ended.results, _failure(self.unique, self.ended)
+        results, failure = self.outcome.results, _failure(self.unique, self.outcome)
         return [_objective(results[run.run_id]) if run.run_id in results else failure for run in self.runs]
 
 
@@ -127,3 +142,96 @@ def _build_runs(jobs: list[JobConfig]) -> Iterator[Run]:
         else:
             firsts[kind] = Run.of(job.config())
             yield firsts[kind]
+
+
+def describe_plan(runs: list[Run], done: int, options: Options) -> str:
+    """Return the number of runs, the memory and the time of a sweep in a few lines, without writing any file."""
+    stacks = group_into_stacks(runs)
+    workers = max(1, min(options.n_jobs or cores(), len(stacks)))
+    set_threads(max(1, cores() // workers))
+    seconds, largest = 0.0, 0.0
+    for stack in stacks:
+        first = stack.runs[0]
+        problem = problem_of(first)
+        first.check_clients(problem.data.clients)
+        data = problem.data.x.nbytes + problem.data.y.nbytes
+        state = min(len(stack.runs) * bytes_per_job(first, problem), options.memory_mb * 2**20)
+        largest = max(largest, (data + state) / 2**20)
+        seconds += _seconds(stack.runs)
+    lines = [
+        f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
+        f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
+        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack)",
+    ]
+    return "\n".join(lines)
+
+
+def _seconds(runs: list[Run]) -> float:
+    """Return the estimated seconds of a stack: its rounds times the time of one, without compilation."""
+    first = runs[0]
+    setup = setup_of(first, problem_of(first))
+    jobs = [Job() for _ in runs]
+    simulation = Simulation(setup, jobs, varying_of(runs))
+    for run in runs:
+        run.check_metrics(jobs[0].history)
+    simulation.advance()
+    start = time.perf_counter()
+    rounds = sum(simulation.advance() for _ in range(PROBE_ROUNDS))
+    return (time.perf_counter() - start) / rounds * simulation.rounds if rounds else 0.0
+
+
+class SweepProgress:
+    """Progress of a sweep: the numbers of finished, running, diverged, failed and refused runs."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.counts: Counter[str] = Counter()
+        self.running: dict[int, int] = {}
+        self.progress: dict[int, float] = {}
+
+    def add_finished(self, status: str) -> None:
+        """Count a run that was finished before the sweep."""
+        self.counts[status] += 1
+
+    @contextmanager
+    def show(self, stacks: list[Stack]) -> Iterator[None]:
+        """Show the progress of the stacks while the body runs."""
+        self.sizes = {stack.number: len(stack.runs) for stack in stacks}
+        self.started = self.last_logged = time.monotonic()
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeLeft())
+        is_live = self.console.is_terminal
+        with Progress(*columns, console=self.console, transient=True, disable=not is_live) as self.bar:
+            self.task = self.bar.add_task(self._counts(), total=1.0)
+            yield
+        log.info(self._counts())
+
+    def post(self, event: Event) -> None:
+        """Update the display with an event of a stack."""
+        if event.kind == "round":
+            self.running[event.stack] = event.running
+            self.progress[event.stack] = max(event.progress, self.progress.get(event.stack, 0.0))
+        else:
+            self.counts[event.kind] += 1
+            self.running[event.stack] = max(0, self.running.get(event.stack, 1) - 1)
+            if not self.running[event.stack]:
+                self.progress[event.stack] = 1.0
+        if event.text and self.counts["failed"] == 1:  # only the first; the sweep reports the total at its end
+            self.bar.print(event.text) if self.console.is_terminal else log.error(event.text)
+        done = self._share_done()
+        self.bar.update(self.task, completed=done, description=self._counts())
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.last_logged > LOG_SECONDS:
+            left = time_left((now - self.started) * (1 - done) / done) if done else f"starting: {COMPILING}"
+            log.info("%s, %s", self._counts(), left)
+            self.last_logged = now
+
+    def _counts(self) -> str:
+        shown = {"finished": self.counts["finished"], "running": sum(self.running.values())}
+        shown |= {"diverged": self.counts["diverged"]}
+        shown |= {kind: self.counts[kind] for kind in ("failed", "refused") if self.counts[kind]}
+        return ", ".join(f"{count} {kind}" for kind, count in shown.items())
+
+    def _share_done(self) -> float:
+        """Return the completed share of the work, with stacks weighted by their number of runs."""
+        total = sum(self.sizes.values())
+        return sum(self.sizes[number] * share for number, share in self.progress.items()) / total if total else 1.0

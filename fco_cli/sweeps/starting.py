@@ -18,7 +18,7 @@ from typing import Any
 
 from fco_cli.simulation.process import SIGNALS
 
-PRELOADED = ["fco_cli.sweeps.processes", "fco_cli.kernels.vector"]  # the latter imports Numba
+PRELOADED = ["fco_cli.sweeps.backends", "fco_cli.kernels.vector"]  # the latter imports Numba
 _method = "spawn"
 _copies: list[BaseProcess] = []
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fco_cli.errors import require
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.choices import AutoModel, ModelChoice
 from fco_cli.problem.models.linear import Linear, Model

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from fco_cli.cache_folders import exclusive_access, private_cache, require_private
 from fco_cli.data.readers.source import as_user_error, check_file
 from fco_cli.errors import UserError, one_line
+from fco_cli.files import exclusive_access, private_cache, require_private
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array

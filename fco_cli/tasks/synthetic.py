@@ -1,4 +1,7 @@
-"""Synthetic linear regression of appendix B of the paper: clients differ in the means of their features."""
+"""Synthetic linear regressions of appendix B of the paper: clients differ in the means of their features.
+
+Lasso: sparse weights (section 5.1). Nuclear: a low-rank matrix (section 5.2).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.models.linear import Linear, Model
-from fco_cli.problem.problem import TaskData
+from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.streams import MEANS, TRAINING, TRUTH, VALIDATION, generator
 from fco_cli.tasks.base import Task, require_own_layout
+from fco_cli.tasks.metrics import rank, sparse_recovery
+
+THRESHOLD = 1e-2  # smaller weights and singular values count as zero
 
 
 @dataclass(kw_only=True)
@@ -76,3 +82,61 @@ class SyntheticRegression(Task):
         with ThreadPoolExecutor() as pool:  # each client has its own generator; drawing releases the GIL
             list(pool.map(draw_client, range(self.clients)))
         return ClientData.of_equal_clients(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
+
+
+@dataclass(kw_only=True)
+class Lasso(SyntheticRegression):
+    """Lasso whose true weights are `ones` ones followed by zeros."""
+
+    name: str = "lasso"
+    dimension: int
+    ones: int
+
+    main_metric = "f1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
+        require(0 <= self.ones <= self.dimension, "task.ones", self.ones, f"from 0 to the dimension, {self.dimension}")
+
+    @property
+    def features(self) -> int:
+        return self.dimension
+
+    def true_weights(self) -> Array:
+        return np.repeat([1.0, 0.0], [self.ones, self.dimension - self.ones])
+
+    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
+        assert problem.truth is not None
+        return sparse_recovery(w, problem.truth[:-1], THRESHOLD)
+
+
+@dataclass(kw_only=True)
+class Nuclear(SyntheticRegression):
+    """Matrix estimation whose true matrix is diagonal, with `rank` ones followed by zeros."""
+
+    name: str = "nuclear"
+    dimension: int  # of the square matrix
+    rank: int
+
+    main_metric = "rank"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.dimension >= 1, "task.dimension", self.dimension, "a whole number >= 1")
+        require(0 <= self.rank <= self.dimension, "task.rank", self.rank, f"from 0 to the dimension, {self.dimension}")
+
+    @property
+    def features(self) -> int:
+        return self.dimension**2
+
+    def true_weights(self) -> Array:
+        return np.diag(np.repeat([1.0, 0.0], [self.rank, self.dimension - self.rank]))
+
+    def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
+        assert problem.truth is not None
+        matrices = problem.layout.view(w, "weights")
+        return {
+            "rank": rank(matrices, THRESHOLD),
+            "recovery_error": np.linalg.norm(w[:, :-1] - problem.truth[:-1], axis=1),
+        }

@@ -1,4 +1,7 @@
-"""Base class of tasks on tables: a linear model with any loss, exported with its data preparation."""
+"""Tasks on tables: a linear model with any loss, exported with its data preparation.
+
+Custom: a user's own data. Published: heart disease (4 hospitals), intensive care (185 hospitals), crime (46 states).
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fco_cli.data.export import LinearModel
+from fco_cli.data.fitted import LinearModel
 from fco_cli.data.format import FederatedData, check_labels, format_list
 from fco_cli.data.preparation import Preparation, Recipe, prepared
+from fco_cli.data.published import PUBLICATIONS, Publication
+from fco_cli.data.readers import fingerprint, read
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
-from fco_cli.data.splits import Holdout, Parts, split
+from fco_cli.data.splits import Holdout, Partition, Parts, split
 from fco_cli.errors import no_such_key, require
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, Squared, all_losses
+from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.base import Task
@@ -232,3 +237,93 @@ def _rows(
     x = part.x if preparation is None else preparation.apply(part.raw)
     clients = replace(part, x=x).model_clients(dtype)
     return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))
+
+
+@dataclass(kw_only=True)
+class Custom(Tabular):
+    """Task on a table, a folder with one table per client, or any other file that `fco-data` reads."""
+
+    name: str = "custom"
+    path: str
+    label: str  # a column, or a condition on one: num>0
+    event: str | None  # a column or condition: 1 for an event, 0 for censoring; the label is then a time
+    client: str  # the column with the client of each row
+    split: str  # the column with train, val and test; optional
+    weights: str | None  # the column with sample weights
+    drop: list[str]  # columns to ignore
+    categorical: list[str]  # columns with categories that are written as numbers
+    missing: list[str]  # additional missing-value markers
+    names: list[str]  # column names, for a table without header
+    min_samples: int  # clients with fewer samples are dropped
+    partition: str | None  # assignment of rows to simulated clients
+    partition_clients: int
+    partition_concentration: float
+
+    def __post_init__(self) -> None:
+        if self.event is not None and self.loss == "auto":
+            self.loss = Cox.name
+        super().__post_init__()
+        has_events = self.loss != "auto" and all_losses()[self.loss].censored_labels
+        require(self.event is None or has_events, "task.event", self.event, f"null unless task.loss={Cox.name}")
+        require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
+        _ = self._partition
+
+    @property
+    def _partition(self) -> Partition | None:
+        if self.partition is None:
+            return None
+        return Partition(self.partition, self.partition_clients, self.partition_concentration)
+
+    @property
+    def columns(self) -> Columns:
+        lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
+        dealt = self.partition is not None
+        return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event)
+
+    def missing_data(self) -> str | None:
+        return None if Path(self.path).exists() else f"task.path: {self.path} not found"
+
+    def contents(self) -> dict[str, str]:
+        return {"path": fingerprint(Path(self.path), self.columns)}
+
+    def read(self, seed: int) -> FederatedData:
+        if self._partition is None:
+            return read(Path(self.path), self.columns, self.min_samples)
+        data = read(Path(self.path), self.columns, min_clients=1)
+        x = data.x if is_sparse(data.x) else prepared(data, self.recipe).apply(data.raw)
+        return self._partition.assign(data, x, seed)
+
+
+@dataclass(kw_only=True)
+class Published(Tabular):
+    """Task on one of PUBLICATIONS."""
+
+    name: str = "published"
+    publication: str
+    data_dir: str | None  # folder with the files; null: download
+    min_samples: int  # clients with fewer samples are dropped
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = "one of " + ", ".join(PUBLICATIONS)
+        require(self.publication in PUBLICATIONS, "task.publication", self.publication, known)
+        require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
+
+    @property
+    def _published(self) -> Publication:
+        return PUBLICATIONS[self.publication]
+
+    @property
+    def columns(self) -> Columns:
+        return self._published.columns
+
+    def missing_data(self) -> str | None:
+        if self.data_dir is not None or self._published.is_downloaded:
+            return None
+        return f"{self._published.name} is not on this machine (task.data_dir, docs/data.md)"
+
+    def contents(self) -> dict[str, str]:
+        return {"data_dir": self._published.content(self.data_dir)}
+
+    def read(self, seed: int) -> FederatedData:
+        return self._published.read(self.data_dir, self.min_samples)

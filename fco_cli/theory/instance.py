@@ -20,8 +20,8 @@ from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.problem.regularizers.boxes import LinfBall
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.problem.regularizers.sets import LinfBall
 
 
 @kernel

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fco_cli.csv_writer import as_csv
 from fco_cli.errors import UserError, require
+from fco_cli.files import as_csv
 from fco_cli.problem.layout import Array
-from fco_cli.problem.regularizers.boxes import LinfBall
 from fco_cli.problem.regularizers.penalties import L1
+from fco_cli.problem.regularizers.sets import LinfBall
 from fco_cli.theory.instance import Instance
 from fco_cli.theory.measure import Measurements, gaps_with_small_client_lr, measure
 

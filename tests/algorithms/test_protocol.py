@@ -15,8 +15,8 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.rounds import Scalar
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import UserError
+from fco_cli.problem.layout import stack_numbers
 from fco_cli.problem.mirror_maps import Entropy, PNorm
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.memory import ProcessMemory

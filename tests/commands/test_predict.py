@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.predict import main, predictions
-from fco_cli.data.export import LinearModel
-from fco_cli.data.fitted import FittedModel
+from fco_cli.data.fitted import FittedModel, LinearModel
 from fco_cli.data.preparation import Recipe, prepared
 from fco_cli.data.readers import read
 from fco_cli.errors import UserError

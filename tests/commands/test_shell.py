@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fco_cli.commands import shell
-from fco_cli.commands.shell import one_line_errors
-from fco_cli.commands.streams import print_line
+from fco_cli.commands.shell import one_line_errors, print_line
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 WITHIN = "from fco_cli.commands.shell import one_line_errors\nwith one_line_errors('fco-x'):\n    "
@@ -44,7 +43,7 @@ def test_every_command_ends_quietly_when_its_reader_has_left(command, buffered):
 
 
 def test_a_table_ends_quietly_too():
-    script = WITHIN + "from fco_cli.commands.streams import table_console; table_console().print('x')"
+    script = WITHIN + "from fco_cli.commands.shell import table_console; table_console().print('x')"
     assert ends_early([sys.executable, "-c", script], buffered=False) == (141, b"")
 
 

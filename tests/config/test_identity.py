@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_module
 from fco_cli import code_digest
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
-from fco_cli.code_digest import digests, modules
+from fco_cli.code_digest import digests
 from fco_cli.config import PathRun, Run, kind_of, register
 from fco_cli.config.identity import WITHOUT_NUMBERS, execution_roots, packages_not_used, part_classes
 from fco_cli.errors import UserError
@@ -143,7 +143,7 @@ def executed(work):
     seen = set()
 
     def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(str(modules.PACKAGE)):
+        if event == "call" and frame.f_code.co_filename.startswith(str(digests.PACKAGE)):
             seen.add((frame.f_code.co_filename, frame.f_code.co_qualname.split(".")[0]))
 
     threading.setprofile(note)
@@ -153,7 +153,7 @@ def executed(work):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    base = modules.PACKAGE
+    base = digests.PACKAGE
     names = ((".".join(("fco_cli", *Path(file).relative_to(base).with_suffix("").parts)), name) for file, name in seen)
     return {(module.removesuffix(".__init__"), name) for module, name in names if not name.startswith("<")}
 
@@ -281,14 +281,14 @@ def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypa
     logistic = ["task=custom", "task.loss=logistic", make.table]
     runs = {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
     before = {key: run.identity.run for key, run in runs.items()}
-    original = modules._read
-    assert edited(original(modules.PACKAGE / file), name)
+    original = digests._read
+    assert edited(original(digests.PACKAGE / file), name)
 
     def read(path):
-        return edited(original(path), name) if path == modules.PACKAGE / file else original(path)
+        return edited(original(path), name) if path == digests.PACKAGE / file else original(path)
 
-    monkeypatch.setattr(modules, "_read", read)
-    monkeypatch.setattr(modules, "_check_loaded", lambda *_: None)
+    monkeypatch.setattr(digests, "_read", read)
+    monkeypatch.setattr(digests, "_check_loaded", lambda *_: None)
     try:
         forget()
         after = {key: replace(run).identity.run for key, run in runs.items()}
@@ -311,5 +311,5 @@ def test_a_worker_with_other_code_refuses_a_run(make, monkeypatch):
 
 def forget():
     """Clear the caches, as in a new process."""
-    modules.parsed_module.cache_clear()
+    digests.parsed_module.cache_clear()
     digests.digest_of.cache_clear()

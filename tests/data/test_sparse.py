@@ -167,7 +167,7 @@ def test_other_columns_are_refused(svm, error_message):
 
 
 def test_a_line_that_is_too_long_is_refused(svm, error_message, monkeypatch):
-    monkeypatch.setattr("fco_cli.data.readers.svmlight.MAX_LINE", 100)
+    monkeypatch.setattr("fco_cli.data.readers.matrices.MAX_LINE", 100)
     assert "has a line of more than 100 characters" in error_message(svm("1 " + "1:1 " * 100))
 
 

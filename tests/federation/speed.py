@@ -25,7 +25,7 @@ from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 SIZES = {"east": 60, "north": 85, "south": 43}
 

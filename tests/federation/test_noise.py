@@ -17,9 +17,8 @@ from fco_cli.federation.message import BadMessage, Message, converted
 from fco_cli.federation.noise import EvaluationNoise, clip_and_add_noise
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.settings import Flare
-from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Setup
-from fco_cli.simulation.evaluate import evaluate_test
+from fco_cli.simulation.evaluate import evaluate_test, judge
 from tests.federation.coordinator.test_clients import run, task_of
 
 WITHOUT = Noise(most=0.5, deviation=1e-12, rows=10.0)  # negligible noise, to test the clipping

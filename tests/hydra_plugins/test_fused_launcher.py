@@ -35,7 +35,7 @@ def test_hydra_finds_the_plugins():
 def scripts_run_on_314(tmp_path_factory, monkeypatch):
     """Hydra's suites start plain scripts; apply the patch for Python 3.14 in every child process."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "sitecustomize.py").write_text("from fco_cli import hydra_on_314\n\nhydra_on_314.patch_argparse()\n")
+    (folder / "sitecustomize.py").write_text("from fco_cli.help import patch_argparse\n\npatch_argparse()\n")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 

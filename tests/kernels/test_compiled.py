@@ -149,7 +149,7 @@ from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.mirror import to_primal, Geometry
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.problem.regularizers.balls import L1Ball
+from fco_cli.problem.regularizers.sets import L1Ball
 digest = hashlib.sha256()
 for psi in (L1(strength=0.3), L1Ball(radius=2.0)):
     z = np.random.default_rng(0).standard_normal((3, 56))

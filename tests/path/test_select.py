@@ -14,7 +14,7 @@ from fco_cli.path import record
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Curve, select
 from fco_cli.path.solve import problem_for
-from fco_cli.problem.folds import FoldAssignment
+from fco_cli.problem.data import FoldAssignment
 from fco_cli.simulation.process import Stop
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from fco_cli.kernels.compiled import Kernel, specialize
-from fco_cli.problem.layout import Block, Layout
+from fco_cli.problem.layout import Block, Layout, Numbers
 from fco_cli.problem.mirror import Geometry, linear_minimization_oracle, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 
 

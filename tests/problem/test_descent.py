@@ -78,7 +78,7 @@ def test_a_dual_step_uses_the_gradient_at_the_primal(
     batches, random = batches_of(problem, np.array([3, 0, 11, 7, 19, 4, 2])), np.random.default_rng(4)
     z, t, rate = random.standard_normal((jobs, problem.layout.size)), random.random(jobs), random.random(jobs)
     geometry = problem.geometry(np.repeat(problem.regularizer.numbers, jobs))
-    geometry = geometry._replace(each=random.random(problem.layout.size))
+    geometry = geometry._replace(per_weight=random.random(problem.layout.size))
     expected, w = z.copy(), np.empty_like(z)
     (problem.to_primal if with_psi else problem.free_primal)(z, t, geometry, w)
     problem.descend(expected, w, batches, 1, rate)

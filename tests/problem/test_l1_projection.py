@@ -12,8 +12,7 @@ from fco_cli.problem.mirror import Geometry, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.balls import SAMPLE_MIN_SIZE, SAMPLE_STRIDE, L1Ball, L2Ball
-from fco_cli.problem.regularizers.boxes import Simplex
+from fco_cli.problem.regularizers.sets import SAMPLE_MIN_SIZE, SAMPLE_STRIDE, L1Ball, L2Ball, Simplex
 
 pytestmark = pytest.mark.machine_code
 

@@ -10,11 +10,10 @@ import pytest
 from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.descent import Batches
-from fco_cli.problem.layout import Block, Layout
+from fco_cli.problem.layout import Block, Layout, stack_numbers
 from fco_cli.problem.mirror import Geometry, prox_of_each, psi_subgradient, psi_value, to_dual, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.models.linear import SparseLinear
-from fco_cli.problem.numbers import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 
 LAYOUT = Layout((Block("first", (2, 2)), Block("bias", (1,), regularized=False), Block("second", (3,))))

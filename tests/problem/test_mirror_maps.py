@@ -15,9 +15,8 @@ from fco_cli.problem.mirror_maps import Entropy, Euclidean, Mirror, PNorm, all_m
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import Regularizer, all_regularizers
-from fco_cli.problem.regularizers.balls import L1Ball
-from fco_cli.problem.regularizers.boxes import NonNegative, Simplex
 from fco_cli.problem.regularizers.penalties import L1, NoRegularizer
+from fco_cli.problem.regularizers.sets import L1Ball, NonNegative, Simplex
 from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.hparams import Hparams
 

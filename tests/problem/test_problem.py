@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.layout import stack_numbers
 
 
 def test_kkt_residual_is_zero_at_the_optimum_only(make_problem, regularizer):

@@ -20,16 +20,12 @@ from hypothesis.extra.numpy import arrays
 from omegaconf import OmegaConf
 
 from fco_cli.problem.regularizers import BlockInfo, Regularizer, all_regularizers
-from fco_cli.problem.regularizers.balls import L1Ball, L2Ball
 from fco_cli.problem.regularizers.blockwise import Blockwise
-from fco_cli.problem.regularizers.boxes import Box, LinfBall, NonNegative, Simplex
-from fco_cli.problem.regularizers.cardinality import L0, L0Ball
-from fco_cli.problem.regularizers.groups import GroupLasso, L2Norm
-from fco_cli.problem.regularizers.nuclear import Nuclear
-from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
-from fco_cli.problem.regularizers.ordered import Monotone, Slope
+from fco_cli.problem.regularizers.nuclear import Nuclear, NuclearBall
+from fco_cli.problem.regularizers.ordered import L0, L0Ball, Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet, L2Squared, NoRegularizer
-from fco_cli.problem.regularizers.variation import FusedLasso, TotalVariation
+from fco_cli.problem.regularizers.sets import Box, L1Ball, L2Ball, LinfBall, NonNegative, Simplex
+from fco_cli.problem.regularizers.structured import FusedLasso, GroupLasso, L2Norm, TotalVariation
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -9,8 +9,7 @@ from fco_cli.errors import UserError
 from fco_cli.kernels.singular import gram, rotated_eigenvectors, singular_pairs, tridiagonal
 from fco_cli.kernels.tiles import TILE, empty_tiles, to_tiles
 from fco_cli.problem.regularizers import BlockInfo
-from fco_cli.problem.regularizers.nuclear import Nuclear
-from fco_cli.problem.regularizers.nuclear_ball import NuclearBall
+from fco_cli.problem.regularizers.nuclear import Nuclear, NuclearBall
 
 pytestmark = pytest.mark.machine_code
 

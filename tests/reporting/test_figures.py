@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from fco_cli.algorithms import all_algorithms
-from fco_cli.reporting.figures import curves, drawing, rates
+from fco_cli.reporting.figures import curves, drawing, sweeps
 from fco_cli.reporting.records.select import choose, in_order
 from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.style import SPARE_COLORS, algorithm_order, algorithm_style
@@ -108,7 +108,7 @@ def _grid(records, algo="feddualavg", **options):
 def test_heat_map_has_a_cell_per_pair_with_diverged_ones_hatched(records):
     """Test with three adjacent client rates at which every run diverged; they share one row."""
     _grid(records)
-    figure = rates.draw_heat_maps(*study_of(records))
+    figure = sweeps.draw_heat_maps(*study_of(records))
     axis = figure.axes[0]
     (image,) = axis.images
     grid = np.ma.getdata(image.get_array())
@@ -127,7 +127,7 @@ def test_heat_map_has_a_cell_per_pair_with_diverged_ones_hatched(records):
 def test_choice_on_the_edge_of_its_grid_is_marked(records):
     records.add(client_lr=0.001, f1=(0, 1))
     records.add(client_lr=0.01, f1=(0, 0.5))
-    figure = rates.draw_heat_maps(*study_of(records))
+    figure = sweeps.draw_heat_maps(*study_of(records))
     assert figure.axes[0].get_title("left") == "FedDualAvg†"
     assert figure.get_suptitle().replace("\n", " ").endswith("† on the edge of its grid")
 
@@ -141,7 +141,7 @@ def test_tables_of_the_figures(records):
     last = table[(table["metric"] == "f1") & (table["rounds"] == 1)].iloc[0]
     assert (last["algorithm"], last["client_lr"]) == ("fedmid", 0.001)
     assert (last["low"], last["median"], last["high"]) == pytest.approx((0.4, 0.6, 0.8))
-    pairs = rates.rates_table(choices).set_index("client_lr")
+    pairs = sweeps.rates_table(choices).set_index("client_lr")
     assert pairs["chosen"].to_dict() == {0.001: True, 0.1: False}
     assert pairs["diverged"].to_dict() == {0.001: 0, 0.1: 1}
 
@@ -152,7 +152,7 @@ def test_axis_label_of_the_heat_maps_does_not_overlap(records, tried, algos):
     for algo in ("feddualavg", "fedmid", "fedmid_osp", "feddualavg_osp")[:algos]:
         for client_lr in np.geomspace(0.001, 1, tried):
             records.add(algo, float(client_lr), experiment="a_rather_long_name_of_an_experiment")
-    figure = rates.draw_heat_maps(*study_of(records))
+    figure = sweeps.draw_heat_maps(*study_of(records))
     figure.canvas.draw()
     (side,) = [text for text in figure.texts if text.get_text() == "client learning rate"]
     box = side.get_window_extent()
@@ -162,7 +162,7 @@ def test_axis_label_of_the_heat_maps_does_not_overlap(records, tried, algos):
 
 def test_single_pair_has_no_heat_map(records):
     records.add()
-    assert not rates.has_heat_maps(study_of(records)[1])
+    assert not sweeps.has_heat_maps(study_of(records)[1])
 
 
 def test_28_of_the_49_pairs_are_in_the_range_of_the_robustness_figure(records):
@@ -274,7 +274,7 @@ NUMBERS = {0: "0", 1: "1", 0.9876: ".99", 0.998: ".998", 0.012: ".012", 12.3: "1
 
 @pytest.mark.parametrize("value", NUMBERS)
 def test_numbers_fit_their_cells(value):
-    assert rates.format_short(value) == NUMBERS[value]
+    assert sweeps.format_short(value) == NUMBERS[value]
 
 
 def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
@@ -282,9 +282,9 @@ def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
     records.add(client_lr=0.003, f1=(0, -1e308, 1e308, 1e308))
     records.add(client_lr=0.01, f1=(0, 5e-324, 5e-324, 5e-324))
     study, choices = study_of(records)
-    for figure in (curves.draw_panels(study, choices), rates.draw_heat_maps(study, choices)):
+    for figure in (curves.draw_panels(study, choices), sweeps.draw_heat_maps(study, choices)):
         drawing.save(figure, tmp_path / "figure")
-    assert rates.draw_heat_maps(study, choices).axes[0].images[0].get_array().mask.tolist() == [
+    assert sweeps.draw_heat_maps(study, choices).axes[0].images[0].get_array().mask.tolist() == [
         [False],
         [True],
         [False],
@@ -292,14 +292,14 @@ def test_values_too_large_to_draw_leave_a_gap(records, tmp_path):
 
 
 def test_too_many_learning_rates_have_no_heat_map(records):
-    for i in range(rates.MAX_RATES + 1):
+    for i in range(sweeps.MAX_RATES + 1):
         records.add(client_lr=0.001 * (i + 1))
-    assert not rates.has_heat_maps(study_of(records)[1])
+    assert not sweeps.has_heat_maps(study_of(records)[1])
 
 
 def test_the_heat_map_shows_the_best_option_of_each_pair(records):
     for momentum, score in ((0.5, 0.3), (0.9, 0.8), (0.95, 0.1)):
         records.add(client_lr=0.001, options={"momentum": momentum}, f1=(0, score))
         records.add(client_lr=0.01, options={"momentum": momentum}, f1=(0, score / 2))
-    (axis, _) = rates.draw_heat_maps(*study_of(records)).axes
+    (axis, _) = sweeps.draw_heat_maps(*study_of(records)).axes
     assert axis.images[0].get_array().tolist() == [[0.8], [0.4]]

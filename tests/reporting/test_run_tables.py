@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fco_cli.commands.report import main
+from fco_cli.reporting.records.runs import flatten
 from fco_cli.reporting.records.studies import collect
-from fco_cli.reporting.records.tables import flatten
 
 
 def test_nested_keys_become_dotted_names():

@@ -7,8 +7,7 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms import NoTransform, Transform
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.simulation.engine import Job, Setup, Simulation
-from fco_cli.tasks.lasso import Lasso
-from fco_cli.tasks.nuclear import Nuclear
+from fco_cli.tasks.synthetic import Lasso, Nuclear
 
 COMMON = {"strength": 0.5, "radius": 5.0, "clients": 6, "samples": 15}
 PSI = {"lasso": "l1", "nuclear": "nuclear"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fco_cli.problem.data import ClientData
-from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.layout import stack_numbers
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation import evaluate as module
 from fco_cli.simulation.evaluate import (

@@ -11,8 +11,7 @@ import pytest
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
-from fco_cli.algorithms.transforms.quantize import Quantize
-from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.algorithms.transforms.compression import Quantize, TopK
 from fco_cli.simulation import memory as memory_module
 from fco_cli.simulation.engine import Job
 from fco_cli.simulation.memory import FILE, DamagedMemory, FileMemory, ProcessMemory, bytes_of_job, client_memory

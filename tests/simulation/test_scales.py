@@ -20,8 +20,8 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.convergence import judge
 from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.evaluate import judge
 from fco_cli.simulation.smoothness import automatic_rate, automatic_rate_of_mean
 from fco_cli.tasks.base import Task
 

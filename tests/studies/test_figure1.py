@@ -6,7 +6,7 @@ import pytest
 
 from fco_cli.reporting.records.select import choose
 from fco_cli.reporting.records.studies import collect
-from fco_cli.studies.yuan2021.figure1 import accuracy_note, draw_side_by_side, side_by_side
+from fco_cli.studies.yuan2021.figures import accuracy_note, draw_side_by_side, side_by_side
 
 ENDS = {"validation_accuracy": 0.9, "density": 0.1, "validation_objective": 0.3}
 

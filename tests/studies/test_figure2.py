@@ -9,7 +9,7 @@ import pytest
 
 from fco_cli.reporting.records.select import choose
 from fco_cli.reporting.records.studies import collect
-from fco_cli.studies.yuan2021.figure2 import draw_curse, read_supports, supports_of, supports_table
+from fco_cli.studies.yuan2021.figures import draw_curse, read_supports, supports_of, supports_table
 
 CLIENT_LR, STRENGTH, STEPS = 0.01, 0.5, 2  # 8 samples in batches of 4
 

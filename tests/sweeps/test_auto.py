@@ -92,7 +92,7 @@ def test_a_resumed_run_has_the_same_rate(tmp_path, monkeypatch):
 
 
 def test_a_dry_run_with_auto(tmp_path):
-    from fco_cli.sweeps.plan import describe_plan
+    from fco_cli.sweeps.run import describe_plan
 
     run = run_of(tmp_path, "hparams.client_lr=auto")
     sweep = Sweep([], [], n_jobs=1, memory_mb=512, backend="local", address=None)

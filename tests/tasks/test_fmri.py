@@ -25,8 +25,7 @@ from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import haxby
-from fco_cli.tasks.brain import classification, save_image, to_image
-from fco_cli.tasks.fmri import Fmri
+from fco_cli.tasks.fmri import Fmri, classification, save_image, to_image
 
 REPOSITORY = Path(__file__).parents[2]
 RUN = ["rest"] * 4 + ["face"] * 9 + ["cat"] * 3 + ["house"] * 9 + ["rest"] * 2

@@ -12,7 +12,7 @@ from scipy.ndimage import label
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.tasks.fmri_sim import REGIONS, FmriSim, SmoothField, active_pattern, brain_mask
+from fco_cli.tasks.fmri import REGIONS, FmriSim, SmoothField, active_pattern, brain_mask
 
 SETTINGS = {
     "train_subjects": 2, "validation_subjects": 1, "sessions": 3, "scans": 10,

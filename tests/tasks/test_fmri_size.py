@@ -17,7 +17,7 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
-from fco_cli.tasks.brain import classification
+from fco_cli.tasks.fmri import classification
 from fco_cli.tasks.fmri import Fmri
 
 def sessions(count, seed):

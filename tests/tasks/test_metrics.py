@@ -1,3 +1,5 @@
+"""A diverged matrix must not have rank 0, which would count as success."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from fco_cli.tasks.metrics import density, rank, sparse_recovery, support_recovery
+from fco_cli.tasks.metrics import compare_support, density, rank, sparse_recovery, support_recovery
+
+TRUTH = np.array([1.0, 1.0, 0.0, 0.0])
 
 
 @given(estimate=arrays(bool, (3, 8)), truth=arrays(bool, 8))
@@ -54,3 +58,13 @@ def test_rank_is_numpys(shape):
 def test_rank_of_a_diverged_matrix():
     """A diverged matrix must not have rank 0, which would count as success."""
     np.testing.assert_array_equal(rank(np.array([np.full((2, 3), 1e200), np.full((2, 3), np.nan)]), 1e-2), [1, 2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_counts_and_distance(dtype):
+    """The bias is ignored; weights at the threshold and NaN do not count as found."""
+    w = np.array([[1, 1, 0, 0, 9], [0.5, 0, -2, 0.25, 9], [0, np.nan, 0, 0, 9]], dtype)
+    comparison = compare_support(w, TRUTH, 0.25)
+    assert comparison.found.tolist() == [2, 2, 0]
+    assert comparison.hits.tolist() == [2, 1, 0]
+    np.testing.assert_allclose(comparison.distance, np.linalg.norm(w[:, :-1] - TRUTH, axis=1), rtol=1e-14)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.problem.regularizers.boxes import Simplex
-from fco_cli.problem.regularizers.groups import GroupLasso
 from fco_cli.problem.regularizers.ordered import Monotone
-from fco_cli.problem.regularizers.variation import TotalVariation
+from fco_cli.problem.regularizers.sets import Simplex
+from fco_cli.problem.regularizers.structured import GroupLasso, TotalVariation
 from fco_cli.tasks.shapes import GroupSparse, Mixture, MonotoneRegression, Piecewise
 
 COMMON = {"clients": 8, "samples": 40, "heterogeneity": 0.3, "strength": 0.3, "radius": 1.0}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fco_cli.errors import UserError
-from fco_cli.tasks.lasso import Lasso
-from fco_cli.tasks.nuclear import Nuclear
+from fco_cli.tasks.synthetic import Lasso, Nuclear
 
 LASSO = Lasso(name="lasso", strength=0.5, radius=5, clients=30, samples=40, dimension=20, ones=5)
 NUCLEAR = Nuclear(name="nuclear", strength=0.5, radius=2, clients=8, samples=30, dimension=4, rank=2)

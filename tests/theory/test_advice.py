@@ -13,7 +13,7 @@ from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.regularizers.cardinality import L0
+from fco_cli.problem.regularizers.ordered import L0
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.theory.advice import Constants, estimate_constants, paper_grid

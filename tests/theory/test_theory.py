@@ -9,10 +9,9 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.regularizers.penalties import L1
-from fco_cli.theory.figure import draw
 from fco_cli.theory.instance import Instance
 from fco_cli.theory.measure import bind_algorithm, full_cohort, measure, tracer
-from fco_cli.theory.run import check_theorems
+from fco_cli.theory.run import check_theorems, draw
 from fco_cli.theory.statements import (
     PERTURBED,
     STABILITY_2,

@@ -13,8 +13,7 @@ import numpy as np
 
 from fco_cli.algorithms.numba_backend import keep_message
 from fco_cli.kernels.compiled import Kernel
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers, numbers_of
+from fco_cli.problem.layout import Array, Numbers, numbers_of
 from fco_cli.problem.registry import Registry
 
 if TYPE_CHECKING:

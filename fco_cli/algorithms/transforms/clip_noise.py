@@ -21,11 +21,10 @@ import numpy as np
 from fco_cli.algorithms.transforms.base import Evaluations, Transform
 from fco_cli.errors import UserError, install_extra, require
 from fco_cli.kernels.compiled import kernel
-from fco_cli.kernels.norms import two_norm
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.regularizers.balls import shrink_factor
+from fco_cli.kernels.products import two_norm
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.regularizers.base import scale
+from fco_cli.problem.regularizers.sets import shrink_factor
 from fco_cli.problem.streams import NOISE, generator
 
 if TYPE_CHECKING:

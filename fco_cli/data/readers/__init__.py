@@ -1,4 +1,4 @@
-"""Readers of clients' data, one module per file format.
+"""Readers of clients' data, one class per file format.
 
 `source.py` checks files before they are read and defines the base class `Format`; `tables.py` is the base of the table
 formats; `any_format.py` lists all formats and reads a path in whichever format it has.

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.data.format import Features, FederatedData, from_arrays
+from fco_cli.data.readers.benchmarks import Leaf, Tff
 from fco_cli.data.readers.csv_files import Csv, Tsv
-from fco_cli.data.readers.leaf import Leaf
-from fco_cli.data.readers.numpy_files import Npy, Npz
+from fco_cli.data.readers.matrices import Libsvm, Npy, Npz, Svmlight
 from fco_cli.data.readers.parquet import Parquet
 from fco_cli.data.readers.source import Columns, Format, ReadOptions, Source, check_memory, find_source, read_arrays
-from fco_cli.data.readers.svmlight import Libsvm, Svmlight
 from fco_cli.data.readers.tables import RawTable, Table
-from fco_cli.data.readers.tff import Tff
 from fco_cli.data.sparse import is_sparse, with_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.data import Rows

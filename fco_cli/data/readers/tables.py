@@ -257,10 +257,10 @@ class Table(Format):
 
 def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) -> Arrays:
     """Return the arrays of a file with its features in the order of the first file."""
-    ours, theirs = part["features"].tolist(), first["features"].tolist()
-    if ours == theirs:
+    own, expected = part["features"].tolist(), first["features"].tolist()
+    if own == expected:
         return part
-    lacking, extra = (sorted(set(one) - set(other)) for one, other in ((theirs, ours), (ours, theirs)))
+    lacking, extra = (sorted(set(one) - set(other)) for one, other in ((expected, own), (own, expected)))
     if lacking or extra:
         differences = [
             f"{what} {format_list(names)}"
@@ -268,8 +268,8 @@ def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) 
             if names
         ]
         raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}")
-    index = {name: k for k, name in enumerate(ours)}
-    order = np.array([index[name] for name in theirs])
+    index = {name: k for k, name in enumerate(own)}
+    order = np.array([index[name] for name in expected])
     moved = {"x": part["x"][:, order], "features": first["features"]}
     if "category_of" in part:
         moved["category_of"] = np.argsort(order)[part["category_of"]]

@@ -21,8 +21,7 @@ from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.federation.coordinator.remote_rows import Responses, SiteRows, Specs, masked_specs
 from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, plugin_digests
-from fco_cli.problem.layout import Array
-from fco_cli.problem.numbers import Numbers, stack_numbers
+from fco_cli.problem.layout import Array, Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.evaluate import OwnMetrics

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import msgspec
 import numpy as np
 
-from fco_cli.data.export import LinearModel
+from fco_cli.data.fitted import LinearModel
 from fco_cli.data.preparation import Preparation, agree, start_median_search
 from fco_cli.data.statistics import Summary, merged
 from fco_cli.errors import UserError, require
@@ -19,12 +19,11 @@ from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.schema import Description, RowCounts
 from fco_cli.federation.site.data import sent_task
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",

@@ -29,8 +29,7 @@ from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import FoldAssignment, HeldOut
+from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Linear
@@ -38,7 +37,7 @@ from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 from fco_cli.problem.risk import DataRisk, scores_of
 from fco_cli.simulation.smoothness import BATCHES, largest_curvature
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 # Packages whose code affects results.
 PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")

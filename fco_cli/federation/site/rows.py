@@ -18,10 +18,9 @@ from fco_cli.data.splits import Parts, split
 from fco_cli.data.statistics import Summary
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import Refusal
-from fco_cli.problem.data import ClientData
-from fco_cli.problem.folds import HeldOut
+from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 
 @dataclass(frozen=True)

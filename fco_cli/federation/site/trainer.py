@@ -28,9 +28,8 @@ from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
-from fco_cli.problem.layout import Array
+from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import all_mirrors
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.risk import own_losses

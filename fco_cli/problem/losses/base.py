@@ -1,4 +1,4 @@
-"""Base class of losses.
+"""Base class of losses, and links between scores and predictions.
 
 A loss defines kernels on the scores and the label of one row: `value`, `slope` and, for classification, `is_correct`.
 descent.py contains the loops over jobs and rows. A loss also defines which labels are valid, the number of scores per
@@ -7,6 +7,7 @@ row, and additional metrics of held-out data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +15,31 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
 from fco_cli.problem.layout import Array
-from fco_cli.problem.losses.links import LINKS
 from fco_cli.problem.registry import Registry
+
+# scipy.special is imported on use: it would slow the start of every site's process.
+
+
+def _logit(scores: Array) -> Array:
+    from scipy.special import expit
+
+    return expit(scores)
+
+
+def _softmax(scores: Array) -> Array:
+    from scipy.special import softmax
+
+    return softmax(scores, axis=1)
+
+
+# predictions [N, C] from scores [N, C]
+LINKS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda scores: scores,
+    "log": np.exp,  # the prediction is a mean e^score
+    "logit": _logit,  # the prediction is the probability of the second of two classes
+    "softmax": _softmax,  # the predictions are the probabilities of all classes
+    "log_hazard": lambda scores: scores,  # the score is the logarithm of a hazard ratio
+}
 
 
 @kernel
@@ -60,7 +84,7 @@ class Loss:
     is_correct: ClassVar[Kernel] = (
         never_correct  # is_correct(scores, y) -> True if the prediction is correct; for classification
     )
-    link: ClassVar[str] = "identity"  # name of `predict` in files with models (links.py)
+    link: ClassVar[str] = "identity"  # name of `predict` in files with models: a key of LINKS
     censored_labels: ClassVar[bool] = False  # labels are times, negative for censored rows; task.event makes them
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 

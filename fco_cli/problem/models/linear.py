@@ -61,7 +61,7 @@ def linear_forward_from_dual(z, t, geometry, batch, widths):
             last = min(first + VECTOR_GROUP, scores.shape[0])
             for v in range(first, last):
                 j, start = v // outputs, v % outputs * features
-                block = BlockInfo(piece, 1, high - low, geometry.each[start + low : start + high])
+                block = BlockInfo(piece, 1, high - low, geometry.per_weight[start + low : start + high])
                 dual, out = z[j, start + low : start + high], w[v - first, : high - low]
                 on_block.primal(dual, t[j], geometry.psi[j], geometry.h[0], block, out)
             products_of_columns(w, 1, w.shape[1], 0, batch, low, high - low, scores[first:last])

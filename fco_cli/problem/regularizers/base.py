@@ -12,17 +12,18 @@ Kernels that would lose them add `0 * z[i]`, which is 0 for finite z[i] and NaN 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from fco_cli.errors import require
+from fco_cli.errors import UserError, did_you_mean, require
 from fco_cli.kernels.compiled import Kernel, kernel
-from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.numbers import Numbers, numbers_of
+from fco_cli.problem.layout import Array, Layout, Numbers, numbers_of
 from fco_cli.problem.registry import Registry
+
+MAX_LISTED = 10  # feature names in an error message
 
 
 class BlockInfo(NamedTuple):
@@ -31,7 +32,7 @@ class BlockInfo(NamedTuple):
     piece: int  # index of the piece of psi; 0 unless psi is blockwise
     rows: int
     columns: int
-    each: Array  # [rows * columns], result of `Regularizer.coordinate_numbers`, in the precision of the weights
+    per_weight: Array  # [rows * columns], result of `Regularizer.coordinate_numbers`, in the precision of the weights
 
 
 @dataclass(kw_only=True)
@@ -70,12 +71,12 @@ class Regularizer:
         """
         return np.ones(layout.size)
 
-    def curvature(self, numbers: Numbers, each: Array) -> Array:
+    def curvature(self, numbers: Numbers, per_weight: Array) -> Array:
         """Return the strong convexity of psi along each weight [P].
 
-        `numbers` [1] are the parameters, `each` is the result of `coordinate_numbers`.
+        `numbers` [1] are the parameters, `per_weight` is the result of `coordinate_numbers`.
         """
-        return np.zeros(len(each))
+        return np.zeros(len(per_weight))
 
     def piece_index(self, name: str) -> int:
         """Return the index of the piece of psi that acts on the block `name`."""
@@ -137,6 +138,33 @@ def non_negative(key: str, value: float) -> None:
 def positive(key: str, value: float) -> None:
     """Raise UserError unless the parameter is finite and > 0."""
     require(np.isfinite(value) and value > 0, f"regularizer.{key}", value, "a number > 0")
+
+
+def expand_by_feature(
+    key: str, given: Mapping[str, float], layout: Layout, features: Sequence[str] | None, other: float
+) -> Array:
+    """Return one number per weight [P]: that of its feature, or `other` if `given` has none; equal for all classes.
+
+    A categorical column that was expanded to several features, such as `color=red` and `color=blue`, is given either by
+    its column name, `color`, or feature by feature.
+    """
+    numbers = np.full(layout.size, other)
+    if not given:
+        return numbers
+    if "weights" not in layout.slices:
+        raise UserError(f"{key}: needs a linear model; other models have no weight per feature")
+    weights = layout.slices["weights"]
+    bias = layout.slices.get("bias", slice(0, 1))  # one entry per class
+    count = (weights.stop - weights.start) // (bias.stop - bias.start)
+    names = list(features) if features is not None else [f"x{k}" for k in range(count)]
+    columns = [name.partition("=")[0] for name in names]
+    for name in given:
+        if name not in names and name not in columns:
+            listed = ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "")
+            raise UserError(f"{key}.{name}: feature not found; features are {listed}{did_you_mean(name, names)}")
+    row = np.array([given.get(name, given.get(column, other)) for name, column in zip(names, columns, strict=True)])
+    numbers[weights] = np.resize(row, weights.stop - weights.start)
+    return numbers
 
 
 all_regularizers: Registry[Regularizer] = Registry("regularizer", Regularizer, __package__)

@@ -13,8 +13,7 @@ from typing import Any
 
 from fco_cli.errors import UserError, require
 from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
-from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.numbers import Numbers, record
+from fco_cli.problem.layout import Array, Layout, Numbers, record
 from fco_cli.problem.regularizers.base import BlockInfo, Regularizer, all_regularizers
 
 
@@ -31,7 +30,7 @@ pieces: Chain = declared(Chain)
 @kernel
 def relative_to_others(block):
     """Return the block with its piece index counted from the second piece."""
-    return BlockInfo(block.piece - 1, block.rows, block.columns, block.each)
+    return BlockInfo(block.piece - 1, block.rows, block.columns, block.per_weight)
 
 
 @kernel

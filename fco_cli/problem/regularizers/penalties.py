@@ -10,10 +10,8 @@ import numpy as np
 
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import copy, kernel
-from fco_cli.problem.layout import Array, Layout
-from fco_cli.problem.numbers import Numbers
-from fco_cli.problem.regularizers.base import Regularizer, non_negative, scale
-from fco_cli.problem.regularizers.features import expand_by_feature
+from fco_cli.problem.layout import Array, Layout, Numbers
+from fco_cli.problem.regularizers.base import Regularizer, expand_by_feature, non_negative, scale
 
 FACTORS_FORMAT = "null or a mapping of feature names to numbers, such as {age: 0, sex: 0.5}"
 
@@ -120,18 +118,18 @@ class L1(WeightedPenalty):
     @staticmethod
     @kernel
     def value(w, psi, block):
-        return psi.strength * weighted_absolute_sum(w, block.each)
+        return psi.strength * weighted_absolute_sum(w, block.per_weight)
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, out)
+        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.per_weight, out)
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = psi.strength * block.each[i] * np.sign(w[i])  # at 0: the subgradient of least norm
+            out[i] = psi.strength * block.per_weight[i] * np.sign(w[i])  # at 0: the subgradient of least norm
 
 
 @dataclass(kw_only=True)
@@ -146,26 +144,26 @@ class ElasticNet(WeightedPenalty):
         super().__post_init__()
         non_negative("l2_strength", self.l2_strength)
 
-    def curvature(self, numbers: Numbers, each: Array) -> Array:
-        return numbers["l2_strength"][0] * each
+    def curvature(self, numbers: Numbers, per_weight: Array) -> Array:
+        return numbers["l2_strength"][0] * per_weight
 
     @staticmethod
     @kernel
     def value(w, psi, block):
-        l1_part = psi.strength * weighted_absolute_sum(w, block.each)
-        return l1_part + psi.l2_strength / 2 * weighted_squared_length(w, block.each)
+        l1_part = psi.strength * weighted_absolute_sum(w, block.per_weight)
+        return l1_part + psi.l2_strength / 2 * weighted_squared_length(w, block.per_weight)
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.each, out)
-        shrink_each(out, z.dtype.type(t * psi.l2_strength), block.each, out)
+        soft_threshold_each(z, z.dtype.type(t * psi.strength), block.per_weight, out)
+        shrink_each(out, z.dtype.type(t * psi.l2_strength), block.per_weight, out)
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = block.each[i] * (psi.strength * np.sign(w[i]) + psi.l2_strength * w[i])
+            out[i] = block.per_weight[i] * (psi.strength * np.sign(w[i]) + psi.l2_strength * w[i])
 
 
 @dataclass(kw_only=True)
@@ -174,21 +172,21 @@ class L2Squared(WeightedPenalty):
 
     name: str = "l2_squared"
 
-    def curvature(self, numbers: Numbers, each: Array) -> Array:
-        return numbers["strength"][0] * each
+    def curvature(self, numbers: Numbers, per_weight: Array) -> Array:
+        return numbers["strength"][0] * per_weight
 
     @staticmethod
     @kernel
     def value(w, psi, block):
-        return psi.strength / 2 * weighted_squared_length(w, block.each)
+        return psi.strength / 2 * weighted_squared_length(w, block.per_weight)
 
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
-        shrink_each(z, z.dtype.type(t * psi.strength), block.each, out)
+        shrink_each(z, z.dtype.type(t * psi.strength), block.per_weight, out)
 
     @staticmethod
     @kernel
     def subgradient(w, psi, block, out):
         for i in range(w.shape[0]):
-            out[i] = psi.strength * block.each[i] * w[i]
+            out[i] = psi.strength * block.per_weight[i] * w[i]

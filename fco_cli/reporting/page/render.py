@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,13 +15,12 @@ import yaml
 
 from fco_cli import __version__
 from fco_cli.files import write_atomically
+from fco_cli.reporting.claims.ledger import NOT_RUN, REPRODUCED, VERDICTS, Entry, headline
 from fco_cli.reporting.figures import drawing
 from fco_cli.reporting.objects import Figure, Section, Table
-from fco_cli.reporting.page.claims import claims_context, claims_of
-from fco_cli.reporting.page.data import compress, players_of, runs_data
-from fco_cli.reporting.page.own_results import own_results
+from fco_cli.reporting.page.scripts import compress, players_of, runs_data
 from fco_cli.reporting.page.sections import sort_studies
-from fco_cli.reporting.page.tables import as_latex, as_markdown, as_numbers, as_text
+from fco_cli.reporting.page.tables import as_latex, as_markdown, as_numbers, as_text, own_results
 from fco_cli.reporting.records.design import is_shipped
 from fco_cli.reporting.records.studies import RecordedStudy, Results, parallel_map
 from fco_cli.reporting.text import as_csv, for_markdown, printable
@@ -197,9 +198,69 @@ def _summary_figures(sections: list[Context], highlights: list[str]) -> list[Con
     if len(drawn) < 2:
         return []
     shipped = {one["study"]["name"]: one for one in reversed(drawn) if one["study"] and one["study"]["shipped"]}
-    ours = [one for one in drawn if not (one["study"] and one["study"]["shipped"])]
-    chosen = [*ours, *(shipped.pop(name) for name in highlights if name in shipped), *reversed(shipped.values())][:3]
+    others = [one for one in drawn if not (one["study"] and one["study"]["shipped"])]
+    chosen = [*others, *(shipped.pop(name) for name in highlights if name in shipped), *reversed(shipped.values())][:3]
     return [
         {"slug": one["slug"], "title": one["heading"], "id": one["figures"][0]["id"], "alt": one["heading"]}
         for one in chosen
     ]
+
+
+def claims_context(report: Report, results: Results) -> dict[str, Any] | None:
+    """Return the template context of the ledger; None if the report has none."""
+    ledger = report.ledger
+    if not ledger:
+        return None
+    entries = [_entry_context(i, entry, results) for i, entry in enumerate(ledger)]
+    return {
+        "heading": report.claims_heading,
+        "notes": report.claims_notes,
+        "headline": headline(ledger),
+        "verdicts": {verdict: sum(entry.verdict == verdict for entry in ledger) for verdict in VERDICTS},
+        "groups": _groups(ledger),
+        "failed": _by_text(entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)),
+        "ledger": entries,
+    }
+
+
+def claims_of(study: RecordedStudy, ledger: list[Entry]) -> str:
+    """Describe how many claims about a study are reproduced; empty if none is judged."""
+    entries = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
+    judged = [entry.verdict for entry in entries if entry.verdict != NOT_RUN]
+    return f"{judged.count(REPRODUCED)} of {len(judged)} claims reproduced" if judged else ""
+
+
+def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Group entries by the statement that they test."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(entry["text"], []).append(entry)
+    return groups
+
+
+def _entry_context(number: int, entry: Entry, results: Results) -> dict[str, Any]:
+    study = results.study(entry.experiment) if entry.has_records else None
+    return {
+        "number": number,
+        "slug": study.slug if study else entry.experiment if entry.has_records else "",
+        "id": entry.claim.id,
+        "text": entry.claim.text,
+        "source": entry.claim.source,
+        "reading": entry.claim.reading,
+        "why_not": entry.claim.why_not if entry.verdict not in (REPRODUCED, NOT_RUN) else "",
+        "group": entry.claim.group,
+        "experiment": entry.experiment,
+        "verdict": entry.verdict,
+        "label": entry.label,
+        "claimed": entry.claimed,
+        "measured": entry.measured,
+        "sensitivity": entry.sensitivity,
+    }
+
+
+def _groups(ledger: list[Entry]) -> dict[str, Counter[str]]:
+    """Count the verdicts by part of the ledger; parts without a judged claim are left out."""
+    counts: dict[str, Counter[str]] = {}
+    for entry in ledger:
+        counts.setdefault(entry.claim.group, Counter())[entry.verdict] += 1
+    return {group: count for group, count in counts.items() if set(count) != {NOT_RUN}}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.reporting.figures import paths as path_figures
-from fco_cli.reporting.figures import rates, sweeps
+from fco_cli.reporting.figures import sweeps
 from fco_cli.reporting.figures.curves import curves_table, draw_panels
 from fco_cli.reporting.objects import Figure, Section, Table
 from fco_cli.reporting.page.tables import best_table, caption
@@ -68,13 +68,13 @@ def _study_section(study: RecordedStudy, choices: dict[str, Choice], x: str, res
             f"{study.heading}: curves",
         )
     )
-    if rates.has_heat_maps(choices):
+    if sweeps.has_heat_maps(choices):
         section.figures.append(
             Figure(
                 f"{study.slug}_learning_rates",
-                partial(rates.draw_heat_maps, study, choices),
+                partial(sweeps.draw_heat_maps, study, choices),
                 LEARNING_RATES.format(rule=capitalized(str(study.rule))) + edge,
-                rates.rates_table(choices),
+                sweeps.rates_table(choices),
                 "learning_rates",
                 alt=f"{study.heading}: learning rates",
             )

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fco_cli.plugins import load_recorded
 from fco_cli.reporting.records.paths import RecordedPath, Theorems
-from fco_cli.reporting.records.runs import RecordedRun, paths_below, read_record, records_below, theories_below
-from fco_cli.reporting.records.tables import rounds_table, runs_table
+from fco_cli.reporting.records.runs import (
+    RecordedRun,
+    paths_below,
+    read_record,
+    records_below,
+    rounds_table,
+    runs_table,
+    theories_below,
+)
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.typed_files import BadRecord

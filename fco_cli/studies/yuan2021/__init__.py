@@ -19,11 +19,11 @@ from fco_cli.reporting import (
     is_shipped,
     reason_undecided,
 )
-from fco_cli.studies.yuan2021.figure1 import side_by_side_figure
-from fco_cli.studies.yuan2021.figure2 import (
+from fco_cli.studies.yuan2021.figures import (
     averaging_densifies,
     averaging_keeps_sparsity,
     clients_figure,
+    side_by_side_figure,
     supports_of,
 )
 from fco_cli.studies.yuan2021.hidden_settings import SEARCH, search_section

@@ -5,8 +5,7 @@ import pytest
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
-from fco_cli.algorithms.transforms.quantize import Quantize
-from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.algorithms.transforms.compression import Quantize, TopK
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.kernels.named import named
 from fco_cli.problem.descent import Batches
-from fco_cli.problem.numbers import stack_numbers
+from fco_cli.problem.layout import stack_numbers
 from fco_cli.problem.streams import message_keys
 
 FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]

@@ -20,7 +20,7 @@ from fco_cli.data.describe import Description, profile_csv, profile_tables
 from fco_cli.data.format import OPTIONAL, REQUIRED
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.readers import FORMATS, fingerprint, read, read_raw_tables
-from fco_cli.data.readers.numpy_files import Npz
+from fco_cli.data.readers.matrices import Npz
 from fco_cli.errors import UserError
 
 SECONDS, BYTES = 5, 1 << 30  # for one small file

@@ -14,15 +14,14 @@ from omegaconf import OmegaConf
 
 from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.transforms.quantize import Quantize
-from fco_cli.algorithms.transforms.topk import TopK
+from fco_cli.algorithms.transforms.compression import Quantize, TopK
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
-from fco_cli.tasks.custom import Custom
+from fco_cli.tasks.tabular import Custom
 
 NAMES = ["east", "north", "south"]
 FEDERATED = sorted(name for name, kind in all_algorithms().items() if kind.federated)
