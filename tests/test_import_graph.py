@@ -21,7 +21,7 @@ LAYERS = [
     {"data", "plugins"},
     {"tasks", "algorithms"},
     {"simulation"},
-    {"federation"},
+    {"federation", "testing"},
     {"config"},
     {"sweeps"},
     {"path"},

@@ -59,8 +59,11 @@ _digested: set[str] = set()  # installed packages whose code is part of digests
 
 def digest_module(top: str) -> None:
     """Treat a top-level module like the user's own, also if it is installed: the code of plug-ins defines results."""
-    _digested.add(top)
-    is_foreign.cache_clear()
+    if top not in _digested:
+        _digested.add(top)
+        is_foreign.cache_clear()
+        parsed_module.cache_clear()
+        digest_of.cache_clear()
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from fco_cli.files import as_yaml
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
-from fco_cli.problem.registry import load_plugin, loaded_plugins
+from fco_cli.problem.registry import load_entry_points, load_plugin, loaded_plugins
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.tasks import Task
@@ -267,7 +267,8 @@ class Run:
 
 
 def _empty_run(kind: type[Run], plugins: dict[str, Path]) -> Run:
-    """Return a run without its state, after loading plug-ins."""
+    """Return a run without its state, after loading plug-ins: those of installed packages and of the run."""
+    load_entry_points()
     for source, path in plugins.items():
         load_plugin(source, path)
     return object.__new__(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,12 +42,12 @@ def check_loss(loss: Loss, *, labels: Array | None = None, convex: bool = True, 
         run_checks(type(loss).__name__, [check_machine_code], loss, labels)
 
 
-def value(loss: Loss, scores: Array, y: float) -> float:
+def value(loss: Loss, scores: Array, y: Any) -> float:
     """Return the loss of one row."""
     return float(loss.bound_kernel("value")(scores, y))
 
 
-def slope(loss: Loss, scores: Array, y: float) -> Array:
+def slope(loss: Loss, scores: Array, y: Any) -> Array:
     """Return the derivatives of the loss of one row with respect to its scores."""
     slopes = scores.copy()
     loss.bound_kernel("slope")(slopes, y)

@@ -38,12 +38,12 @@ def kernels_as_python(enabled: bool = True) -> Iterator[None]:
     """Run kernels as plain Python within the block (True), or compiled (False)."""
     import numba
 
-    before = numba.config.DISABLE_JIT
-    numba.config.DISABLE_JIT = int(enabled)
+    settings: Any = numba.config
+    before, settings.DISABLE_JIT = settings.DISABLE_JIT, int(enabled)
     try:
         yield
     finally:
-        numba.config.DISABLE_JIT = before
+        settings.DISABLE_JIT = before
 
 
 def run_checks(subject: str, checks: Iterable[Callable[..., None]], *arguments: Any, **options: Any) -> None:
@@ -55,11 +55,15 @@ def run_checks(subject: str, checks: Iterable[Callable[..., None]], *arguments: 
             raise AssertionError(f"{subject} fails {check.__name__}: {problem}") from problem
 
 
-def make_regularizer(kind: type[Regularizer], **numbers: float) -> Regularizer:
+def make_regularizer(kind: Any, **numbers: float) -> Regularizer:
     """Return a regularizer with moderate values of the numbers that are not given."""
     own = {field.name: field.default for field in fields(kind) if field.type in ("float", "int", float, int)}
     usual = {key: 0.5 if default is MISSING else default for key, default in own.items()}
     return kind(**{key: numbers.get(key, NUMBERS.get(key, usual[key])) for key in own})
+
+
+def no_regularizer() -> Regularizer:
+    return make_regularizer(all_regularizers()["none"])
 
 
 def valid_labels(loss: Loss, count: int, seed: int = 0) -> Array:
@@ -84,20 +88,27 @@ def make_problem(
     x = random.standard_normal((sum(sizes), features))
     y = valid_labels(loss, len(x), seed + 1) if labels is None else np.asarray(labels, float)
     data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-    return Problem(data, Linear(features, loss.outputs(y)), loss, regularizer or all_regularizers()["none"]())
+    return Problem(data, Linear(features, loss.outputs(y)), loss, regularizer or no_regularizer())
+
+
+def is_refused(check: Callable[..., None], *arguments: Any) -> bool:
+    """Return True if the call raises UserError; raise AssertionError if its message has several lines."""
+    try:
+        check(*arguments)
+    except UserError as refusal:
+        if "\n" in str(refusal):
+            raise AssertionError(f"the message has several lines: {refusal}") from refusal
+        return True
+    return False
 
 
 def supported_regularizer(algorithm: Algorithm) -> Regularizer:
     """Return the first of an l1 penalty, an l1 ball and no regularizer that the algorithm supports."""
     known = all_regularizers()
-    choices = make_regularizer(known["l1"], strength=0.3), make_regularizer(known["l1_ball"]), known["none"]()
-    for psi in choices:
-        try:
-            algorithm.check_pair(psi, Euclidean())
-        except UserError:
-            continue
-        return psi
-    raise AssertionError("check_pair refuses l1, l1_ball and none")
+    choices = make_regularizer(known["l1"], strength=0.3), make_regularizer(known["l1_ball"]), no_regularizer()
+    supported = [psi for psi in choices if not is_refused(algorithm.check_pair, psi, Euclidean())]
+    assert supported, "check_pair refuses l1, l1_ball and none"
+    return supported[0]
 
 
 def bind(
@@ -144,6 +155,7 @@ def run_rounds(
         made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.client_arrays else None)
         if algorithm.client_arrays:
             assert made.memory is not None
+            assert made.arrived is not None
             memory.write(cohort.clients, made.memory, made.arrived)
         state = made.state
         models.append(algorithm.output(state).copy())

@@ -12,10 +12,9 @@ from functools import partial
 import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, specialize
-from fco_cli.problem.layout import Array, Block, Layout
+from fco_cli.problem.layout import Array, Block, Layout, Numbers
 from fco_cli.problem.mirror import Geometry, linear_minimization_oracle, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
-from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.testing.problems import kernels_as_python, make_regularizer, run_checks
 

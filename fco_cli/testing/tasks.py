@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,12 +14,11 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.smoothness import automatic_rate
 from fco_cli.tasks import Task
-from fco_cli.testing.problems import kernels_as_python, run_checks
+from fco_cli.testing.problems import kernels_as_python, no_regularizer, run_checks
 
 SEED = 3
 MAX_PYTHON_NUMBERS = 10**5  # rows times columns up to which a run with kernels as Python takes seconds
@@ -101,12 +101,13 @@ def check_metrics(task: Task) -> None:
 
 
 def _problem(task: Task) -> Problem:
-    return task.data(SEED, "float64").to_problem(all_regularizers()["none"]())
+    return task.data(SEED, "float64").to_problem(no_regularizer())
 
 
 def check_run(task: Task) -> None:
     """A short run of FedAvg evaluates the task's metrics and does not increase the objective."""
-    problem, algorithm = _problem(task), all_algorithms()["fedavg"]()  # type: ignore[call-arg]
+    problem, fedavg = _problem(task), cast(Any, all_algorithms()["fedavg"])
+    algorithm = fedavg()
     rows = int(problem.data.sizes.max())
     hparams = Hparams(1.0, 1.0, 3, "all", batch_size=rows, local_epochs=1)
     rate = 0.1 if not problem.model.convex else automatic_rate(problem, SEED, rows)

@@ -26,10 +26,20 @@ from fco_cli.problem.regularizers.ordered import L0, L0Ball, Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet, L2Squared, NoRegularizer
 from fco_cli.problem.regularizers.sets import Box, L1Ball, L2Ball, LinfBall, NonNegative, Simplex
 from fco_cli.problem.regularizers.structured import FusedLasso, GroupLasso, L2Norm, TotalVariation
+from fco_cli.testing.regularizers import (
+    JOBS,
+    REGULARIZER_CHECKS,
+    SHAPE,
+    assert_three_points,
+    check_divergence_is_preserved,
+    check_stack_equals_alone,
+    points,
+    scale_numbers,
+)
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-SHAPE, SIZE, JOBS = (3, 4), 12, 24
+SIZE = 12
 COUNTS = {"group_size": 0, "nonzeros": 0}
 BY_FEATURE = ("factors", "groups")  # keys that are optional in YAML
 
@@ -208,77 +218,11 @@ def test_every_regularizer_has_a_case_and_a_matching_yaml():
 
 
 @every
-def test_exactly_the_convex_penalties_have_a_subgradient(name):
-    regularizer = case_of(name).regularizer
-    assert (regularizer.subgradient is None) == (regularizer.constraint or not regularizer.convex)
-
-
-@pytest.mark.parametrize("name", all_regularizers())
-def test_exactly_the_separable_regularizers_act_on_each_weight_separately(stacked, name):
-    """The prox of single weights equals that of the whole vector."""
-    regularizer, z = case_of(name).regularizer, points()[14]
-    whole, each = stacked.prox(regularizer, z[None], 0.6, SHAPE), stacked.prox(regularizer, z[:, None], 0.6, (1, 1))
-    assert np.array_equal(each[:, 0], whole[0]) == regularizer.separable
-
-
-def points(seed: int = 0, dtype=float) -> np.ndarray:
-    """Return random points at several scales, with zeros and ties."""
-    z = np.random.default_rng(seed).standard_normal((JOBS, SIZE))
-    z *= np.repeat([0.01, 0.3, 2.0, 50.0], JOBS // 4)[:, None]
-    z[::5, 3:6] = 0
-    z[1::5] = np.round(z[1::5])
-    z[2] = 0
-    return z.astype(dtype)
-
-
-in_both_precisions = pytest.mark.parametrize(
-    "dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
-)  # float32 doubles the compile time
-
-
-def multiplied(numbers, factor, powers):
-    """Return the records with each parameter multiplied by factor ** power; the power is 1 if not in `powers`."""
-    out = numbers.copy()
-    for name in out.dtype.names:
-        with np.errstate(over="ignore"):
-            out[name] *= np.asarray(factor, float) ** powers.get(name, 1)
-    return out
-
-
-def assert_three_point_inequality(stacked, regularizer, z, u, t):
-    """Assert t psi(w) + |w - z|^2 / 2 + |u - w|^2 / 2 <= t psi(u) + |u - z|^2 / 2, which characterizes the prox w.
-
-    The last term on the left is due to strong convexity; it is omitted for a non-convex psi.
-    """
-    w = stacked.prox(regularizer, z, t, SHAPE)
-    left = t * stacked.psi(regularizer, w, SHAPE) + ((w - z) ** 2).sum(1) / 2
-    if regularizer.convex:
-        left += ((u - w) ** 2).sum(1) / 2
-    right = t * stacked.psi(regularizer, u, SHAPE) + ((u - z) ** 2).sum(1) / 2
-    assert np.isfinite(w).all()
-    assert (left <= right + 1e-12 * (1 + ((u - z) ** 2).sum(1) + np.abs(right))).all()
-
-
-@every
-@pytest.mark.parametrize("t", [0.0, 0.05, 1.0, 20.0])
-def test_three_point_inequality(stacked, name, t):
-    regularizer = case_of(name).regularizer
-    z, w = points(), stacked.prox(regularizer, points(), t, SHAPE)
-    others = stacked.prox(regularizer, points(1), 1.0, SHAPE)  # in the domain of psi
-    assert_three_point_inequality(stacked, regularizer, z, others, t)
-    if regularizer.convex:
-        assert_three_point_inequality(stacked, regularizer, z, (others + w) / 2, t)
-    if not regularizer.constraint:
-        assert_three_point_inequality(stacked, regularizer, z, np.zeros_like(z), t)
-        assert_three_point_inequality(stacked, regularizer, z, z, t)
-
-
-@every
 @given(z=vectors, other=vectors, t=times)
 def test_three_point_inequality_with_hypothesis(stacked, name, z, other, t):
     regularizer = case_of(name).regularizer
     u = stacked.prox(regularizer, other[None], 1.0, SHAPE) if regularizer.constraint else other[None]
-    assert_three_point_inequality(stacked, regularizer, z[None], u, t)
+    assert_three_points(regularizer, z[None], u, t)
 
 
 @cache
@@ -306,7 +250,7 @@ def test_value_and_prox_agree_with_cvxpy(stacked, name):
 @pytest.mark.parametrize("t", [0.05, 1.0, 20.0])
 def test_moreau_identity(stacked, name, t):
     """If w is the prox of psi and z = w + t g, then <w, g> = psi(w) + psi*(g)."""
-    case, z = case_of(name), points(4)
+    case, z = case_of(name), points(SHAPE, 4)
     w = stacked.prox(case.regularizer, z, t, SHAPE)
     g = (z - w) / t
     left = (w * g).sum(axis=1)
@@ -316,39 +260,29 @@ def test_moreau_identity(stacked, name, t):
     np.testing.assert_allclose(left / scale, right / scale, atol=1e-11)
 
 
-@every_convex
-def test_prox_is_firmly_non_expansive(stacked, name):
-    """Check |prox(x) - prox(y)|^2 <= <prox(x) - prox(y), x - y>."""
-    regularizer, x, y = case_of(name).regularizer, points(5), points(6)
-    change = stacked.prox(regularizer, x, 0.7, SHAPE) - stacked.prox(regularizer, y, 0.7, SHAPE)
-    assert ((change**2).sum(1) <= (change * (x - y)).sum(1) * (1 + 1e-12) + 1e-12).all()
-
-
 @every
 @pytest.mark.parametrize("a", [1e-3, 30.0])
 def test_scaling(stacked, name, a):
     """The prox of a z is a times that of z if the parameters scale with their powers."""
-    case, z = case_of(name), points(7)
+    case, z = case_of(name), points(SHAPE, 7)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
-    scaled = stacked.prox(case.regularizer, a * z, 0.7, SHAPE, multiplied(numbers, a, case.powers))
+    scaled = stacked.prox(case.regularizer, a * z, 0.7, SHAPE, scale_numbers(numbers, a, case.powers))
     expected = a * stacked.prox(case.regularizer, z, 0.7, SHAPE, numbers)
     np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=1e-12 * a)
 
 
 @every
-@in_both_precisions
-def test_a_job_gives_the_same_bits_alone_and_in_a_stack(stacked, name, dtype):
-    """Parameters and t differ between jobs."""
-    regularizer, random, z = case_of(name).regularizer, np.random.default_rng(8), points(9, dtype)
-    t = random.uniform(0, 2, JOBS)
-    t[::4] = 0
-    numbers = multiplied(np.repeat(regularizer.numbers, JOBS), random.uniform(0.5, 1.5, JOBS), COUNTS)
-    in_stack = stacked.prox(regularizer, z, t, SHAPE, numbers)
-    values = stacked.psi(regularizer, points(9), SHAPE, numbers)
-    for j in range(JOBS):
-        alone = stacked.prox(regularizer, z[[j]], t[[j]], SHAPE, numbers[[j]])
-        np.testing.assert_array_equal(alone[0], in_stack[j])
-        assert stacked.psi(regularizer, points(9)[[j]], SHAPE, numbers[[j]])[0] == values[j]
+@pytest.mark.parametrize("check", REGULARIZER_CHECKS, ids=lambda check: check.__name__)
+def test_registered_regularizers_pass_all_checks(name, check):
+    check(case_of(name).regularizer)
+
+
+@pytest.mark.slow
+@every
+def test_stack_and_divergence_in_single_precision(name):
+    regularizer = case_of(name).regularizer
+    check_stack_equals_alone(regularizer, dtype="float32")
+    check_divergence_is_preserved(regularizer, dtype="float32")
 
 
 @every
@@ -367,7 +301,7 @@ def test_prox_at_t_zero(stacked, name, z, t):
 @pytest.mark.slow
 @every
 def test_single_precision(stacked, name):
-    regularizer, z = case_of(name).regularizer, points(13, np.float32)
+    regularizer, z = case_of(name).regularizer, points(SHAPE, 13, np.float32)
     single = stacked.prox(regularizer, z, 0.5, SHAPE)
     assert single.dtype == np.float32
     expected = stacked.prox(regularizer, z.astype(float), 0.5, SHAPE)
@@ -403,7 +337,7 @@ def test_linear_minimization_oracle(stacked, name):
 
     This includes g = 0. The result is not finite if g is not, and does not depend on the scale of g.
     """
-    case, g = case_of(name), points(16)
+    case, g = case_of(name), points(SHAPE, 16)
     w = stacked.lmo(case.regularizer, g, SHAPE)
     np.testing.assert_allclose(stacked.prox(case.regularizer, w, 1.0, SHAPE), w, rtol=1e-12, atol=1e-12)
     expected = np.array([-case.conjugate(-row) for row in g])
@@ -420,9 +354,9 @@ def test_linear_minimization_oracle(stacked, name):
 @pytest.mark.parametrize("name", sorted(BOUNDED))
 def test_linear_minimization_oracle_in_machine_code(stacked, name, dtype):
     """Machine code agrees with Python, and a job gives the same bits alone and in a stack."""
-    regularizer, g = case_of(name).regularizer, points(17, dtype)
+    regularizer, g = case_of(name).regularizer, points(SHAPE, 17, dtype)
     factors = np.random.default_rng(8).uniform(0.5, 1.5, JOBS)
-    numbers = multiplied(np.repeat(regularizer.numbers, JOBS), factors, {})
+    numbers = scale_numbers(np.repeat(regularizer.numbers, JOBS), factors, {})
     in_stack = stacked.lmo(regularizer, g, SHAPE, numbers)
     assert in_stack.dtype == dtype
     for j in range(JOBS):
@@ -437,28 +371,13 @@ def test_linear_minimization_oracle_in_machine_code(stacked, name, dtype):
 
 
 @every
-@in_both_precisions
-@pytest.mark.parametrize("t", [0.0, 0.5])
-def test_prox_preserves_divergence(stacked, name, dtype, t):
-    """The prox of a vector with non-finite entries raises no error and is not finite."""
-    regularizer, random = case_of(name).regularizer, np.random.default_rng(14)
-    for bad in (np.nan, np.inf, -np.inf):
-        z = points(14, dtype)
-        for j in range(JOBS):  # one entry, two entries, ... all entries
-            z[j, random.permutation(SIZE)[: 1 + j % SIZE]] = bad
-        z[SIZE:, 0] = -bad
-        assert not np.isfinite(stacked.prox(regularizer, z, t, SHAPE)).all(axis=1).any()
-        stacked.psi(regularizer, z.astype(float), SHAPE)
-
-
-@every
 @pytest.mark.parametrize("a", [1e-300, 1e300])
 def test_huge_and_tiny_entries(stacked, name, a):
     """The result follows the scaling law, and projections are feasible."""
-    case, z = case_of(name), points(15)
+    case, z = case_of(name), points(SHAPE, 15)
     numbers = np.repeat(case.regularizer.numbers, JOBS)
     result = stacked.prox(case.regularizer, a * z, 0.5, SHAPE)
-    expected = stacked.prox(case.regularizer, z, 0.5, SHAPE, multiplied(numbers, 1 / a, case.powers))
+    expected = stacked.prox(case.regularizer, z, 0.5, SHAPE, scale_numbers(numbers, 1 / a, case.powers))
     unit = np.maximum(np.abs(z), np.abs(expected)).max(axis=1, keepdims=True) + (z == 0).all(axis=1, keepdims=True)
     assert np.isfinite(result).all()
     np.testing.assert_allclose(result / a / unit, expected / unit, rtol=0, atol=1e-12)

@@ -11,6 +11,7 @@ from sklearn import metrics
 
 from fco_cli.errors import UserError
 from fco_cli.problem.losses import Huber, Loss, all_losses
+from fco_cli.testing.losses import LOSS_CHECKS, check_machine_code, slope
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,15 @@ def rows(case):
     return [(3 * random.standard_normal(case.outputs), y) for y in labels]
 
 
-def slope(loss: Loss, scores, y):
-    slopes = scores.copy()
-    loss.bound_kernel("slope")(slopes, y)
-    return slopes
+@pytest.mark.parametrize("check", LOSS_CHECKS, ids=lambda check: check.__name__)
+def test_registered_losses_pass_all_checks(loss, case, check):
+    check(loss, case.labels(np.random.default_rng(3), 20).astype(float))
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_machine_code(loss, case):
+    check_machine_code(loss, case.labels(np.random.default_rng(3), 20).astype(float))
 
 
 def test_the_value_is_the_formula(loss, case, rows):
@@ -127,14 +133,6 @@ def test_labels(loss, case):
     for wrong in case.invalid:
         np.testing.assert_array_equal(loss.accepts_labels(np.append(y, wrong)), [True] * 50 + [False])
     assert loss.describe_labels()
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_nan_scores_give_nan(loss, case, dtype):
-    """Diverged runs are detected by their NaN values."""
-    scores = np.full(case.outputs, np.nan, dtype)
-    assert not np.isfinite(loss.bound_kernel("value")(scores, dtype(1)))
-    assert not np.isfinite(slope(loss, scores, dtype(1))).any()
 
 
 def test_huber_is_squared_below_delta_and_linear_above():
