@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md tells a newcomer to write, written and run."""
+"""Examples of CONTRIBUTING.md, written to files and run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = [
 
 
 def block_after(words: str, language: str) -> str:
-    """The first block of code in this language after these words."""
+    """Return the first block of code in this language after these words."""
     found = re.search(rf"{re.escape(words)}.*?```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
     assert found, f"CONTRIBUTING.md has no {language} after {words!r}"
     return found[1]
@@ -40,19 +40,29 @@ def write_plugin(folder: Path, name: str) -> str:
     return f"plugins=[{name}]"
 
 
+def test_every_example_is_short():
+    """A class has at most 15 lines, not counting imports and blank lines."""
+    sections = TEXT.split("## Adding things")[1].split("\n### A new ")[1:]
+    assert len(sections) == 8
+    for section in sections:
+        for code in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
+            lines = [line for line in code.splitlines() if line and not line.startswith(("from ", "import "))]
+            assert len(lines) <= 15, section
+
+
 @pytest.mark.ci
 @pytest.mark.machine_code
 def test_a_new_algorithm_is_one_file(tmp_path):
-    plugin = write_plugin(tmp_path, "inertia.py")
-    fco_run(tmp_path, "-m", plugin, *SMALL, "algo=fedavg_inertia", "algo.inertia=0,0.2,0.4", "hparams.server_lr=0.3")
+    plugin = write_plugin(tmp_path, "pull.py")
+    fco_run(tmp_path, "-m", plugin, *SMALL, "algo=fedavg_pull", "algo.pull=0,0.2,0.4", "hparams.server_lr=0.3")
     fco_run(tmp_path, *SMALL, "algo=fedavg", "hparams.server_lr=0.3")
     objective = {}
     for path in tmp_path.glob("outputs/lasso/*/*/result.json"):
         config = (path.parent / "config.yaml").read_text()
-        inertia = re.search(r"inertia: ([\d.]+)", config)
-        objective[float(inertia[1]) if inertia else "fedavg"] = json.loads(path.read_text())["final"]["objective"]
+        pull = re.search(r"pull: ([\d.]+)", config)
+        objective[float(pull[1]) if pull else "fedavg"] = json.loads(path.read_text())["final"]["objective"]
     assert set(objective) == {0, 0.2, 0.4, "fedavg"}
-    assert objective[0] == objective["fedavg"]  # without inertia it is FedAvg
+    assert objective[0] == objective["fedavg"]  # without pull it is FedAvg
     assert len(set(objective.values())) == 3
 
 
