@@ -36,7 +36,7 @@ Curve = list[tuple[int, float]] | list[tuple[int, float, float]]  # size, cost, 
 
 
 def problem_of(data: ClientData, model: Linear) -> Problem:
-    return Problem(data, model, Squared(), all_regularizers()["l1"](strength=0.01))
+    return Problem(data, model, Squared(), regularizer=all_regularizers()["l1"](strength=0.01))
 
 
 def dense(clients: int, rows: int, features: int) -> Problem:

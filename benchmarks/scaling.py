@@ -49,7 +49,7 @@ def run_point(point: Point) -> tuple[float, float]:
         random = np.random.default_rng(0)
         x, y = random.standard_normal((clients, 64, dimension)), random.standard_normal((clients, 64))
         data = ClientData.of_equal_clients(x, y)
-        problem = Problem(data, Linear(dimension), Squared(), all_regularizers()["l1"](strength=0.01))
+        problem = Problem(data, Linear(dimension), Squared(), regularizer=all_regularizers()["l1"](strength=0.01))
         return engine_rounds(BARE, problem, jobs, rounds, clients, batch=10, evaluated=False)
 
     set_threads(point.cores)

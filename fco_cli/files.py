@@ -19,7 +19,6 @@ import yaml
 
 from fco_cli.errors import UserError
 
-LARGEST_TABLE = 64 << 20  # bytes
 PART = ".part-"  # in the names of temporary files
 FORMULA_MARKS = ("=", "+", "-", "@")
 
@@ -117,27 +116,6 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def read_pairs(path: Path, key: str, header: str) -> dict[str, str]:
-    """Return a CSV table of two columns with the given header as a mapping from the first to the second."""
-    try:
-        if not path.is_file() or path.stat().st_size > LARGEST_TABLE:
-            raise UserError(f"{key}: {path} is not a CSV file of at most {LARGEST_TABLE >> 20} MiB")
-        rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), strict=True))
-    except OSError as problem:
-        raise UserError(f"{key}: {path} cannot be read: {problem.strerror}") from problem
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise UserError(f"{key}: {path} is not a CSV file in UTF-8: {problem}") from problem
-    if not rows or ",".join(rows[0]) != header:
-        raise UserError(f"{key}: {path} must begin with the line {header}")
-    pairs: dict[str, str] = {}
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != 2 or row[0] in pairs:
-            fault = "must have two columns" if len(row) != 2 else f"repeats {row[0]!r}"
-            raise UserError(f"{key}: {path}, line {number} {fault}")
-        pairs[row[0]] = row[1]
-    return pairs
 
 
 def remove_parts(folder: Path) -> None:

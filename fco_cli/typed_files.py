@@ -6,6 +6,7 @@ since a later version may add some. Errors are reported in one line with the fil
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -18,10 +19,13 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from fco_cli.errors import UserError
+
 T = TypeVar("T")
 
 MEBIBYTE = 2**20
 LARGEST_JSON = 4 * MEBIBYTE
+MAX_PAIRS_BYTES = 64 * MEBIBYTE
 LONGEST_LINE = 400  # characters of a message
 PLACE = re.compile(r"(?P<fault>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)  # format of msgspec's messages
 PATTERN = re.compile(r"`str` matching regex '(.*)'")
@@ -140,3 +144,22 @@ def one_printable_line(text: str) -> str:
     """Return text on one line, without control characters, shortened if it is long."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
+
+
+def read_pairs(path: Path, key: str, header: str) -> dict[str, str]:
+    """Return a CSV table of two columns with the given header as a mapping from the first to the second."""
+    try:
+        rows = list(csv.reader(read_bounded(path, MAX_PAIRS_BYTES).decode("utf-8-sig").splitlines(), strict=True))
+    except BadRecord as problem:
+        raise UserError(f"{key}: {path} cannot be read: {problem}") from problem
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise UserError(f"{key}: {path} is not a CSV file in UTF-8: {problem}") from problem
+    if not rows or ",".join(rows[0]) != header:
+        raise UserError(f"{key}: {path} must begin with the line {header}")
+    pairs: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != 2 or row[0] in pairs:
+            fault = "must have two columns" if len(row) != 2 else f"repeats {row[0]!r}"
+            raise UserError(f"{key}: {path}, line {number} {fault}")
+        pairs[row[0]] = row[1]
+    return pairs

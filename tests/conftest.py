@@ -144,7 +144,9 @@ def make_problem() -> Callable[..., Problem]:
         y = labels.get(loss, lambda n: random.integers(outputs, size=n))(sum(sizes)).astype(dtype)
         data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         model = Linear(features, outputs, weights_shape)
-        return Problem(data, model, all_losses()[loss](), regularizer or make_regularizer("none"), weighting)
+        return Problem(
+            data, model, all_losses()[loss](), regularizer=regularizer or make_regularizer("none"), weighting=weighting
+        )
 
     return make
 

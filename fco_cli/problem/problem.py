@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,13 +43,13 @@ IN_CACHE = 2**17  # numbers; allocating a larger array takes longer than filling
 class TaskData:
     """Data, model and loss of a task, without the regularizer, mirror map and weighting, which the run chooses."""
 
-    training: ClientData
+    training: ClientData  # rows of the clients
     model: Model
     loss: Loss
-    held_out: ClientData | None = None
-    truth: Array | None = None
-    description: Any = None
-    features: tuple[str, ...] | None = None  # names of the features
+    held_out: ClientData | None = None  # validation rows
+    truth: Array | None = None  # [P], if known
+    description: Any = None  # task-specific information for writing models
+    features: tuple[str, ...] | None = None  # names that a regularizer may refer to
     test: ClientData | None = None  # rows that are evaluated once, at the end of a run
     clients: list[str] | None = None  # names of the training clients
 
@@ -64,30 +64,20 @@ class TaskData:
 
     def to_problem(self, regularizer: Regularizer, mirror: Mirror | None = None, weighting: str = "uniform") -> Problem:
         """Return the problem with this regularizer, mirror map (default: Euclidean) and weighting of clients."""
-        return Problem(
-            self.training, self.model, self.loss, regularizer, weighting, mirror or Euclidean(),
-            self.held_out, self.truth, self.description, self.features, self.test,
-        )  # fmt: skip
+        own = {field.name: getattr(self, field.name) for field in fields(TaskData)}
+        return Problem(**own, regularizer=regularizer, weighting=weighting, mirror=mirror or Euclidean())
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(TaskData):
     """Minimization of F(w) + psi(w) over w, with F = sum_m p_m F_m.
 
     `regularizer` defines the type of psi; methods take its parameters, which may differ between jobs, as `numbers` [J].
     """
 
-    data: ClientData
-    model: Model
-    loss: Loss
-    regularizer: Regularizer
-    weighting: str = "uniform"
-    mirror: Mirror = field(default_factory=Euclidean)
-    held_out: ClientData | None = None  # validation rows
-    truth: Array | None = None  # [P], if known
-    description: Any = None  # task-specific information for writing models
-    features: tuple[str, ...] | None = None  # names that a regularizer may refer to
-    test: ClientData | None = None  # rows that are evaluated once, at the end of a run
+    regularizer: Regularizer = field(kw_only=True)
+    weighting: str = field(default="uniform", kw_only=True)
+    mirror: Mirror = field(default_factory=Euclidean, kw_only=True)
 
     def __post_init__(self) -> None:
         self.regularizer.check_layout(self.layout)
@@ -96,6 +86,11 @@ class Problem:
             raise UserError(
                 f"task.weights: the {self.loss.name} loss does not support row weights; remove task.weights"
             )
+
+    @property
+    def data(self) -> ClientData:
+        """Rows of which F is the mean loss."""
+        return self.training
 
     @cached_property
     def layout(self) -> Layout:

@@ -189,7 +189,7 @@ def check_lost_messages(kind: Kind) -> None:
     algorithm, problem = _suited(kind)
     x = problem.data.x.copy()
     x[problem.data.offsets[1] : problem.data.offsets[2]] = np.nan
-    broken = replace(problem, data=replace(problem.data, x=x))
+    broken = replace(problem, training=replace(problem.data, x=x))
     bound = bind(algorithm, broken, 0.02)
     w = np.zeros((1, problem.layout.size))
     (cohort,) = make_cohorts(bound, broken, 1)
@@ -285,7 +285,8 @@ def distance_to_optimum(
     algorithm: Any = kind(**options)
     problem = make_problem(supported_regularizer(algorithm), features=2)
     largest = max(
-        estimate_smoothness(replace(problem, data=problem.data.client(m)), 0, 1000) for m in range(problem.data.clients)
+        estimate_smoothness(replace(problem, training=problem.data.client(m)), 0, 1000)
+        for m in range(problem.data.clients)
     )
     bound = bind(algorithm, problem, rate / largest / slower, slower * server_lr)
     cohorts = with_full_gradients(make_cohorts(bound, problem, rounds), problem.data.sizes)

@@ -88,7 +88,7 @@ def make_problem(
     x = random.standard_normal((sum(sizes), features))
     y = valid_labels(loss, len(x), seed + 1) if labels is None else np.asarray(labels, float)
     data = ClientData(x, y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-    return Problem(data, Linear(features, loss.outputs(y)), loss, regularizer or no_regularizer())
+    return Problem(data, Linear(features, loss.outputs(y)), loss, regularizer=regularizer or no_regularizer())
 
 
 def is_refused(check: Callable[..., None], *arguments: Any) -> bool:

@@ -79,7 +79,7 @@ def estimate_constants(run: Run, problem: Problem) -> Constants:
     hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     chosen = random.permutation(problem.data.clients)[:CLIENTS]
-    sample = replace(problem, data=problem.data.take(np.isin(problem.data.owners, chosen)))
+    sample = replace(problem, training=problem.data.take(np.isin(problem.data.owners, chosen)))
     start, method = sample.initial_models(psi), Optimum(tolerance=OPTIMUM_TOLERANCE)
     solver = method.bind(sample, Varying.from_rates(method, run.regularizer, np.ones(1), np.ones(1)))
     optimum = solver.output(solver.round(solver.initial_state(start)).state).astype(sample.dtype)

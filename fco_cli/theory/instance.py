@@ -194,4 +194,4 @@ class Instance:
         x[..., :size] = self.centers[:, None] - noise / self.curvature
         x[..., size:] = np.sqrt(self.curvature)
         data = ClientData.of_equal_clients(x, np.zeros(x.shape[:2]))
-        return Problem(data, Distance(size), HalfSquares(), self.regularizer)
+        return Problem(data, Distance(size), HalfSquares(), regularizer=self.regularizer)

@@ -93,7 +93,7 @@ def test_optimum_where_the_value_of_f_has_few_digits(make_problem, regularizer):
     problem = make_problem(regularizer("l1", strength=0.5))
     data = problem.data
     far = ClientData(data.x, 1e3 * data.y + 1e6, data.offsets)
-    residual = solve(Problem(far, problem.model, problem.loss, problem.regularizer), max_iterations=2000)[1]
+    residual = solve(Problem(far, problem.model, problem.loss, regularizer=problem.regularizer), max_iterations=2000)[1]
     assert residual < 1e-3  # 1e-10 of the gradient at the start
 
 
@@ -159,7 +159,7 @@ def test_local_is_centralized_on_every_client(make_problem, make_algorithm, regu
         state = local.round(state).state
     assert local.output(state).shape == (2, 3, problem.layout.size)
     for m in range(3):
-        own = Problem(problem.data.client(m), problem.model, problem.loss, problem.regularizer)
+        own = Problem(problem.data.client(m), problem.model, problem.loss, regularizer=problem.regularizer)
         centralized = make_algorithm("centralized", own, [0.1, 0.02])
         alone = centralized.initial_state(np.zeros((2, problem.layout.size)))
         for _ in range(3):

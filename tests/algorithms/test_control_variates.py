@@ -188,7 +188,7 @@ def test_identical_clients_need_no_correction(make, make_algorithm, make_hparams
     """A round of scaffold_prox is K steps of the centralized method; feddualavg_cv is feddualavg."""
     one = make(sizes=(6,))
     data = ClientData(np.tile(one.data.x, (3, 1)), np.tile(one.data.y, 3), np.arange(4) * 6)
-    problem = Problem(data, one.model, one.loss, one.regularizer)
+    problem = Problem(data, one.model, one.loss, regularizer=one.regularizer)
     cohorts = cohorts_of(problem, make_hparams(clients_per_round=3, batch_size=6, local_epochs=3), 4)
     models = drive(make_algorithm("scaffold_prox", problem, 0.05), cohorts)[0]
     central = drive(make_algorithm("centralized", problem, 0.05), [None] * 12)[0]
@@ -337,7 +337,7 @@ def test_a_message_that_is_not_finite_is_ignored(name, make, make_algorithm, ful
     algorithm, cohort = make_algorithm(name, problem, 0.05), full_cohort(problem)
     _, state, memory = drive(algorithm, [cohort] * 3)
     before = memory.read(np.arange(5))
-    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken = replace(problem, training=replace(problem.data, x=problem.data.x.copy()))
     broken.data.x[problem.data.offsets[1]] = np.nan
     made = make_algorithm(name, broken, 0.05).round(state, cohort, before)
     memory.write(cohort.clients, made.memory, made.arrived)

@@ -126,7 +126,7 @@ def test_a_message_that_is_not_finite_is_ignored(problem, draw, make_algorithm, 
     """u_m of its client is unchanged, in memory and in the server's mean."""
     algorithm, cohorts = make_algorithm("scaffnew", problem, 0.05), draw(4)
     _, state, memory = drive(algorithm, cohorts[:3])
-    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken = replace(problem, training=replace(problem.data, x=problem.data.x.copy()))
     broken.data.x[problem.data.offsets[1] : problem.data.offsets[2]] = np.nan
     before = memory.read(np.arange(3))
     made = make_algorithm("scaffnew", broken, 0.05).round(state, cohorts[3], memory.read(cohorts[3].clients))

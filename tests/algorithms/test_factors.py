@@ -42,7 +42,7 @@ def trajectory(data, make_algorithm, drive, whole_steps):
     """Return the models after every round, without the bias: [rounds, ..., 4]."""
 
     def run(name, psi):
-        problem = Problem(data, Linear(4, 1), Squared(), psi)
+        problem = Problem(data, Linear(4, 1), Squared(), regularizer=psi)
         algorithm = make_algorithm(name, problem, 0.05, 0.7, **({"stage_rounds": 2} if name == "mc_fedda" else {}))
         cohorts = [whole_steps(problem, STEPS)] * (1 if algorithm.one_shot else ROUNDS)
         models = np.array(drive(algorithm, cohorts)[0])

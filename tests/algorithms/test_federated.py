@@ -152,7 +152,7 @@ def identical_clients(problem, copies=3):
     data = problem.data
     n = len(data.y)
     same = ClientData(np.tile(data.x, (copies, 1)), np.tile(data.y, copies), np.arange(copies + 1) * n)
-    return Problem(same, problem.model, problem.loss, problem.regularizer)
+    return Problem(same, problem.model, problem.loss, regularizer=problem.regularizer)
 
 
 @pytest.mark.parametrize("name", SIX)
@@ -237,7 +237,7 @@ def two_rows(regularizer):
     The server's bias stays 0, because the clients' gradients with respect to the bias are opposite.
     """
     data = ClientData(np.eye(2), np.array([4.0, -4.0]), np.array([0, 1, 2]))
-    return Problem(data, Linear(2), Squared(), regularizer("l1", strength=1.0))
+    return Problem(data, Linear(2), Squared(), regularizer=regularizer("l1", strength=1.0))
 
 
 BOTH = Cohort(np.arange(2), np.zeros(4, int), np.arange(5), np.array([0, 2, 4]), np.ones(2), 2.0, 2.0)  # K = 2 each
@@ -300,7 +300,7 @@ def test_a_message_that_is_not_finite_is_ignored(make_problem, make_algorithm, r
     data = problem.data
     x = data.x.copy()
     x[data.offsets[1]] = bad  # a row of client 1
-    broken = Problem(ClientData(x, data.y, data.offsets), problem.model, problem.loss, problem.regularizer)
+    broken = Problem(ClientData(x, data.y, data.offsets), problem.model, problem.loss, regularizer=problem.regularizer)
     rows = np.concatenate([np.arange(7), np.arange(9)])
     others = Cohort(np.array([0, 2]), rows, np.array([0, 7, 16]), np.array([0, 1, 2]), np.ones(2), 3.0, 1.0)
     with_client = outputs(make_algorithm(name, broken), [full_cohort(broken)] * 2)

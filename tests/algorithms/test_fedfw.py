@@ -76,7 +76,7 @@ def mirrored(problem):
         x += [own.x, -own.x]
         y += [own.y, -own.y]
     both = ClientData(np.vstack(x), np.concatenate(y), 2 * data.offsets)
-    return Problem(both, problem.model, problem.loss, problem.regularizer, problem.weighting)
+    return Problem(both, problem.model, problem.loss, regularizer=problem.regularizer, weighting=problem.weighting)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -111,7 +111,7 @@ def test_models_are_feasible(name, make_problem, make_algorithm, regularizer, dr
 def test_w_is_the_mean_of_all_clients(make_problem, make_algorithm, regularizer, drive, whole_batches):
     """Weighted, and including clients that have not participated or whose messages are not finite."""
     problem = make_problem(regularizer("l1_ball", radius=RADIUS), sizes=SIZES, features=3, weighting="examples")
-    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken = replace(problem, training=replace(problem.data, x=problem.data.x.copy()))
     broken.data.x[problem.data.offsets[1]] = np.nan
     algorithm, start = make_algorithm("fedfw", broken, RATE), np.array([0.1, -0.2, 0.0, 0.3])
     state, memory = algorithm.initial_state(start[None]), initial_memory(algorithm, start)
@@ -158,7 +158,7 @@ def test_it_converges_unless_clients_restart_at_w(heterogeneous, make_algorithm,
 def test_the_bias_converges(make_problem, make_algorithm, regularizer, optimum_of, full_cohort, drive):
     """Gradient steps of the bias shrink as the penalty grows; labels are far from 0."""
     problem = make_problem(regularizer("l2_ball", radius=0.3), sizes=(3, 2, 4), features=2)
-    problem = replace(problem, data=replace(problem.data, y=problem.data.y + 5))
+    problem = replace(problem, training=replace(problem.data, y=problem.data.y + 5))
     models = drive(make_algorithm("fedfw", problem, 0.3), [full_cohort(problem)] * 150)[0]
     assert abs(models[-1][0, -1] - optimum_of(problem)[-1]) < 0.1
 

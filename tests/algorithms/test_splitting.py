@@ -189,7 +189,7 @@ def test_the_mean_is_that_of_all_clients(name, problem, make_algorithm, drive, w
 
 def test_a_message_that_is_not_finite_is_ignored(problem, make_algorithm, drive, whole_batches):
     cohorts = whole_batches(problem, 4, 3)
-    broken = replace(problem, data=replace(problem.data, x=problem.data.x.copy()))
+    broken = replace(problem, training=replace(problem.data, x=problem.data.x.copy()))
     broken.data.x[problem.data.offsets[1]] = np.nan
     _, state, memory = drive(make_algorithm("feddr", problem, RATE), cohorts[:2])
     before = memory.read(np.arange(4))

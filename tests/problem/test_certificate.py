@@ -40,7 +40,7 @@ def problem_of(loss: str, scales, shift: float = 0.0, sparse: bool = False) -> P
     x = plain * scales + np.array([shift, 0.0, 0.0])
     data = ClientData(stored(x) if sparse else x, y, np.array([0, 15, ROWS], dtype=np.int64))
     model = (SparseLinear if sparse else Linear)(3, outputs)
-    return Problem(data, model, all_losses()[loss](), NoRegularizer())
+    return Problem(data, model, all_losses()[loss](), regularizer=NoRegularizer())
 
 
 @cache
@@ -96,7 +96,7 @@ def test_solutions_for_any_regularizer_are_certified(make_problem, make_algorith
     if twins:
         x = problem.data.x.copy()
         x[:, 1] = x[:, 0]
-        problem = replace(problem, data=replace(problem.data, x=x))
+        problem = replace(problem, training=replace(problem.data, x=x))
     solver = make_algorithm("optimum", problem, tolerance=1e-10)
     best = solver.output(solver.round(solver.initial_state(np.zeros((1, problem.layout.size)))).state)[0]
     assert is_certified(problem, problem.regularizer.numbers, best, 1e-8)
@@ -107,7 +107,7 @@ def test_the_hessian_from_gradients_equals_that_from_rows(make_problem):
     """Gradients, which sites send, are sufficient in any units."""
     for loss, scale in (("logistic", 1.0), ("logistic", 1e-9), ("poisson", 1e4), ("squared", 1e6)):
         problem = make_problem(loss=loss, sizes=(30, 20))
-        problem = replace(problem, data=replace(problem.data, x=problem.data.x * scale))
+        problem = replace(problem, training=replace(problem.data, x=problem.data.x * scale))
         w = np.append(np.linspace(-0.5, 0.5, 6) / scale, 0.1)
         expected = hessian(problem, w)
         actual = certificate._from_gradients(problem, w)
@@ -136,9 +136,9 @@ def test_wide_models_are_certified_by_the_diagonal(monkeypatch):
 def test_labels_whose_squares_underflow_are_not_certified():
     """Every model would have the objective 0."""
     problem = problem_of("squared", 1.0)
-    tiny = replace(problem, data=replace(problem.data, y=problem.data.y * 1e-300))
+    tiny = replace(problem, training=replace(problem.data, y=problem.data.y * 1e-300))
     assert is_certified(tiny, tiny.regularizer.numbers, np.zeros(4), 1e-8) is False
-    zero = replace(problem, data=replace(problem.data, y=problem.data.y * 0))
+    zero = replace(problem, training=replace(problem.data, y=problem.data.y * 0))
     assert is_certified(zero, zero.regularizer.numbers, np.zeros(4), 1e-8)
 
 

@@ -45,7 +45,7 @@ def doubled(data: ClientData) -> tuple[ClientData, ClientData]:
 @pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
 def test_a_row_of_weight_two_equals_two_rows(make_problem, loss, weighting):
     problem = make_problem(loss=loss, outputs=3 if loss == "softmax" else 1, weighting=weighting)
-    by_weight, by_rows = (replace(problem, data=data) for data in doubled(problem.data))
+    by_weight, by_rows = (replace(problem, training=data) for data in doubled(problem.data))
     w = np.random.default_rng(0).standard_normal((2, problem.layout.size))
     np.testing.assert_allclose(by_weight.weights, by_rows.weights, rtol=1e-14)
     for way in (lambda one: one.risk(w), lambda one: DataRisk(one.data, one.weights, one.model, one.loss)(w)):
@@ -56,7 +56,7 @@ def test_a_row_of_weight_two_equals_two_rows(make_problem, loss, weighting):
 def test_gradient_steps_use_row_weights(make_problem, make_algorithm, full_cohort):
     problem = make_problem(loss="logistic")
     by_weight, _ = doubled(problem.data)
-    problem, w = replace(problem, data=by_weight), np.random.default_rng(0).standard_normal((1, 7))
+    problem, w = replace(problem, training=by_weight), np.random.default_rng(0).standard_normal((1, 7))
     result = make_algorithm("fedavg", problem, client_lr=1.0).round({"w": w}, full_cohort(problem))
     np.testing.assert_allclose(result.state["w"], w - problem.risk(w).gradient, rtol=1e-12, atol=1e-14)
 
@@ -71,8 +71,8 @@ def test_sparse_and_dense_rows_agree(make_problem, make_algorithm, make_hparams,
     """The risk, its gradient and rounds with batches agree up to the order of sums."""
     problem = make_problem(L1(strength=0.05), "softmax" if outputs > 1 else "logistic", outputs=outputs)
     x = np.where(np.random.default_rng(1).random(problem.data.x.shape) < 0.4, problem.data.x, 0)
-    dense = replace(problem, data=replace(problem.data, x=x))
-    sparse_problem = replace(problem, data=replace(problem.data, x=sparse(x)), model=SparseLinear(6, outputs))
+    dense = replace(problem, training=replace(problem.data, x=x))
+    sparse_problem = replace(problem, training=replace(problem.data, x=sparse(x)), model=SparseLinear(6, outputs))
     w = np.random.default_rng(0).standard_normal((2, problem.layout.size))
     np.testing.assert_allclose(sparse_problem.risk(w).value, dense.risk(w).value, rtol=1e-12)
     np.testing.assert_allclose(sparse_problem.risk(w).gradient, dense.risk(w).gradient, rtol=1e-10, atol=1e-13)

@@ -131,7 +131,7 @@ def test_non_finite_entries_stay_non_finite(bad):
 
 def test_the_constraint_violation_is_a_relative_distance():
     data = ClientData(np.zeros((2, 2)), np.zeros(2), np.array([0, 2]))
-    problem = Problem(data, Linear(2), Squared(), L2Ball(radius=5.0))
+    problem = Problem(data, Linear(2), Squared(), regularizer=L2Ball(radius=5.0))
     bias = 1e30  # unconstrained, and not part of the norm
     w = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0], [3.0, 4.0, bias], [6.0, 8.0, bias]])
     violation = problem.constraint_violation(w, np.repeat(problem.regularizer.numbers, 4))
@@ -140,5 +140,5 @@ def test_the_constraint_violation_is_a_relative_distance():
 
 def test_the_violation_of_zero_is_relative_to_the_norm_of_its_projection():
     data = ClientData(np.zeros((2, 3)), np.zeros(2), np.array([0, 2]))
-    problem = Problem(data, Linear(3), Squared(), Simplex(total=1.0))
+    problem = Problem(data, Linear(3), Squared(), regularizer=Simplex(total=1.0))
     np.testing.assert_allclose(problem.constraint_violation(np.zeros((1, 4)), problem.regularizer.numbers), 1)

@@ -63,7 +63,7 @@ def test_primal_of_sparse_rows_is_computed_for_stored_features_only(make_problem
     problem = make_problem(regularizer("elastic_net"), "softmax", features=4, outputs=2)
     rows = SparseRows(np.ones(3), np.array([2, 0, 2], np.int32), np.array([0, 1, 1, 3]), 4)  # columns 2 | none | 0, 2
     data = replace(problem.data, x=rows)
-    sparse = replace(problem, data=data, model=SparseLinear(4, 2))
+    sparse = replace(problem, training=data, model=SparseLinear(4, 2))
     batches = Batches(rows, data.y, np.array([0, 1, 2]), np.array([0, 2, 3]), sparse.model.widths, 2)
     geometry, t = sparse.geometry(np.repeat(sparse.regularizer.numbers, 3)), np.array([0.0, 0.5, 2.0])
     z, full = np.random.default_rng(0).standard_normal((3, 10)), np.empty((3, 10))

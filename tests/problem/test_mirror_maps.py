@@ -42,7 +42,7 @@ def problem_with(mirror: Mirror, regularizer: Regularizer) -> Problem:
     random = np.random.default_rng(0)
     x, y = random.standard_normal((4, 10, SIZE)), random.standard_normal((4, 10))
     data = ClientData.of_equal_clients(x, y + x[..., 0])
-    return Problem(data, Linear(SIZE), Squared(), regularizer, mirror=mirror)
+    return Problem(data, Linear(SIZE), Squared(), regularizer=regularizer, mirror=mirror)
 
 
 def h(mirror: Mirror, w: np.ndarray) -> float:
@@ -198,7 +198,7 @@ def test_certificates_respect_the_domain_of_h(make_algorithm):
     x = random.standard_normal((4, 10, SIZE))
     y = x @ np.array([1.0, -1.0, 0.5, 0, 0, 0])  # a negative weight is outside the orthant
     psi = L1(strength=0.1)
-    problem = replace(problem_with(Entropy(), psi), data=ClientData.of_equal_clients(x, y))
+    problem = replace(problem_with(Entropy(), psi), training=ClientData.of_equal_clients(x, y))
     solver = make_algorithm("optimum", problem)
     w = solver.output(solver.round(solver.initial_state(problem.initial_models(psi.numbers))).state)
     assert w[0, 1] == 0

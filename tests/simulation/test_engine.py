@@ -168,7 +168,7 @@ def test_divergence_is_detected_under_a_constraint(make_setup, simulate, algo, p
 def test_data_that_overflow_the_objective_are_refused(make_setup, simulate):
     setup = make_setup("lasso", "centralized")
     data = setup.problem.data
-    huge = replace(setup.problem, data=ClientData(data.x, data.y * 1e200, data.offsets))
+    huge = replace(setup.problem, training=ClientData(data.x, data.y * 1e200, data.offsets))
     with pytest.raises(UserError, match=r"^task: the initial objective overflows"):
         simulate(replace(setup, problem=huge), [0.01])
 

@@ -104,7 +104,7 @@ def test_a_summary_has_the_worst_decile(make_problem):
 def test_personal_metrics_of_the_local_baseline(make_setup, simulate):
     """The medians over the pooled data are recorded as well."""
     setup = make_setup("lasso", "local")
-    setup = replace(setup, problem=replace(setup.problem, held_out=None, data=first_rows(setup.problem.data)))
+    setup = replace(setup, problem=replace(setup.problem, held_out=None, training=first_rows(setup.problem.data)))
     (job,) = simulate(setup, [0.01], rounds=setup.hparams.rounds)
     clients, losses = job.own["own_train_loss"]
     assert clients.tolist() == [0, 1, 2, 3, 4, 5]

@@ -59,7 +59,9 @@ def problem_of(regularizer):
             "l1_ball": {"radius": 0.5 * height / float(np.median(spread))},
         }
         offsets = np.array([0, 10, ROWS], dtype=np.int64)
-        return Problem(ClientData(x, y, offsets), Linear(3), Squared(), regularizer(psi, **numbers.get(psi, {})))
+        return Problem(
+            ClientData(x, y, offsets), Linear(3), Squared(), regularizer=regularizer(psi, **numbers.get(psi, {}))
+        )
 
     return make
 

@@ -103,8 +103,8 @@ def test_sparse_rows_have_the_same_rate(make_problem):
     x = np.where(np.random.default_rng(0).random(dense.data.x.shape) < 0.1, dense.data.x, 0)
     rows = csr_array(x)
     stored = SparseRows(rows.data, rows.indices, rows.indptr.astype(np.int64), 40)
-    thin = replace(dense, data=replace(dense.data, x=stored), model=SparseLinear(40))
-    dense = replace(dense, data=replace(dense.data, x=x))
+    thin = replace(dense, training=replace(dense.data, x=stored), model=SparseLinear(40))
+    dense = replace(dense, training=replace(dense.data, x=x))
     assert automatic_rate(thin, 0, 9) == pytest.approx(automatic_rate(dense, 0, 9), rel=1e-2)
 
 

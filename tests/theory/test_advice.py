@@ -75,7 +75,7 @@ def test_the_paper_s_grid_comes_from_the_configuration():
 
 
 def constants_of(data: ClientData, model: Linear | SparseLinear, loss: str = "logistic", batch_size: int = 99):
-    problem = Problem(data, model, all_losses()[loss](), L1(strength=0.02))
+    problem = Problem(data, model, all_losses()[loss](), regularizer=L1(strength=0.02))
     hparams = Hparams(
         client_lr=0.1, server_lr=1.0, rounds=5, clients_per_round=3, batch_size=batch_size, local_epochs=1
     )

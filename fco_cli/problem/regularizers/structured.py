@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError, require
-from fco_cli.files import read_pairs
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.products import squared_length
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, expand_by_feature, non_negative, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
+from fco_cli.typed_files import read_pairs
 
 
 @kernel

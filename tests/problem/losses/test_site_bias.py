@@ -47,10 +47,9 @@ def test_the_solution_equals_that_with_a_column_per_client(make_problem, make_al
     problem = make_problem(L1(strength=0.05), loss, sizes=(9, 6, 12), features=4)
     data = problem.data
     columns = np.repeat(np.eye(3), data.sizes, axis=0)
-    wide = Problem(
-        ClientData(np.hstack([data.x, columns]), data.y, data.offsets), Linear(7), problem.loss,
-        L1(strength=0.05, factors={"x4": 0, "x5": 0, "x6": 0}),
-    )  # fmt: skip
+    rows = ClientData(np.hstack([data.x, columns]), data.y, data.offsets)
+    psi = L1(strength=0.05, factors={"x4": 0, "x5": 0, "x6": 0})
+    wide = Problem(rows, Linear(7), problem.loss, regularizer=psi)
 
     def solve(problem: Problem) -> np.ndarray:
         solver = make_algorithm("optimum", problem)
@@ -145,7 +144,7 @@ def problem_with_scores(loss, scores, y, dtype, weights=None):
         scores.astype(dtype)[:, None], y.astype(dtype), np.array([0, len(y)]),
         None if weights is None else weights.astype(dtype),
     )  # fmt: skip
-    return Problem(data, Linear(1, 1, site_bias=True), all_losses()[loss](), L1(strength=0.0))
+    return Problem(data, Linear(1, 1, site_bias=True), all_losses()[loss](), regularizer=L1(strength=0.0))
 
 
 def derivative(loss, problem, bias):

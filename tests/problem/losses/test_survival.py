@@ -31,7 +31,7 @@ def by_formula(scores: np.ndarray, y: np.ndarray) -> float:
 
 
 def problem_of(data: ClientData, regularizer) -> Problem:
-    return Problem(data, Linear(3), Cox(), regularizer("l1", strength=0.02))
+    return Problem(data, Linear(3), Cox(), regularizer=regularizer("l1", strength=0.02))
 
 
 @pytest.mark.parametrize("ties", [True, False])
