@@ -91,6 +91,7 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
     from fco_cli.federation.flare import enrollment
+    from fco_cli.federation.site.audit import AUDIT_FILE
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
@@ -109,9 +110,7 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         enrollment.package(signed, name, home, arguments.fingerprint)
     enrollment.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
-    print_line(
-        f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrollment.AUDIT_FILE}"
-    )
+    print_line(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / AUDIT_FILE}")
     print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrollment.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 

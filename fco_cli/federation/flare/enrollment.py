@@ -18,17 +18,17 @@ from typing import Any, NoReturn
 import yaml
 
 from fco_cli.data.readers.source import Columns
-from fco_cli.errors import UserError, install_extra, require
-from fco_cli.federation.flare.rights import LEAD_RIGHTS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
+from fco_cli.errors import UserError, require
+from fco_cli.federation.flare.handshakes import ENVIRONMENT as GRPC_LOGGING
+from fco_cli.federation.flare.rights import LAUNCH, LEAD_RIGHTS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
 from fco_cli.federation.masks import Credentials
 from fco_cli.federation.policy import Policy
-from fco_cli.federation.site.audit import AUDIT_FILE
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 
 PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
-GUARDS = "fco_cli.federation.flare.guards"
-GRPC_LOGGING = {"GRPC_VERBOSITY": "info"}  # environment in which gRPC reports failed handshakes, which the guards read
+GUARD = {"id": "fco_guard", "path": "fco_cli.federation.flare.guards.RequireGuard", "args": {}}
+LAUNCHERS = "fco_cli.federation.flare.jobs"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -39,10 +39,8 @@ def kit_path(home: Path, name: str) -> Path:
 
 def nvflare(*arguments: object) -> dict[str, Any]:
     """Run an nvflare command in this process, as a new process needs seconds to import it, and return its data."""
-    try:
-        from nvflare.cli import run
-    except ImportError:
-        raise UserError(f"fco-federate: NVIDIA FLARE is not installed: {install_extra('federation')}") from None
+    from fco_cli.federation.flare.adapter import run
+
     output, before = io.StringIO(), sys.argv
     sys.argv = ["nvflare", "--format", "json", *map(str, arguments)]
     code: Any = 0
@@ -131,12 +129,12 @@ def restrict(kit: Path, server: bool, home: Path, settings: dict[str, Any]) -> N
         next(one for one in components if one["id"] == "job_manager")["args"]["uri_root"] = str(kit / "jobs")
     else:
         resources["allow_log_streaming"] = False
-    name = "ServerGuard" if server else "SiteGuard"
-    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / AUDIT_FILE)}}
-    resources["components"] = [*components, guard]
+    launcher = next(one for one in components if one["id"] == "process_launcher")
+    launcher["path"] = f"{LAUNCHERS}.{'ServerLauncher' if server else 'SiteLauncher'}"
+    resources["components"] = [*components, GUARD]
     rights = {role: RIGHTS | (LEAD_RIGHTS if role == "lead" else {}) for role in ROLES}
     policy = {"format_version": "1.0", "permissions": rights}
-    for name, content in (("resources", resources), ("authorization", policy), ("fco", settings)):
+    for name, content in (("resources", resources), ("authorization", policy), ("fco", settings | {"home": str(home)})):
         (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     os.chmod(kit, 0o700)
 
@@ -155,8 +153,7 @@ def load_site(settings: dict[str, Any], startup: Path | None = None) -> Site:
 
 def start(kit: Path, party: str, *options: str) -> NoReturn:
     """Replace this process by FLARE's process of that party; a single client needs one Numba thread."""
-    module = f"nvflare.private.fed.app.{party}.{party}_train"
     os.chdir(kit)
     os.environ |= {"NUMBA_NUM_THREADS": "1"} | (GRPC_LOGGING if party == "server" else {})
-    command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
+    command = [sys.executable, "-u", "-m", LAUNCH, party, "-m", str(kit), "-s", f"fed_{party}.json"]
     os.execv(sys.executable, [*command, "--set", "secure_train=true", *options, "config_folder="])
