@@ -28,6 +28,7 @@ MODULES = {  # names of FLARE, by module
     "nvflare.fuel.f3.cellnet.core_cell": ("CoreCell",),
     "nvflare.fuel.f3.cellnet.defs": ("CellChannel", "MessageHeaderKey", "MessagePropKey", "MessageType", "ReturnCode"),
     "nvflare.fuel.f3.cellnet.fqcn": ("FQCN",),
+    "nvflare.fuel.f3.cellnet.identity": ("is_mtls_connection",),
     "nvflare.fuel.f3.cellnet.registry": ("Callback", "Registry"),
     "nvflare.fuel.f3.cellnet.utils": ("make_reply", "new_cell_message"),
     "nvflare.fuel.f3.comm_error": ("CommError",),
@@ -183,6 +184,14 @@ def open_connections(manager: Any, name: str | None) -> list[Any]:
     """Return the open connections of an endpoint of a ConnManager."""
     endpoint = manager.sfm_endpoints.get(name)
     return [] if endpoint is None else list(endpoint.connections)
+
+
+def peer_certificate(connection: Any) -> bytes | None:
+    """Return the certificate of the other end of a connection with mutual TLS; None for a connection without."""
+    if not _load("is_mtls_connection")(connection.conn.connector.params):
+        return None
+    (pem,) = connection.conn.context.auth_context()["x509_pem_cert"]
+    return pem
 
 
 def close_connection(connection: Any) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ from fco_cli.federation.flare.adapter import (
     close_connection,
     make_reply,
     open_connections,
+    peer_certificate,
 )
+from fco_cli.federation.flare.certificates import Certificates, common_name, fingerprint, load_certificate
 from fco_cli.federation.flare.handshakes import report_failures
 from fco_cli.federation.flare.jobs import GuardedProcessor
 from fco_cli.federation.flare.rights import CHANNEL, READY, REQUEST
@@ -210,15 +213,27 @@ def _requests_of(message: Any) -> Iterator[tuple[str, str]]:
             yield inner, message.get_header(StreamHeaderKey.TOPIC)
 
 
+@dataclass
+class Peer:
+    """Connected party: its name and the fingerprint of its certificate."""
+
+    connection: Any
+    name: str
+    sha256: str
+
+
 class ServerGuard(Guard):
     """Guard of the server: senders must match their connection's certificate and send to the server only.
 
-    A second connection with the same certificate, such as from a copied kit, is refused while the first is open.
+    The certificate must be the current one of its name. A second connection with the same name, such as from a copied
+    kit, is refused while the first is open.
     """
 
     def __init__(self, audit: Path, is_job: bool) -> None:
         super().__init__(audit)
         self.is_job = is_job
+        self.certificates = Certificates(audit.parent)
+        self.peers: dict[str, Peer] = {}  # parties with a certificate, by endpoint
 
     def install(self) -> None:
         super().install()
@@ -229,34 +244,74 @@ class ServerGuard(Guard):
 
     def check(self, message: Any, me: str) -> Any:
         """Return an error reply to a message with a forged sender or between members, else None."""
-        peer = member(message.get_prop(MessagePropKey.ENDPOINT).name)
-        origin = member(message.get_header(MessageHeaderKey.ORIGIN))
+        endpoint = message.get_prop(MessagePropKey.ENDPOINT).name
+        peer, origin = member(endpoint), member(message.get_header(MessageHeaderKey.ORIGIN))
+        if peer == SERVER:
+            return None
+        if reason := self._refusal(endpoint):
+            self.refuse("message", reason)
+            self._close(endpoint)
+            return make_reply(ReturnCode.UNAUTHENTICATED, reason)
         destination = member(message.get_header(MessageHeaderKey.DESTINATION))
-        if peer == SERVER or (origin == peer and destination == SERVER):
+        if origin == peer and destination == SERVER:
             return None
         self.refuse("message", f"sent by {peer} ({origin} -> {destination})")
         return make_reply(ReturnCode.UNAUTHENTICATED, "members may send to the server only")
 
+    def _refusal(self, endpoint: str) -> str | None:
+        """Return why a connected party is refused by now, or None."""
+        peer = self.peers.get(endpoint)
+        return f"{endpoint} has no certificate" if peer is None else self.certificates.refusal(peer.name, peer.sha256)
+
+    def _close(self, endpoint: str) -> None:
+        """Close the connection of a party."""
+        peer = self.peers.pop(endpoint, None)
+        if peer is not None:
+            close_connection(peer.connection)
+
     def _attack(self, cell: Any) -> None:
         from fco_cli.federation.flare.self_test import attack_server
 
-        attack_server(cell)
+        attack_server(cell, self.peers, self._own_certificate())
         if not self.is_job:
             report_failures(functools.partial(self.refuse, "connection"))
 
     def _update_endpoint(
         self, update: Callable[..., None], manager: Any, connection: Any, data: dict[str, Any]
     ) -> None:
-        """Accept a connection unless its name is connected already; FLARE would close the older one."""
-        name = data.get(HandshakeKeys.ENDPOINT_NAME)
+        """Accept a connection unless its certificate is refused or its name is connected already."""
+        endpoint = data.get(HandshakeKeys.ENDPOINT_NAME) or ""
         try:
-            if any(one is not connection for one in open_connections(manager, name)):
+            peer = self._peer(connection)
+            if reason := peer and self.certificates.refusal(peer.name, peer.sha256):
                 close_connection(connection)
-                raise CommError(CommError.BAD_DATA, f"{name} is connected already")
+                raise CommError(CommError.BAD_DATA, reason)
+            if endpoint in self.peers and self._refusal(endpoint):  # the party connects with its new certificate
+                self._close(endpoint)
+            elif any(one is not connection for one in open_connections(manager, endpoint)):
+                close_connection(connection)
+                raise CommError(CommError.BAD_DATA, f"{endpoint} is connected already")
             update(manager, connection, data)
-        except CommError as problem:
-            self.refuse("connection", str(problem.message))
+            if peer is not None:
+                self.peers[endpoint] = peer
+        except Exception as problem:  # FLARE logs it and drops the connection
+            self.refuse("connection", str(getattr(problem, "message", problem)))
             raise
+
+    def _own_certificate(self) -> Peer:
+        """Return a party with a certificate that is accepted, for the self-test."""
+        for name, issued in self.certificates.issued.items():
+            if issued.revoked is None:
+                return Peer(None, name, issued.sha256)
+        raise RuntimeError(f"{self.certificates.path} has no valid certificate; run fco-federate rotate")
+
+    def _peer(self, connection: Any) -> Peer | None:
+        """Return the party at the other end of a connection; None for one without a certificate."""
+        pem = peer_certificate(connection)
+        if pem is None:
+            return None
+        certificate = load_certificate(pem)
+        return Peer(connection, common_name(certificate), fingerprint(certificate))
 
     def _authorize(self, authorize: Callable[[Any], tuple[bool, str]], context: Any) -> tuple[bool, str]:
         """Return FLARE's decision and log a refusal."""

@@ -18,8 +18,8 @@ from typing import Any
 
 from fco_cli.errors import UserError
 from fco_cli.federation.flare.adapter import send_from_session
-from fco_cli.federation.flare.enrollment import LEAD, kit_path
-from fco_cli.federation.flare.rights import BYE, CHANNEL, READY, REQUEST, SERVER_CLASS, SITE_JOB
+from fco_cli.federation.flare.kits import kit_path
+from fco_cli.federation.flare.rights import BYE, CHANNEL, LEAD, READY, REQUEST, SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """Permissions of the parties in NVIDIA FLARE's terms, the only job that sites run, and the names in it."""
 
+PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
 SITE_CLASS = "fco_cli.federation.flare.site.SiteExecutor"
 SERVER_CLASS = "fco_cli.federation.flare.server.RelayController"
 LAUNCH = "fco_cli.federation.flare.launch"

@@ -83,12 +83,20 @@ def attack_site(cell: Any) -> None:
         _require(not arrives, f"{attack} is accepted")
 
 
-def attack_server(cell: Any) -> None:
-    """Raise RuntimeError unless the server's cell refuses forged senders and messages between members."""
+def attack_server(cell: Any, peers: dict[str, Any], accepted: Any) -> None:
+    """Raise RuntimeError unless the server's cell refuses parties without a certificate and forged senders.
+
+    `peers` are the parties whose certificates the guard has accepted.
+    """
     probe = Probe(cell)
-    _require(probe.arrives(OTHER_SITE, OTHER_SITE), "a request of a site does not arrive")
-    _require(not probe.arrives(OTHER_SITE, SERVER), "a message of a site in the server's name is accepted")
-    _require(not probe.arrives(OTHER_SITE, THIRD_SITE), "a message of a site in another's name is accepted")
+    _require(not probe.arrives(OTHER_SITE, OTHER_SITE), "a message of a party without a certificate is accepted")
+    peers[OTHER_SITE] = accepted
+    try:
+        _require(probe.arrives(OTHER_SITE, OTHER_SITE), "a request of a site does not arrive")
+        _require(not probe.arrives(OTHER_SITE, SERVER), "a message of a site in the server's name is accepted")
+        _require(not probe.arrives(OTHER_SITE, THIRD_SITE), "a message of a site in another's name is accepted")
+    finally:
+        del peers[OTHER_SITE]
 
 
 class _NoCell:

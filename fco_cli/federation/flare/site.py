@@ -20,7 +20,7 @@ from fco_cli.federation.flare.adapter import (
     make_reply,
     make_task_reply,
 )
-from fco_cli.federation.flare.enrollment import load_site
+from fco_cli.federation.flare.kits import load_site
 from fco_cli.federation.flare.rights import CHANNEL, READY, REQUEST
 from fco_cli.federation.site.site import Site
 

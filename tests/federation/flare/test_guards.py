@@ -25,6 +25,7 @@ from fco_cli.federation.flare.adapter import (
     MessageType,
     StreamHeaderKey,
 )
+from fco_cli.federation.flare.certificates import CERTIFICATES_FILE
 from fco_cli.federation.flare.guards import ServerGuard, SiteGuard
 from fco_cli.federation.flare.jobs import CONFIG, MAX_CONFIG_BYTES, SIGNATURES, guarded_command, is_fco_job
 from fco_cli.federation.flare.link import FlareLink
@@ -103,14 +104,23 @@ def site_cell(tmp_path) -> CoreCell:
 def test_the_self_test_passes_with_the_guard(site_cell, tmp_path):
     self_test.attack_site(site_cell)
     server = new_cell("server")
-    server.add_incoming_filter("*", "*", ServerGuard(tmp_path / "audit.jsonl", is_job=False).check, "server")
-    self_test.attack_server(server)
+    guard = ServerGuard(tmp_path / "audit.jsonl", is_job=True)
+    (tmp_path / CERTIFICATES_FILE).write_text('{"lead": {"sha256": "ab", "until": "2030-01-01"}}')
+    server.add_incoming_filter("*", "*", guard.check, "server")
+    guard._attack(server)
+    assert not guard.peers
 
 
-@pytest.mark.parametrize(("name", "attack"), [("north", self_test.attack_site), ("server", self_test.attack_server)])
-def test_the_self_test_fails_without_the_guard(name, attack):
-    with pytest.raises(RuntimeError, match="is accepted"):
-        attack(new_cell(name))
+def test_the_self_test_fails_without_the_guard(tmp_path):
+    with pytest.raises(RuntimeError, match="a message of another site is accepted"):
+        self_test.attack_site(new_cell("north"))
+    with pytest.raises(RuntimeError, match="a party without a certificate is accepted"):
+        self_test.attack_server(new_cell("server"), {}, None)
+
+
+def test_a_server_without_certificates_does_not_start(tmp_path):
+    with pytest.raises(RuntimeError, match="has no valid certificate; run fco-federate rotate"):
+        ServerGuard(tmp_path / "audit.jsonl", is_job=False)._attack(new_cell("server"))
 
 
 @pytest.mark.parametrize("channel", ["fco-self-test", CellChannel.CELLNET, CellChannel.CLIENT_COMMAND])
