@@ -11,10 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fco_cli
 from fco_cli.commands.federation_demo import Loopback
 
 ROOT = Path(__file__).parents[2]
-EXCLUDED = ("matplotlib", "nilearn", "nibabel", "scikit-learn", "pillow", "joblib")  # NVIDIA FLARE itself requires Jinja
+EXCLUDED = (
+    "matplotlib",
+    "nilearn",
+    "nibabel",
+    "scikit-learn",
+    "pillow",
+    "joblib",
+)  # NVIDIA FLARE itself requires Jinja
 
 
 def project(path: str) -> dict:
@@ -29,6 +37,13 @@ def test_a_site_requires_what_the_whole_package_requires():
     assert set(extras["federation"]) < set(site["project"]["dependencies"])
     assert site["project"]["optional-dependencies"]["parquet"] == extras["parquet"]
     assert set(site["tool"]["setuptools"]["packages"]) < set(main["tool"]["setuptools"]["packages"])
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "fco-site.service"])
+def test_the_documentation_shows_the_files(name):
+    text = (ROOT / "packaging/site" / name).read_text(encoding="utf-8")
+    assert text.partition("\n")[2] in (ROOT / "docs/federation.md").read_text(encoding="utf-8")
+    assert name != "Containerfile" or f"fco_site-{fco_cli.__version__}-py3" in text
 
 
 @pytest.fixture(scope="module")
