@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -29,38 +28,75 @@ def main() -> None:
 
 def serve(arguments: argparse.Namespace, home: Path) -> None:
     """Run the server; create the federation first if it does not exist."""
-    from fco_cli.federation.flare import enrollment
+    from fco_cli.federation.flare import enrollment, kits
+    from fco_cli.federation.flare.certificates import Certificates
 
-    founded = home / "founded.json"
-    if not founded.exists():
+    if not (home / enrollment.FOUNDED).exists():
         print_line(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
         enrollment.create_federation(arguments.address, home)
-    about = json.loads(founded.read_text(encoding="utf-8"))
+    about = enrollment.founded(home)
     host = arguments.address.rpartition(":")[0]
     allowed = f"at {about['host']}, the host for which {home} was created"
     require(about["host"] == host, "the address", arguments.address, allowed)
     require(enrollment.is_port_free(arguments.address), "the address", arguments.address, "free; is it served already?")
-    enrollment.restrict(enrollment.kit_path(home, host), True, home, {})
+    if not Certificates(home).issued:
+        raise UserError(f"{home}: of an earlier version of fco; run fco-federate rotate, then approve all sites again")
+    kit = kits.kit_path(home, host)
+    kits.restrict(kit, True, home, {})
     print_line(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
     print_line(
         "next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve"
     )
-    enrollment.start(enrollment.kit_path(home, host), "server", f"org={enrollment.ORGANIZATION}")
+    kits.start(kit, "server", f"org={enrollment.ORGANIZATION}")
 
 
 def approve(arguments: argparse.Namespace, home: Path) -> None:
     """Sign the request of a hospital."""
     from fco_cli.federation.flare import enrollment
 
-    if not (home / "founded.json").exists():
-        raise UserError(f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one")
-    signed, fingerprint = enrollment.approve(arguments.request, home)
+    enrollment.founded(home)
+    _print_signed(*enrollment.approve_site(arguments.request, home, arguments.replace))
+
+
+def renew(arguments: argparse.Namespace, home: Path) -> None:
+    """Issue a new certificate for the name and key of a site."""
+    from fco_cli.federation.flare import enrollment
+
+    enrollment.founded(home)
+    _print_signed(*enrollment.renew(arguments.name, home))
+
+
+def _print_signed(signed: Path, fingerprint: str) -> None:
     name = signed.name.removesuffix(".signed.zip")
     print_line(f"signed: {signed}")
     print_line(f"next: send it back, and send the fingerprint by another channel, such as telephone: {fingerprint}")
     print_line(
         f"at the hospital: fco-federate join {signed.name} --fingerprint {fingerprint} --data ROWS.csv   ({name})"
     )
+
+
+def revoke(arguments: argparse.Namespace, home: Path) -> None:
+    """Refuse the certificate of a site from now on."""
+    from fco_cli.federation.flare import enrollment
+    from fco_cli.federation.flare.certificates import Certificates
+
+    own = (enrollment.founded(home)["host"], enrollment.LEAD)
+    require(arguments.name not in own, "the name", arguments.name, "a site; fco-federate rotate replaces your own keys")
+    Certificates(home).revoke(arguments.name)
+    print_line(f"revoked: {arguments.name}; the server refuses it from now on, without a restart")
+    print_line(f"next: to admit it again, the hospital runs fco-federate rotate {arguments.name} and sends its request")
+
+
+def rotate(arguments: argparse.Namespace, home: Path) -> None:
+    """Create new keys of a site, or of the coordinator."""
+    from fco_cli.federation.flare import enrollment
+
+    if arguments.name is None:
+        enrollment.rotate_coordinator(home)
+        print_line("the server and the lead have new keys; the lead's old key is refused from now on")
+        print_line("next: run fco-federate serve again; the sites do not change anything")
+    else:
+        _print_request(enrollment.rotate_site(arguments.name, home))
 
 
 def status(arguments: argparse.Namespace, home: Path) -> None:
@@ -81,14 +117,18 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 
     valid = enrollment.NAME.fullmatch(arguments.name) is not None
     require(valid, "the name", arguments.name, "lowercase letters, digits and -, starting with a letter (at most 31)")
-    path = enrollment.request(arguments.name, home)
+    _print_request(enrollment.request(arguments.name, home))
+
+
+def _print_request(path: Path) -> None:
     print_line(f"request: {path} (the key stays in this folder)")
     print_line("next: send it to the coordinator, who sends NAME.signed.zip back; then: fco-federate join")
 
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
-    from fco_cli.federation.flare import enrollment
+    from fco_cli.federation.flare import kits
+    from fco_cli.federation.site.audit import AUDIT_FILE
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
@@ -99,19 +139,13 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrollment.load_site(settings)  # read now, so that errors in the file are reported here
-    kit = enrollment.kit_path(home, name)
-    if not kit.exists():
-        if not signed.exists():
-            raise UserError(f"{signed}: no such file")
-        enrollment.package(signed, name, home, arguments.fingerprint)
-    enrollment.restrict(kit, False, home, settings)
+    site = kits.load_site(settings)  # read now, so that errors in the file are reported here
+    kit = kits.install_kit(signed, name, home, arguments.fingerprint)
+    kits.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
-    print_line(
-        f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / enrollment.AUDIT_FILE}"
-    )
+    print_line(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / AUDIT_FILE}")
     print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
-    enrollment.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
+    kits.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,7 +159,20 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=serve)
     one = commands.add_parser("approve", help="coordinator: sign a hospital's request")
     one.add_argument("request", type=Path, metavar="NAME.request.zip")
+    one.add_argument("--replace", action="store_true", help="the name has a certificate, which is then refused")
     one.set_defaults(command=approve)
+    for command, text in (
+        (renew, "coordinator: issue a new certificate to a site, for the same key"),
+        (revoke, "coordinator: refuse a site from now on"),
+    ):
+        one = commands.add_parser(command.__name__, help=text)
+        one.add_argument("name")
+        one.set_defaults(command=command)
+    one = commands.add_parser(
+        "rotate", help="hospital: create a new key and request; coordinator: replace its own keys"
+    )
+    one.add_argument("name", nargs="?", help="of the site; without it, the coordinator's own keys")
+    one.set_defaults(command=rotate)
     one = commands.add_parser("status", help="coordinator: list connected sites and running jobs")
     one.set_defaults(command=status)
     one = commands.add_parser("request", help="hospital: create a key and a certificate request")

@@ -98,8 +98,9 @@ def small(monkeypatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr("fco_cli.reporting.make_report", _no_report)
     monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b""})
-    monkeypatch.setattr("fco_cli.federation.flare.enrollment.start", lambda *_: None)
-    monkeypatch.setattr("fco_cli.federation.flare.enrollment.nvflare", _no_flare)
+    monkeypatch.setattr("fco_cli.federation.flare.kits.start", lambda *_: None)
+    for module in ("enrollment", "kits"):
+        monkeypatch.setattr(f"fco_cli.federation.flare.{module}.nvflare", _no_flare)
 
 
 def _no_report(results: Any, output: Path, x: str) -> Any:

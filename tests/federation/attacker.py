@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fco_cli.federation.flare.enrollment import LEAD, kit_path
+from fco_cli.federation.flare.kits import kit_path
 from fco_cli.federation.flare.link import FlareLink
+from fco_cli.federation.flare.rights import LEAD
 from fco_cli.federation.message import Message
 from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, start_stack
 

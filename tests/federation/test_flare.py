@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.federation_demo import Loopback
+from fco_cli.federation.flare.rights import LAUNCH
 from fco_cli.federation.site.audit import read_entries
 from tests.federation.coordinator.test_clients import NAMES
 
@@ -305,9 +306,9 @@ def test_another_hospital_s_kit(federation, tmp_path):
 
 
 def client(kit: Path, name: str) -> list[object]:
-    """Return the command of FLARE's process of a site, without `fco-federate join`."""
+    """Return the command of a site's process, without `fco-federate join`."""
     arguments = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={name}", "config_folder="]
-    return [sys.executable, "-u", "-m", "nvflare.private.fed.app.client.client_train", "-m", kit, *arguments]
+    return [sys.executable, "-u", "-m", LAUNCH, "client", "-m", kit, *arguments]
 
 
 @pytest.fixture(scope="module")

@@ -1,67 +1,29 @@
-"""Enrollment with NVIDIA FLARE: certificate authority, signed requests, and startup kits with restricted permissions.
+"""Enrollment with NVIDIA FLARE: certificate authority, requests, and their approval, renewal and rotation.
 
 Private keys never leave their site.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import re
 import socket
-import sys
+import tempfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
-from fco_cli.data.readers.source import Columns
-from fco_cli.errors import UserError, install_extra, require
-from fco_cli.federation.flare.rights import LEAD_RIGHTS, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
-from fco_cli.federation.masks import Credentials
-from fco_cli.federation.policy import Policy
-from fco_cli.federation.site.audit import AUDIT_FILE
-from fco_cli.federation.site.rows import SiteFile
-from fco_cli.federation.site.site import Site
+from fco_cli.errors import UserError, require
+from fco_cli.federation.flare.certificates import Certificates, signed_certificate
+from fco_cli.federation.flare.kits import install_kit, set_aside
+from fco_cli.federation.flare.nvflare_cli import nvflare
+from fco_cli.federation.flare.rights import LEAD, ORGANIZATION, PROJECT
+from fco_cli.files import write_atomically
 
-PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
-GUARDS = "fco_cli.federation.flare.guards"
-GRPC_LOGGING = {"GRPC_VERBOSITY": "info"}  # environment in which gRPC reports failed handshakes, which the guards read
+FOUNDED = "founded.json"  # host and fingerprint, in the coordinator's folder
+APPROVED = "approved"  # folder with the requests of the sites, in the coordinator's folder
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-
-
-def kit_path(home: Path, name: str) -> Path:
-    """Return the folder of a party's startup kit."""
-    return home / "kits" / PROJECT / "prod_00" / name
-
-
-def nvflare(*arguments: object) -> dict[str, Any]:
-    """Run an nvflare command in this process, as a new process needs seconds to import it, and return its data."""
-    try:
-        from nvflare.cli import run
-    except ImportError:
-        raise UserError(f"fco-federate: NVIDIA FLARE is not installed: {install_extra('federation')}") from None
-    output, before = io.StringIO(), sys.argv
-    sys.argv = ["nvflare", "--format", "json", *map(str, arguments)]
-    code: Any = 0
-    try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
-            run("nvflare")
-    except SystemExit as end:
-        code = end.code
-    finally:
-        sys.argv = before
-    try:
-        answer = json.loads(output.getvalue())
-    except ValueError:
-        raise UserError(
-            f"nvflare {arguments[0]} {arguments[1]}: {' '.join(output.getvalue().split()) or code}"
-        ) from None
-    if code:
-        raise UserError(f"nvflare {arguments[0]} {arguments[1]}: {answer.get('message') or answer}")
-    return answer.get("data", answer)
 
 
 def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
@@ -76,15 +38,78 @@ def request(name: str, home: Path, kind: str = "client", **more: str) -> Path:
     return folder / name / f"{name}.request.zip"
 
 
-def approve(zipped: Path, home: Path) -> tuple[Path, str]:
-    """Sign a request; return the signed file, in the same folder, and the fingerprint of the authority."""
+def approve(zipped: Path, home: Path, replace: bool = False) -> tuple[Path, str]:
+    """Sign a request; return the signed file, in the same folder, and the fingerprint of the authority.
+
+    The new certificate is the only one of its name that the server accepts. With `replace`, the name may have one.
+    """
     require(zipped.name.endswith(".request.zip"), "the request", str(zipped), "a file NAME.request.zip")
     if not zipped.exists():
         raise UserError(f"{zipped}: no such file")
-    signed = zipped.with_name(zipped.name.replace(".request.zip", ".signed.zip"))
-    authority = ("--ca-dir", home / "ca", "--profile", home / "profile.yaml")
-    answer = nvflare("cert", "approve", zipped, *authority, "--out", signed)
+    if not (home / "ca" / "rootCA.key").exists():
+        raise UserError(f"{home / 'ca'}: the key of the authority is not here; restore its copy to sign certificates")
+    name, certificates = zipped.name.removesuffix(".request.zip"), Certificates(home)
+    known = certificates.issued.get(name)
+    if known is not None and known.revoked is None and not replace:
+        raise UserError(
+            f"{name}: has a certificate until {known.until}; if the site itself sent this request, add --replace, and"
+            f" the certificate before is refused (fco-federate renew {name} keeps its key)"
+        )
+    signed = zipped.with_name(f"{name}.signed.zip")
+    with tempfile.TemporaryDirectory() as folder:
+        authority = ("--ca-dir", home / "ca", "--profile", home / "profile.yaml")
+        answer = nvflare("cert", "approve", zipped, *authority, "--out", Path(folder) / signed.name)
+        content = (Path(folder) / signed.name).read_bytes()
+        certificate = signed_certificate(Path(folder) / signed.name, name)
+    write_atomically(signed, content)
+    certificates.accept(name, certificate)
     return signed, answer["rootca_fingerprint_sha256"]
+
+
+def approve_site(zipped: Path, home: Path, replace: bool = False) -> tuple[Path, str]:
+    """Sign a site's request and keep a copy of it for `renew`."""
+    signed, fingerprint = approve(zipped, home, replace)
+    (home / APPROVED).mkdir(exist_ok=True, mode=0o700)
+    write_atomically(home / APPROVED / zipped.name, zipped.read_bytes())
+    return signed, fingerprint
+
+
+def renew(name: str, home: Path) -> tuple[Path, str]:
+    """Sign the stored request of a site again: the same name and key with a new certificate."""
+    known = Certificates(home).issued.get(name)
+    zipped = home / APPROVED / f"{name}.request.zip"
+    if known is None or not zipped.exists():
+        raise UserError(f"{name}: no approved request in {home / APPROVED}; approve a request of the site")
+    if known.revoked is not None:
+        raise UserError(f"{name}: is revoked; the site runs fco-federate rotate {name}, then approve its new request")
+    return approve(zipped, home, replace=True)
+
+
+def rotate_site(name: str, home: Path) -> Path:
+    """Create a new key and request of a site; keep the old ones aside, which the current kit does not need."""
+    folder = home / "requests" / name
+    if not folder.exists():
+        raise UserError(f"{name}: no request in {home / 'requests'}; run fco-federate request {name}")
+    set_aside(folder)
+    return request(name, home)
+
+
+def rotate_coordinator(home: Path) -> None:
+    """Replace the keys and certificates of the server and of the lead; the authority stays the same."""
+    for name, kind, more in _own_parties(founded(home)["host"]):
+        set_aside(home / "requests" / name)
+        signed, fingerprint = approve(request(name, home, kind, **more), home, replace=True)
+        install_kit(signed, name, home, fingerprint)
+
+
+def founded(home: Path) -> dict[str, Any]:
+    """Return the host and the authority's fingerprint of the coordinator's federation."""
+    try:
+        return json.loads((home / FOUNDED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one"
+        ) from None
 
 
 def create_federation(address: str, home: Path) -> None:
@@ -96,10 +121,15 @@ def create_federation(address: str, home: Path) -> None:
     profile = {"name": PROJECT, "scheme": "grpc", "connection_security": "mtls", "server": server}
     (home / "profile.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
     nvflare("cert", "init", "--profile", home / "profile.yaml", "-o", home / "ca")
-    for name, kind, more in ((host, "server", {}), (LEAD, "admin", {"role": "lead"})):
+    for name, kind, more in _own_parties(host):
         signed, fingerprint = approve(request(name, home, kind, **more), home)
-        package(signed, name, home, fingerprint)
-    (home / "founded.json").write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
+        install_kit(signed, name, home, fingerprint)
+    (home / FOUNDED).write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
+
+
+def _own_parties(host: str) -> tuple[tuple[str, str, dict[str, str]], ...]:
+    """Return the names, kinds and further keys of the coordinator's own parties."""
+    return ((host, "server", {}), (LEAD, "admin", {"role": "lead"}))
 
 
 def is_port_free(address: str) -> bool:
@@ -111,52 +141,3 @@ def is_port_free(address: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def package(signed: Path, name: str, home: Path, fingerprint: str) -> None:
-    """Create the kit from a signed request; the authority must have that fingerprint."""
-    nvflare(
-        "package", signed, "--request-dir", home / "requests" / name, "-w", home / "kits", "--fingerprint", fingerprint
-    )
-
-
-def restrict(kit: Path, server: bool, home: Path, settings: dict[str, Any]) -> None:
-    """Write the party's local restrictions to its kit: one allowed class, no code, shell or log streaming."""
-    local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-    resources["class_allow_list"] = [SERVER_CLASS if server else SITE_CLASS]
-    components = [one for one in resources["components"] if one["id"] != "site_log_streamer"]
-    if server:
-        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
-        next(one for one in components if one["id"] == "job_manager")["args"]["uri_root"] = str(kit / "jobs")
-    else:
-        resources["allow_log_streaming"] = False
-    name = "ServerGuard" if server else "SiteGuard"
-    guard = {"id": "fco_guard", "path": f"{GUARDS}.{name}", "args": {"audit": str(home / AUDIT_FILE)}}
-    resources["components"] = [*components, guard]
-    rights = {role: RIGHTS | (LEAD_RIGHTS if role == "lead" else {}) for role in ROLES}
-    policy = {"format_version": "1.0", "permissions": rights}
-    for name, content in (("resources", resources), ("authorization", policy), ("fco", settings)):
-        (local / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    os.chmod(kit, 0o700)
-
-
-def load_site(settings: dict[str, Any], startup: Path | None = None) -> Site:
-    """Return the site that its `fco.json` describes, with the credentials of its kit."""
-    home, name = Path(settings["home"]), settings["name"]
-    options: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in settings["columns"].items()
-    }
-    columns = Columns(**options)
-    file = SiteFile(Path(settings["data"]), name, columns, home / "secret")
-    credentials = None if startup is None else Credentials.of_kit(startup)
-    return Site(name, file, Policy.read(home / "site.yaml"), home, credentials)
-
-
-def start(kit: Path, party: str, *options: str) -> NoReturn:
-    """Replace this process by FLARE's process of that party; a single client needs one Numba thread."""
-    module = f"nvflare.private.fed.app.{party}.{party}_train"
-    os.chdir(kit)
-    os.environ |= {"NUMBA_NUM_THREADS": "1"} | (GRPC_LOGGING if party == "server" else {})
-    command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{party}.json"]
-    os.execv(sys.executable, [*command, "--set", "secure_train=true", *options, "config_folder="])

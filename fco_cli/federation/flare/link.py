@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fco_cli.errors import UserError, install_extra
-from fco_cli.federation.flare.enrollment import LEAD, kit_path
-from fco_cli.federation.flare.rights import SERVER_CLASS, SITE_JOB
+from fco_cli.errors import UserError
+from fco_cli.federation.flare.adapter import send_from_session
+from fco_cli.federation.flare.kits import kit_path
+from fco_cli.federation.flare.rights import BYE, CHANNEL, LEAD, READY, REQUEST, SERVER_CLASS, SITE_JOB
 from fco_cli.simulation.clients import ClientsLost
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class FlareLink:
 
     def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         payload = {"sites": sites, "content": content, "timeout": timeout}
-        responses = self._send("ask", payload, timeout + MARGIN_SECONDS)
+        responses = self._send(REQUEST, payload, timeout + MARGIN_SECONDS)
         if responses is None:
             raise ClientsLost("no response from the server")
         return {name: response for name, response in responses.items() if name in sites}
@@ -73,18 +74,17 @@ class FlareLink:
     def close(self) -> None:
         with contextlib.suppress(Exception):  # without it, the relay ends after IDLE_SECONDS
             if self.job:
-                self._send("bye", {}, 1.0)
+                self._send(BYE, {}, 1.0)
         with contextlib.suppress(Exception):
             self.session.close()
 
     def _send(self, topic: str, payload: dict[str, Any], timeout: float) -> Any:
-        from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-        from nvflare.fuel.f3.message import Message
+        from fco_cli.federation.flare.adapter import Message, MessageHeaderKey, ReturnCode
 
-        reply = self.session.api.cell.core_cell.send_request(
-            channel="fco", topic=topic, target=f"server.{self.job}", timeout=timeout,
-            request=Message(payload=payload | {"key": self.key}),
-        )  # fmt: skip
+        request = Message(payload=payload | {"key": self.key})
+        reply = send_from_session(
+            self.session, channel=CHANNEL, topic=topic, target=f"server.{self.job}", timeout=timeout, request=request
+        )
         return reply.payload if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK else None
 
     @staticmethod
@@ -93,16 +93,12 @@ class FlareLink:
         if not kit.exists():
             raise UserError(f"federation.home: {kit} not found; run fco-federate serve on this machine to create it")
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-        try:
-            from nvflare.fuel.flare_api.flare_api import new_secure_session
-            from nvflare.fuel.hci.client import api
-            from nvflare.fuel.utils.config_service import ConfigService
-        except ImportError:
-            raise UserError(f"federation=flare: NVIDIA FLARE is not installed: {install_extra('federation')}") from None
+        from fco_cli.federation.flare.adapter import AdminApi, ConfigService, new_secure_session
+
         # Without this, FLARE searches the whole working directory for its settings, once per file extension.
         ConfigService.initialize({}, [str(kit / "startup")])
-        if not isinstance(api.Authenticator, functools.partial):
-            api.Authenticator = functools.partial(_retry_quickly, api.Authenticator)
+        if not isinstance(AdminApi.Authenticator, functools.partial):
+            AdminApi.Authenticator = functools.partial(_retry_quickly, AdminApi.Authenticator)
         while True:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # it prints messages
@@ -133,7 +129,7 @@ class FlareLink:
         while True:
             meta = self.session.get_job_meta(self.job)
             status = meta.get("status", "")
-            if status == "RUNNING" and self._send("ready", {"sites": self.sites}, READY_SECONDS) == self.sites:
+            if status == "RUNNING" and self._send(READY, {"sites": self.sites}, READY_SECONDS) == self.sites:
                 return
             if status.startswith("FINISHED"):
                 detail = "; ".join(meta.get("job_deploy_detail") or []) or status

@@ -1,7 +1,11 @@
-"""Permissions of the parties in NVIDIA FLARE's terms, and the only job that sites run."""
+"""Permissions of the parties in NVIDIA FLARE's terms, the only job that sites run, and the names in it."""
 
+PROJECT, LEAD, ORGANIZATION = "fco", "lead@fco.local", "fco"
 SITE_CLASS = "fco_cli.federation.flare.site.SiteExecutor"
 SERVER_CLASS = "fco_cli.federation.flare.server.RelayController"
+LAUNCH = "fco_cli.federation.flare.launch"
+CHANNEL = "fco"  # of the requests of a run
+READY, REQUEST, BYE = "ready", "ask", "bye"  # topics of the channel
 SITE_JOB = {
     "format_version": 2,
     "executors": [{"tasks": ["*"], "executor": {"path": SITE_CLASS, "args": {}}}],

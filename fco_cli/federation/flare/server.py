@@ -11,18 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nvflare.apis.client import Client
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
-from nvflare.apis.signal import Signal
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-from nvflare.fuel.f3.cellnet.fqcn import FQCN
-from nvflare.fuel.f3.cellnet.utils import make_reply
-from nvflare.fuel.f3.message import Message
+from fco_cli.federation.flare.adapter import (
+    FQCN,
+    Controller,
+    Message,
+    MessageHeaderKey,
+    ReturnCode,
+    core_cell,
+    make_reply,
+)
+from fco_cli.federation.flare.rights import BYE, CHANNEL, READY, REQUEST
 
-CHANNEL = "fco"
-READY, REQUEST, BYE = "ready", "ask", "bye"  # topics of the channel
 BYTES_TYPES = (bytes, bytearray, memoryview)
 CHECK_SECONDS = 0.1
 READY_SECONDS = 0.3
@@ -37,16 +36,16 @@ class RelayController(Controller):
         self.is_over = False
         self.last_request = time.monotonic()
 
-    def start_controller(self, fl_ctx: FLContext) -> None: ...
+    def start_controller(self, fl_ctx: Any) -> None: ...
 
-    def stop_controller(self, fl_ctx: FLContext) -> None: ...
+    def stop_controller(self, fl_ctx: Any) -> None: ...
 
     def process_result_of_unknown_task(
-        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+        self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
     ) -> None: ...
 
-    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        self.job, self.cell = fl_ctx.get_job_id(), fl_ctx.get_engine().get_cell().core_cell
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        self.job, self.cell = fl_ctx.get_job_id(), core_cell(fl_ctx.get_engine())
         for topic, handler in ((READY, self._ready), (REQUEST, self._forward), (BYE, self._bye)):
             self.cell.register_request_cb(CHANNEL, topic, self._handle, handler=handler)
         while not (abort_signal.triggered or self.is_over or time.monotonic() - self.last_request > self.idle):

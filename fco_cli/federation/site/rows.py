@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fco_cli.data.readers.source import Columns
 from fco_cli.data.splits import Parts, split
 from fco_cli.data.statistics import Summary
 from fco_cli.errors import UserError
+from fco_cli.federation.keys import read_or_create_key
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
@@ -89,7 +89,7 @@ class SiteFile:
         self.data: FederatedData = read_single_client(path, name, columns)
         # A keyed hash is equal for equal rows and cannot be used to test guesses of them.
         unkeyed = fingerprint(path, columns)
-        self.digest = hmac.new(_secret(secret), unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
+        self.digest = hmac.new(read_or_create_key(secret), unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
 
     def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
         """Return the split that the simulation uses for client number `client`, in the order of names."""
@@ -122,11 +122,3 @@ class SiteFile:
         if not set(data.classes.tolist()) <= indices.keys():
             raise Refusal("the site's labels are not among the common classes")
         return replace(data, y=np.array([indices[name] for name in data.classes.tolist()])[data.y.astype(int)])
-
-
-def _secret(path: Path) -> bytes:
-    """Return the site's secret key; create it, readable by its owner only, if it does not exist."""
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_bytes(secrets.token_bytes(32))
-    return path.read_bytes()

@@ -3,47 +3,151 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
-import subprocess
-import sys
 import zipfile
 
 import pytest
 
 pytest.importorskip("nvflare")
-from nvflare.apis.fl_constant import AdminCommandNames
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.fuel.f3.message import Message
-from nvflare.private.defs import CellChannel
-
-from fco_cli.federation.flare.guards import CONFIG, MAX_CONFIG_BYTES, SIGNATURES, SiteGuard, is_fco_job
+from fco_cli.federation.flare import guards, self_test
+from fco_cli.federation.flare.adapter import (
+    PROGRAMS,
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    AdminCommandNames,
+    CellChannel,
+    CoreCell,
+    Endpoint,
+    Message,
+    MessageHeaderKey,
+    MessagePropKey,
+    MessageType,
+    StreamHeaderKey,
+)
+from fco_cli.federation.flare.certificates import CERTIFICATES_FILE
+from fco_cli.federation.flare.guards import ServerGuard, SiteGuard
+from fco_cli.federation.flare.jobs import CONFIG, MAX_CONFIG_BYTES, SIGNATURES, guarded_command, is_fco_job
 from fco_cli.federation.flare.link import FlareLink
 
 
-def message(origin: str, channel: str, topic: str) -> Message:
-    headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
-    return Message(headers, None)
+def message(peer: str, origin: str, channel: str, topic: str, **inner: str) -> Message:
+    headers = {
+        MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+        MessageHeaderKey.ORIGIN: origin,
+        MessageHeaderKey.CHANNEL: channel,
+        MessageHeaderKey.TOPIC: topic,
+    }
+    made = Message(headers | inner, None)
+    made.set_prop(MessagePropKey.ENDPOINT, Endpoint(peer))
+    return made
+
+
+NUMBERS = itertools.count(1)  # names of cells are used once
+COMMAND = CellChannel.CLIENT_COMMAND
+NOT_ALLOWED, NOT_SERVER = "is not an allowed command", "is not the server"
 
 
 @pytest.mark.parametrize(
     ("received", "line"),
     [
-        (message("server.job", CellChannel.CLIENT_COMMAND, AdminCommandNames.CHECK_STATUS), None),
-        (message("server.job", "fco", "ask"), None),
-        (message("north.job", "fco", "ask"), None),
-        (message("south", "fco", "ask"), "sender south is not the server"),
-        (message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.SHOW_ERRORS), "is not an allowed command"),
+        (message("server", "server.job", COMMAND, AdminCommandNames.CHECK_STATUS), None),
+        (message("server", "server.job", "fco", "ask"), None),
+        (message("north", "server.job", "fco", "ask"), None),  # forwarded by the site's main process
+        (message("north", "north.job", "task", "anything"), None),
+        (message("south", "south", "fco", "ask"), NOT_SERVER),
+        (message("south", "server", "fco", "ask"), NOT_SERVER),
+        (message("server", "south", "fco", "ask"), NOT_SERVER),
+        (message("server", "north", "fco", "ask"), NOT_SERVER),
+        (message("server", "server", COMMAND, AdminCommandNames.SHOW_ERRORS), NOT_ALLOWED),
+        (message("server", "server", COMMAND, AdminCommandNames.CONFIGURE_JOB_LOG), NOT_ALLOWED),
+        (message("server", "server", CellChannel.CELLNET, "bulk"), NOT_ALLOWED),
+        (message("server", "server", CellChannel.AUX_COMMUNICATION, "fed.event"), NOT_ALLOWED),
+        (message("server", "server", STREAM_CHANNEL, STREAM_DATA_TOPIC), NOT_ALLOWED),
         (
-            message("server", CellChannel.CLIENT_COMMAND, AdminCommandNames.CONFIGURE_JOB_LOG),
-            "is not an allowed command",
+            message("server", "server", STREAM_CHANNEL, STREAM_DATA_TOPIC, **{StreamHeaderKey.CHANNEL: "x"}),
+            NOT_ALLOWED,
+        ),
+        (
+            message("server", "server", STREAM_CHANNEL, STREAM_DATA_TOPIC, **{StreamHeaderKey.CHANNEL: "return_only"}),
+            None,
         ),
     ],
 )
-def test_a_job_accepts_allowed_messages_of_its_server_only(tmp_path, received, line):
+def test_a_site_accepts_allowed_messages_of_its_server_only(tmp_path, received, line):
     audit = tmp_path / "audit.jsonl"
-    reply = SiteGuard(str(audit)).check(received, "north")
+    reply = SiteGuard(audit, is_job=True).check(received, "north")
     assert (reply is None) == (line is None)
     assert line is None or line in audit.read_text()
+
+
+def test_a_site_refuses_all_requests_until_its_self_test_has_passed(tmp_path):
+    guard = SiteGuard(tmp_path / "audit.jsonl", is_job=False)
+    cell = new_cell("north")
+    cell.add_incoming_filter("*", "*", guard.check, "north")
+    guard._attack(cell)
+    assert guard.check(message("server", "server", "fco", "ask"), "north") is not None
+
+
+def new_cell(name: str) -> CoreCell:
+    """Return the cell of a job of that member, which is not connected."""
+    return CoreCell(f"{name}.{next(NUMBERS)}", "tcp://localhost:1", secure=False, credentials={})
+
+
+@pytest.fixture
+def site_cell(tmp_path) -> CoreCell:
+    cell = new_cell("north")
+    cell.add_incoming_filter("*", "*", SiteGuard(tmp_path / "audit.jsonl", is_job=True).check, "north")
+    return cell
+
+
+def test_the_self_test_passes_with_the_guard(site_cell, tmp_path):
+    self_test.attack_site(site_cell)
+    server = new_cell("server")
+    guard = ServerGuard(tmp_path / "audit.jsonl", is_job=True)
+    (tmp_path / CERTIFICATES_FILE).write_text('{"lead": {"sha256": "ab", "until": "2030-01-01"}}')
+    server.add_incoming_filter("*", "*", guard.check, "server")
+    guard._attack(server)
+    assert not guard.peers
+
+
+def test_the_self_test_fails_without_the_guard(tmp_path):
+    with pytest.raises(RuntimeError, match="a message of another site is accepted"):
+        self_test.attack_site(new_cell("north"))
+    with pytest.raises(RuntimeError, match="a party without a certificate is accepted"):
+        self_test.attack_server(new_cell("server"), {}, None)
+
+
+def test_a_server_without_certificates_does_not_start(tmp_path):
+    with pytest.raises(RuntimeError, match="has no valid certificate; run fco-federate rotate"):
+        ServerGuard(tmp_path / "audit.jsonl", is_job=False)._attack(new_cell("server"))
+
+
+@pytest.mark.parametrize("channel", ["fco-self-test", CellChannel.CELLNET, CellChannel.CLIENT_COMMAND])
+def test_the_self_test_notices_an_open_channel(site_cell, monkeypatch, channel):
+    monkeypatch.setitem(guards.ALLOWED_REQUESTS, channel, guards.ANY)
+    with pytest.raises(RuntimeError, match="is accepted"):
+        self_test.attack_site(site_cell)
+
+
+def test_the_self_test_notices_a_filter_that_hides_the_guard(site_cell):
+    """A filter of one channel replaces that of all channels in FLARE."""
+    site_cell.add_incoming_filter("fco", "*", lambda received: None)
+    with pytest.raises(RuntimeError, match="a message of another site is accepted"):
+        self_test.attack_site(site_cell)
+
+
+def test_the_self_test_notices_a_cell_that_receives_nothing(site_cell):
+    site_cell.add_incoming_filter("*", "*", lambda received: Message())
+    with pytest.raises(RuntimeError, match="does not arrive"):
+        self_test.attack_site(site_cell)
+
+
+def test_job_processes_are_guarded():
+    command = f"python -m {PROGRAMS['client_job']} -n 1"
+    assert guarded_command(command, "client_job") == "python -m fco_cli.federation.flare.launch client_job -n 1"
+    with pytest.raises(RuntimeError, match="not a command"):
+        guarded_command("python -m nvflare.private.other -n 1", "client_job")
 
 
 def packed(files: dict[str, str]) -> bytes:
@@ -87,22 +191,3 @@ def test_invalid_archives_are_refused(files):
     assert not is_fco_job(None)  # type: ignore[arg-type]
     assert not is_fco_job(packed({CONFIG: files[CONFIG] + " " * MAX_CONFIG_BYTES}))
     assert not is_fco_job(packed({CONFIG: "{"}))
-
-
-HANDSHAKES_SCRIPT = """
-import os, sys
-from fco_cli.federation.flare.guards import MARK, report_failures
-
-report_failures(lambda reason: print(reason, flush=True))
-os.write(2, b"something else\\n")
-os.write(2, b"I1117 ssl.cc:1] " + MARK.encode() + b"SSL_ERROR_SSL: no certificate\\n")
-sys.exit("the last line")
-"""
-
-
-def test_failed_handshakes_are_reported_and_all_lines_shown():
-    done = subprocess.run([sys.executable, "-c", HANDSHAKES_SCRIPT], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "no certificate of this federation: SSL_ERROR_SSL: no certificate\n"
-    assert [line.split("] ")[-1] for line in done.stderr.splitlines()] == [
-        "something else", "Handshake failed with error SSL_ERROR_SSL: no certificate", "the last line",
-    ]  # fmt: skip
