@@ -91,6 +91,7 @@ def request(arguments: argparse.Namespace, home: Path) -> None:
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
     from fco_cli.federation.flare import enrollment
+    from fco_cli.federation.policy import POLICY_FILE, write_policy
 
     signed = Path(os.path.realpath(arguments.signed))
     require(signed.name.endswith(".signed.zip"), "the signed request", str(signed), "a file NAME.signed.zip")
@@ -101,12 +102,14 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = enrollment.load_site(settings)  # read now, so that errors in the file are reported here
     kit = enrollment.kit_path(home, name)
-    if not kit.exists():
+    joined = kit.exists()
+    if not joined:
         if not signed.exists():
             raise UserError(f"{signed}: no such file")
         enrollment.package(signed, name, home, arguments.fingerprint)
+    write_policy(home / POLICY_FILE, arguments.policy, joined, arguments.fingerprint)
+    site = enrollment.load_site(settings)  # read now, so that errors in the file are reported here
     enrollment.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
     print_line(
@@ -114,6 +117,20 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
     )
     print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     enrollment.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
+
+
+def audit(arguments: argparse.Namespace, home: Path) -> None:
+    """Print a summary of the audit file and of the ledger, or verify the audit file."""
+    from fco_cli.federation.site.audit import AUDIT_FILE, verify
+    from fco_cli.federation.site.report import audit_report
+
+    if not (home / AUDIT_FILE).exists() and not list(home.glob("audit.*")):
+        raise UserError(f"{home / AUDIT_FILE}: not found; no message was received")
+    if arguments.verify:
+        print_line(f"OK: {verify(home / AUDIT_FILE)} entries, none changed or removed")
+        return
+    for line in audit_report(home):
+        print_line(line)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,8 +156,15 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--data", type=Path, required=True, help="file with the rows (.csv, .parquet or .npz); they stay at the site"
     )
+    one.add_argument(
+        "--policy", choices=("strict", "research", "demo"),
+        help="policy that is written to site.yaml when the site joins first, and never rewritten; default: strict",
+    )  # fmt: skip
     add_columns(one)
     one.set_defaults(command=join)
+    one = commands.add_parser("audit", help="hospital: print who requested what, and the limits that are left")
+    one.add_argument("--verify", action="store_true", help="only check that no entry was changed or removed")
+    one.set_defaults(command=audit)
     return parser
 
 

@@ -21,11 +21,12 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
+from fco_cli.errors import UserError
 from fco_cli.federation.flare.enrollment import load_site
 from fco_cli.federation.flare.guards import SiteGuard
 from fco_cli.federation.flare.server import CHANNEL, READY, REQUEST
 from fco_cli.federation.site.audit import AUDIT_FILE
-from fco_cli.federation.site.site import Site
+from fco_cli.federation.site.site import Site, refuse_all
 
 
 class SiteExecutor(Executor):
@@ -51,5 +52,8 @@ class SiteExecutor(Executor):
     def _handle(self, request: Any, settings: dict[str, Any], startup: Path) -> Any:
         with self.lock:
             if self.site is None:
-                self.site = load_site(settings, startup)
+                try:
+                    self.site = load_site(settings, startup)
+                except UserError as problem:
+                    return make_reply(ReturnCode.OK, body=refuse_all(Path(settings["home"]), problem))
             return make_reply(ReturnCode.OK, body=self.site.handle(bytes(request.payload)))
