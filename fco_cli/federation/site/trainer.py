@@ -99,7 +99,8 @@ class SiteTrainer:
             visited = request.steps * request.batch_size
         self.site_data.policy.check_numbers(visited)
         disclosure = self.site_data.disclosure
-        disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
+        if uses_batches := "batch_size" in algorithm.uses:  # other methods take gradients over all rows
+            disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
         disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
@@ -108,7 +109,8 @@ class SiteTrainer:
             seed, request.round, clients, rows.sizes,
             request.batch_size, request.local_epochs, request.last_batch, request.steps,
         )  # fmt: skip
-        disclosure.check_visits(order, edges, int(rows.sizes[0]))
+        if uses_batches:
+            disclosure.check_visits(order, edges, int(rows.sizes[0]))
         slots = slot_count(algorithm.sent, problem.layout.size)
         disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
         self.memory.apply_outcomes(self._outcomes(request))
