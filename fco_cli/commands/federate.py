@@ -128,6 +128,7 @@ def _print_request(path: Path) -> None:
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
     from fco_cli.federation.flare import kits
+    from fco_cli.federation.policy import POLICY_FILE, write_policy
     from fco_cli.federation.site.audit import AUDIT_FILE
 
     signed = Path(os.path.realpath(arguments.signed))
@@ -139,13 +140,29 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
         "data": os.path.realpath(arguments.data),
         "columns": asdict(columns_of(arguments)),
     }
-    site = kits.load_site(settings)  # read now, so that errors in the file are reported here
+    joined = kits.kit_path(home, name).exists()
     kit = kits.install_kit(signed, name, home, arguments.fingerprint)
+    write_policy(home / POLICY_FILE, arguments.policy, joined, arguments.fingerprint)
+    site = kits.load_site(settings)  # read now, so that errors in the file are reported here
     kits.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
     print_line(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / AUDIT_FILE}")
     print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     kits.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
+
+
+def audit(arguments: argparse.Namespace, home: Path) -> None:
+    """Print a summary of the audit file and of the ledger, or verify the audit file."""
+    from fco_cli.federation.site.audit import AUDIT_FILE, verify
+    from fco_cli.federation.site.report import audit_report
+
+    if not (home / AUDIT_FILE).exists() and not list(home.glob("audit.*")):
+        raise UserError(f"{home / AUDIT_FILE}: not found; no message was received")
+    if arguments.verify:
+        print_line(f"OK: {verify(home / AUDIT_FILE)} entries, none changed or removed")
+        return
+    for line in audit_report(home):
+        print_line(line)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -184,8 +201,15 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--data", type=Path, required=True, help="file with the rows (.csv, .parquet or .npz); they stay at the site"
     )
+    one.add_argument(
+        "--policy", choices=("strict", "research", "demo"),
+        help="policy that is written to site.yaml when the site joins first, and never rewritten; default: strict",
+    )  # fmt: skip
     add_columns(one)
     one.set_defaults(command=join)
+    one = commands.add_parser("audit", help="hospital: print who requested what, and the limits that are left")
+    one.add_argument("--verify", action="store_true", help="only check that no entry was changed or removed")
+    one.set_defaults(command=audit)
     return parser
 
 

@@ -46,9 +46,14 @@ class Loopback:
     """Coordinator and sites as processes, which are stopped at the end of the context."""
 
     def __init__(
-        self, folder: Path, data: dict[str, Path], options: Sequence[str] = (), port: int | None = None
+        self,
+        folder: Path,
+        data: dict[str, Path],
+        options: Sequence[str] = (),
+        port: int | None = None,
+        policy: str = "demo",
     ) -> None:
-        self.folder, self.data, self.options = folder, data, list(options)
+        self.folder, self.data, self.options = folder, data, [*options, "--policy", policy]
         self.address = f"localhost:{port or free_port()}"
         self.signed: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -169,7 +174,7 @@ def main() -> None:
 def demonstrate(folder: Path) -> None:
     data = simulated_hospitals(folder)
     start = time.monotonic()
-    with Loopback(folder / "parties", data, ["--label", "diagnosis"]) as federation:
+    with Loopback(folder / "parties", data, ["--label", "diagnosis"], policy="research") as federation:
         federation.up()
         print(f"a coordinator and {len(data)} hospitals have joined: {time.monotonic() - start:.0f} s")
         home, sites = federation.home("coordinator"), f"[{','.join(data)}]"

@@ -1,56 +1,123 @@
-"""Policy of a site, stored in its `site.yaml`."""
+"""Policy of a site, stored in its `site.yaml`: limits of what the site answers, with three presets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fco_cli.errors import UserError, require
 from fco_cli.federation.message import parse_dataclass
-from fco_cli.files import as_yaml
+from fco_cli.files import as_yaml, write_atomically
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+POLICY_FILE = "site.yaml"  # in the site's folder
+LOWEST_MIN_ROWS = 3  # of `min_rows`
 
 
 class Refusal(Exception):
     """Refusal of a request; its message is sent to the analyst and contains no information about rows."""
 
 
-@dataclass
-class Policy:
-    """Contents of `site.yaml`; null: no limit, or everything allowed."""
+COMMENTS = {  # above the keys in `site.yaml`
+    "min_rows": "smallest number of rows behind an answered number: batch, part, fold, cell; at least 3",
+    "site_splits": "the site draws training, validation and test rows, folds and batches; false: the analyst does",
+    "refuse_differences": "refuse row subsets that differ by fewer than min_rows rows",
+    "hide_small_cells": "merge or hide categories, bins and counts below min_rows; round extremes of columns",
+    "max_subsets": "different row subsets (training rows, folds, ...) over all runs",
+    "max_subsets_per_row": "the same, relative to the number of rows",
+    "max_equations_per_value": "answered numbers over all runs, relative to the values in the table (rows x columns)",
+    "max_rounds": "models trained, one per job and round, over all runs",
+    "max_evaluations": "models evaluated over all runs",
+    "max_counts": "histograms of columns (count) over all runs",
+    "max_overflows": "masked models reported as out of range over all runs",
+    "max_models_per_request": "models of one request",
+    "max_local_steps": "local steps of one round",
+    "max_numbers": "parameters times jobs of a request, and rows visited in a round",
+    "max_parameters_per_row": "model parameters per row, for answers about a Hessian",
+    "max_categories_per_row": "a text column with more categories per row is an identifier",
+    "min_noise": "smallest noise multiplier of messages and evaluations; 0: noise is not required",
+    "masks": "true: rounds and evaluations are answered with masks only (at least three sites)",
+    "share_names": "names of features and classes; false: features are named x0, x1, ...",
+    "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
+    "losses": "allowed losses",
+    "algorithms": "allowed algorithms",
+    "regularizers": "allowed regularizers",
+    "transforms": "allowed transforms of messages",
+    "messages": "allowed kinds of requests: describe, prepare, evaluate, train, ...",
+    "authority": "fingerprint of the only certificate authority whose kit the site uses",
+}
 
-    min_rows: int = 10  # runs with fewer training rows, or fewer held-out rows in a fold, are refused
+
+@dataclass(frozen=True)
+class Policy:
+    """Contents of `site.yaml`; the defaults are the preset `strict`; null: no limit, or everything allowed."""
+
+    min_rows: int = 10
+    site_splits: bool = True
+    refuse_differences: bool = True
+    hide_small_cells: bool = True
+    max_subsets: int | None = 100
+    max_subsets_per_row: float | None = 0.33
+    max_equations_per_value: float | None = 0.5
+    max_rounds: int | None = 5000
+    max_evaluations: int | None = 5000
+    max_counts: int | None = 100
+    max_overflows: int | None = 20
+    max_models_per_request: int | None = 100
+    max_local_steps: int | None = 1000
+    max_numbers: int = 100_000_000
+    max_parameters_per_row: float | None = 0.33
+    max_categories_per_row: float | None = 0.5
+    min_noise: float = 0.0
+    masks: bool = False
+    share_names: bool = True
+    share_histograms: bool = False
     losses: list[str] | None = None
     algorithms: list[str] | None = None
     regularizers: list[str] | None = None
-    messages: list[str] | None = None  # kinds: describe, prepare, count, apply, stack, train, evaluate, curvature, ...
-    share_names: bool = True  # of features and classes; otherwise features of a model are named x0, x1, ...
-    share_histograms: bool = True  # of scores, for the AUC over all sites, and of columns, for medians
-    masks: bool = False  # true: responses to rounds and evaluations must be masked
-    max_rounds: int | None = None  # over all runs, counted in the audit file
-    max_evaluations: int | None = None
-    max_numbers: int = 100_000_000  # parameters times jobs, and rows visited in a round
+    transforms: list[str] | None = None
+    messages: list[str] | None = None
+    authority: str | None = None
 
     def __post_init__(self) -> None:
+        allowed = f"a whole number >= {LOWEST_MIN_ROWS}"
+        require(self.min_rows >= LOWEST_MIN_ROWS, f"{POLICY_FILE}: min_rows", self.min_rows, allowed)
+        in_range = 0 <= self.min_noise < math.inf
+        require(in_range, f"{POLICY_FILE}: min_noise", self.min_noise, "a number >= 0")
         for key in fields(self):
             value = getattr(self, key.name)
-            if key.name.startswith(("min", "max")):
-                require(value is None or value >= 1, f"site.yaml: {key.name}", value, "null or a whole number >= 1")
+            if key.name.startswith("max") and isinstance(value, int):
+                require(value >= 1, f"{POLICY_FILE}: {key.name}", value, "null or a whole number >= 1")
+            elif key.name.startswith("max") and value is not None:
+                require(0 < value < math.inf, f"{POLICY_FILE}: {key.name}", value, "null or a number > 0")
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """Read the policy; write the default to the file first if it does not exist."""
-        if not path.exists():
-            path.write_text(
-                "# Policy of this site (docs/federation.md); null: no limit.\n" + as_yaml(vars(cls())),
-                encoding="utf-8",
-            )
+        """Read the policy; raise UserError if the file is missing or invalid: such a site answers nothing."""
         try:
-            return parse_dataclass(cls, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, str(path))
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            remedy = "restore it, or run fco-federate join with --policy strict"
+            raise UserError(f"{path}: not found; without a policy the site answers nothing: {remedy}") from None
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
-            raise UserError(f"{path}: cannot be read: {type(problem).__name__}") from problem
+            name = type(problem).__name__
+            raise UserError(f"{path}: cannot be read ({name}); without a policy the site answers nothing") from problem
+        if not values:
+            raise UserError(f"{path}: is empty; without a policy the site answers nothing")
+        return parse_dataclass(cls, values, str(path))
+
+    def as_text(self, preset: str) -> str:
+        """Return the contents of `site.yaml`: every key with a comment."""
+        lines = [f"# Policy of this site, preset {preset} (docs/federation.md); null: no limit, or everything allowed."]
+        for key in fields(self):
+            lines += [f"# {COMMENTS[key.name]}", as_yaml({key.name: getattr(self, key.name)}).rstrip("\n")]
+        return "\n".join(lines) + "\n"
 
     def check(self, key: str, name: str) -> None:
         """Raise Refusal if `name` is not in the policy's list `key`."""
@@ -60,12 +127,71 @@ class Policy:
 
     def check_numbers(self, count: int) -> None:
         """Raise Refusal if `count` numbers are more than `max_numbers`."""
-        if count > self.max_numbers:
-            raise Refusal(f"more numbers than the site's policy allows (max_numbers: {self.max_numbers})")
+        self.check_limit("max_numbers", count, f"{count:,} numbers")
 
-    def check_limits(self, kind: str, answered: Mapping[str, int]) -> None:
-        """Raise Refusal if the limit of requests of that kind over all runs is reached."""
-        limits = {"train": ("rounds", self.max_rounds), "evaluate": ("evaluations", self.max_evaluations)}
-        what, limit = limits.get(kind, ("", None))
-        if limit is not None and answered[kind] >= limit:
-            raise Refusal(f"the site's limit of {limit} {what} is reached (site.yaml: max_{what})")
+    def check_limit(self, key: str, amount: float, requested: str) -> None:
+        """Raise Refusal if an amount is above the limit `key`."""
+        limit = getattr(self, key)
+        if limit is not None and amount > limit:
+            raise Refusal(f"{requested} requested; the site's policy allows {limit:,} ({POLICY_FILE}: {key})")
+
+    def check_rows(self, rows: int, subject: str, remedy: str = "") -> None:
+        """Raise Refusal if a subject, such as a batch, has fewer than `min_rows` rows."""
+        if rows < self.min_rows:
+            limit = f"the site's policy allows {self.min_rows} or more ({POLICY_FILE}: min_rows)"
+            raise Refusal(f"{subject} of {rows} rows requested; {limit}{remedy and '; '}{remedy}")
+
+
+_EXACT: dict[str, Any] = {
+    "site_splits": False,
+    "refuse_differences": False,
+    "hide_small_cells": False,
+    "max_subsets": None,
+    "max_subsets_per_row": None,
+    "max_equations_per_value": None,
+    "max_rounds": None,
+    "max_evaluations": None,
+    "max_counts": None,
+    "max_overflows": None,
+    "max_models_per_request": None,
+    "max_parameters_per_row": None,
+    "share_histograms": True,
+}
+PRESETS = {
+    "strict": Policy(),
+    "research": Policy(**_EXACT, max_local_steps=100_000),
+    "demo": Policy(**_EXACT, min_rows=LOWEST_MIN_ROWS, max_local_steps=None, max_categories_per_row=None),
+}
+
+
+def preset(name: str, **changes: Any) -> Policy:
+    """Return a preset with changed keys."""
+    return replace(PRESETS[name], **changes)
+
+
+def write_policy(path: Path, name: str | None, joined: bool, authority: str) -> None:
+    """Write a preset to `site.yaml` unless the file exists; it is never rewritten.
+
+    A site that has joined before can only replace a missing file by the preset `strict`.
+    """
+    if path.exists():
+        return
+    if joined:
+        allowed = f"strict: {path} is missing, and a site that has joined before can only start from strict again"
+        require(name == "strict", "--policy", name, allowed)
+    name = name or "strict"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(path, preset(name, authority=authority).as_text(name).encode())
+
+
+def check_authority(policy: Policy, certificate: Certificate) -> None:
+    """Raise UserError if the kit's certificate authority is not the one that the policy names."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    digest = certificate.fingerprint(SHA256()).hex()
+    if policy.authority is not None and _hexadecimal(policy.authority) != digest:
+        raise UserError(f"{POLICY_FILE}: authority: got {policy.authority}, but the kit's authority is SHA256:{digest}")
+
+
+def _hexadecimal(fingerprint: str) -> str:
+    return fingerprint.lower().removeprefix("sha256:").replace(":", "")

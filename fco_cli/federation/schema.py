@@ -45,7 +45,13 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 class Request(Header, kw_only=True, forbid_unknown_fields=True):
-    """Request without other keys: `describe`, `count`, `key`."""
+    """Request without other keys: `count`, `key`."""
+
+
+class Describe(Request, kw_only=True):
+    """First request of a session; `analyst` is a declaration for the audit file."""
+
+    analyst: Annotated[str, Meta(max_length=200)] = ""
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -190,7 +196,7 @@ class Keys(Request, kw_only=True):
 
 
 REQUESTS: dict[str, type[Request]] = {
-    "describe": Request, "prepare": Prepare, "count": Request, "apply": Apply, "evaluate": Evaluate,
+    "describe": Describe, "prepare": Prepare, "count": Request, "apply": Apply, "evaluate": Evaluate,
     "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Request, "keys": Keys, "save": Save,
     "load": Load, "forget": Forget,
 }  # fmt: skip

@@ -13,12 +13,12 @@ from fco_cli.data.readers.source import Columns
 from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.masks import Credentials
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import Policy, preset
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 
 NAMES = ["east", "north", "south"]
-ROWS = (23, 31, 14)  # unequal, so that weights and partial batches matter
+ROWS = (23, 31, 18)  # unequal, so that weights and partial batches matter
 FEATURES = 5
 
 
@@ -88,7 +88,7 @@ def make_site(tmp_path: Path) -> Callable[..., Site]:
         home = tmp_path / name
         home.mkdir(exist_ok=True)
         file = SiteFile(folder / f"{name}.{ending}", name, Columns(), home / "secret")
-        return Site(name, file, policy or Policy(min_rows=2), home, credentials)
+        return Site(name, file, policy or preset("demo"), home, credentials)
 
     return make
 

@@ -28,7 +28,7 @@ from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.noise import EvaluationNoise
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import preset
 from fco_cli.federation.schema import RESPONSES
 from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
@@ -114,7 +114,7 @@ class Scenario:
         for name in NAMES:
             (home / name).mkdir(parents=True, exist_ok=True)
             file = SiteFile(self.folder / f"{name}.{self.ending}", name, Columns(), home / name / "secret")
-            made[name] = Site(name, file, Policy(min_rows=2), home / name, self.all_credentials.get(name))
+            made[name] = Site(name, file, preset("demo"), home / name, self.all_credentials.get(name))
         return made
 
     def connection(self, link: Recorded) -> Sites:
@@ -155,7 +155,7 @@ def simulated(algo: str, loss: str, resumed: bool = False, rate: bool = False, *
 def tables(folder: Path) -> Path:
     """Write CSV files with categories and missing values."""
     random = np.random.default_rng(5)
-    for name, rows in zip(NAMES, (13, 17, 11), strict=True):
+    for name, rows in zip(NAMES, (18, 22, 19), strict=True):
         lines = [f"{random.normal():.3f},{random.choice(['red', 'blue', ''])},{k % 2}" for k in range(rows)]
         (folder / f"{name}.csv").write_text("\n".join(["age,color,y", *lines]))
     return folder
@@ -165,9 +165,9 @@ def named_classes(folder: Path) -> Path:
     """Write files with three named classes."""
     random = np.random.default_rng(0)
     for name in NAMES:
-        y = np.arange(12) % 3
-        x = random.normal(size=(12, 3))
-        np.savez(folder / f"{name}.npz", x=x, y=y, client=np.full(12, name), classes=["maybe", "no", "yes"])
+        y = np.arange(21) % 3
+        x = random.normal(size=(21, 3))
+        np.savez(folder / f"{name}.npz", x=x, y=y, client=np.full(21, name), classes=["maybe", "no", "yes"])
     return folder
 
 

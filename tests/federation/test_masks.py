@@ -19,7 +19,7 @@ from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
-from fco_cli.federation.policy import Policy, Refusal
+from fco_cli.federation.policy import Policy, Refusal, preset
 from fco_cli.federation.schema import Keys, Request
 from fco_cli.federation.settings import Flare
 from fco_cli.simulation.clients import ClientsLost
@@ -203,7 +203,7 @@ def test_sites_draw_the_noise_themselves(both):
 
 
 def test_a_policy_can_require_masks(both):
-    policy = Policy(min_rows=2, masks=True)
+    policy = preset("demo", masks=True)
     _, remote, varying = both("feddualavg", policy, masked=False)
     with pytest.raises(UserError, match="the site's policy requires masks"):
         run(remote, varying)

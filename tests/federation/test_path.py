@@ -11,7 +11,7 @@ from fco_cli.config import PathRun
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import preset
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
 from fco_cli.simulation.process import Stop
@@ -163,8 +163,9 @@ def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path):
 
 def test_a_fold_of_too_few_rows_is_refused_by_the_site(at_sites):
     """The difference of two sums would disclose so few rows."""
-    run = at_sites("logistic", "path.folds=3", policy=Policy(min_rows=6))
-    with pytest.raises(UserError, match=r"^south: too few rows would be held out, [45] \(min_rows: 6\); use fewer"):
+    run = at_sites("logistic", "path.folds=3", policy=preset("demo", min_rows=7))
+    reason = r"^south: a part \(held-out rows\) of 6 rows requested; .* allows 7 or more .* use fewer path.folds"
+    with pytest.raises(UserError, match=reason):
         select(run, run.path, lambda: None)
 
 

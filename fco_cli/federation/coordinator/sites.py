@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -122,7 +124,7 @@ class Sites:
         self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
         self.compiled.clear()
         count = len(self.names)
-        self._descriptions = self._request("describe", {}, {}, self.names, count)
+        self._descriptions = self._request("describe", {"analyst": _analyst()}, {}, self.names, count)
         if self.mask_bits is not None:
             responses = self._request("key", {}, {}, self.names, count)
             keys = {name: msgspec.to_builtins(response.head.key) for name, response in responses.items()}
@@ -198,6 +200,15 @@ class Agreement:
         """Send a request about these rows (`Sites.request`)."""
         self.sites.switch_to(self)
         return self.sites.request(*arguments, **options)
+
+
+def _analyst() -> str:
+    """Return the user and the machine, which the sites write to their audit files."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container without a user name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:200]
 
 
 def _check_software(name: str, theirs: Software) -> None:

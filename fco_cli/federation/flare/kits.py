@@ -21,7 +21,7 @@ from fco_cli.federation.flare.handshakes import ENVIRONMENT as GRPC_LOGGING
 from fco_cli.federation.flare.nvflare_cli import nvflare
 from fco_cli.federation.flare.rights import LAUNCH, LEAD_RIGHTS, PROJECT, RIGHTS, ROLES, SERVER_CLASS, SITE_CLASS
 from fco_cli.federation.masks import Credentials
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import POLICY_FILE, Policy, check_authority
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 
@@ -123,8 +123,11 @@ def load_site(settings: dict[str, Any], startup: Path | None = None) -> Site:
     }
     columns = Columns(**options)
     file = SiteFile(Path(settings["data"]), name, columns, home / "secret")
-    credentials = None if startup is None else Credentials.of_kit(startup)
-    return Site(name, file, Policy.read(home / "site.yaml"), home, credentials)
+    policy, credentials = Policy.read(home / POLICY_FILE), None
+    if startup is not None:
+        credentials = Credentials.of_kit(startup)
+        check_authority(policy, credentials.authority)
+    return Site(name, file, policy, home, credentials)
 
 
 def start(kit: Path, party: str, *options: str) -> NoReturn:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from fco_cli.errors import UserError
 from fco_cli.federation.flare.adapter import (
     EventType,
     Executor,
@@ -22,7 +23,7 @@ from fco_cli.federation.flare.adapter import (
 )
 from fco_cli.federation.flare.kits import load_site
 from fco_cli.federation.flare.rights import CHANNEL, READY, REQUEST
-from fco_cli.federation.site.site import Site
+from fco_cli.federation.site.site import Site, refuse_all
 
 
 class SiteExecutor(Executor):
@@ -47,5 +48,8 @@ class SiteExecutor(Executor):
     def _handle(self, request: Any, settings: dict[str, Any], startup: Path) -> Any:
         with self.lock:
             if self.site is None:
-                self.site = load_site(settings, startup)
+                try:
+                    self.site = load_site(settings, startup)
+                except UserError as problem:
+                    return make_reply(ReturnCode.OK, body=refuse_all(Path(settings["home"]), problem))
             return make_reply(ReturnCode.OK, body=self.site.handle(bytes(request.payload)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from fco_cli.federation.message import (
     read_arrays,
     reason_of,
 )
-from fco_cli.federation.metrics import SUMS
+from fco_cli.federation.metrics import SUMS, Sums
 from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
+from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
@@ -60,8 +61,8 @@ def sent_task(task: Custom) -> dict[str, Any]:
 class SiteData:
     """Rows of one site in one session: split, prepared and evaluated on request."""
 
-    def __init__(self, name: str, file: SiteFile, policy: Policy) -> None:
-        self.name, self.file, self.policy = name, file, policy
+    def __init__(self, name: str, file: SiteFile, policy: Policy, disclosure: Disclosure) -> None:
+        self.name, self.file, self.policy, self.disclosure = name, file, policy, disclosure
         self.client = 0  # index among the sites with training rows
         self.task: Custom | None = None
         self.split: Split | None = None
@@ -73,8 +74,7 @@ class SiteData:
     def describe(self, request: Request) -> Message:
         """Return the version of the software, and the features, classes and parts of the file."""
         data = self.file.data
-        if len(data.y) < self.policy.min_rows:
-            raise Refusal(f"the site has fewer rows than its policy requires (min_rows: {self.policy.min_rows})")
+        self.disclosure.check_description()
         classes = None if data.classes is None else data.classes.tolist()
         if classes is not None and not self.policy.share_names:
             raise Refusal("the site's labels are class names, but it does not share names (site.yaml: share_names)")
@@ -103,26 +103,27 @@ class SiteData:
         if self.name not in sites:
             raise Refusal("the run does not include this site")
         index = sites.index(self.name)
-        split = self.file.split(task, request.seed, index, classes, self.policy.share_names)
+        seed, client = self.disclosure.split_seed(request.seed), 0 if self.policy.site_splits else index
+        split = self.file.split(task, seed, client, classes, self.policy.share_names)
         trains = np.ones(len(sites), bool)
         if fold is not None:
-            held_out_fold = HeldOut(FoldAssignment(**msgspec.structs.asdict(fold.deal)), fold.number)
-            split, trains = split.hold_out(held_out_fold, index, len(sites)), held_out_fold.trains(len(sites))
+            deal = FoldAssignment(**msgspec.structs.asdict(fold.deal))
+            trains = HeldOut(deal, fold.number).trains(len(sites))
+            if deal.by == "rows":
+                deal = replace(deal, seed=self.disclosure.split_seed(deal.seed))
+            split = split.hold_out(HeldOut(deal, fold.number), client if deal.by == "rows" else index, len(sites))
         self.client = int(trains[:index].sum())
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
-        least = self.policy.min_rows
-        if training < least and trains[index]:
-            raise Refusal(f"fewer training rows than the site's policy requires (min_rows: {least})")
-        if fold is not None and 0 < held_out < least:
-            raise Refusal(f"too few rows would be held out, {held_out} (min_rows: {least}); use fewer path.folds")
+        is_new = self.disclosure.check_parts(split.parts, fold is not None)
         outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
         if not request.summary:
             split.check_needs_no_preparation()
         elif training:
-            summary = split.summary(self.name).plain()
-            if not np.isfinite([summary["mean"], summary["deviations"]]).all():
+            exact = split.summary(self.name)
+            if not np.isfinite([exact.moments.mean, exact.moments.deviations]).all():
                 raise Refusal("the moments of the site's values overflow; rescale the columns")
+            summary = self.disclosure.released_summary(exact, split.training_table(), is_new).plain()
         self.task, self.split, self.dtype, self.outputs = task, split, request.dtype, outputs
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
@@ -134,7 +135,11 @@ class SiteData:
         if not self.policy.share_histograms:
             raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
         edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), MEDIAN_BINS))})["edges"]
-        return Message("", arrays={"counts": count_up_to_edges(self.split.training_table().x, edges)})
+        x = self.split.training_table().x
+        edges = self.disclosure.histogram_edges(edges)
+        self.disclosure.charge(edges.size, counts=1)
+        counts = self.disclosure.released_counts(count_up_to_edges(x, edges), (~np.isnan(x)).sum(axis=0)[:, None])
+        return Message("", arrays={"counts": counts})
 
     def apply(self, request: Apply) -> Message:
         """Apply the common preparation and create the model."""
@@ -161,8 +166,11 @@ class SiteData:
             raise Refusal("gradients are computed on training rows only")
         self.policy.check_numbers(request.jobs * model.layout.size)
         w = read_arrays(arrays, {"w": ArraySpec((request.jobs, model.layout.size))})["w"]
+        weight = self._weight(request, len(data.y))
+        self.disclosure.check_evaluation_noise(request.noise)
+        self.disclosure.charge(request.jobs * self._numbers_per_model(request), evaluations=request.jobs)
         with np.errstate(all="ignore"):  # the coordinator detects overflows
-            return Message("", arrays=self._evaluate_rows(request, data, w, self._weight(request)))
+            return Message("", arrays=self._evaluate_rows(request, data, w, weight))
 
     def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
@@ -171,7 +179,7 @@ class SiteData:
         if request.gradient:
             arrays["gradient"] = risk.gradient
         if risk.accuracy is not None:
-            arrays["hits"] = np.rint(risk.accuracy * len(data.y))
+            arrays["hits"] = self.disclosure.released_counts(np.rint(risk.accuracy * len(data.y)), len(data.y))
         if request.noise is not None:
             return clip_and_add_noise(arrays, request.noise)
         if request.part != "training":
@@ -183,10 +191,8 @@ class SiteData:
 
     def _score_metrics(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the sums for the loss's metrics and the mean squared loss on held-out rows, as far as shared."""
-        loss, arrays = self.loss(), Arrays()
-        known, spread = SUMS.get(type(loss)), request.spread and loss.client_loss is None
-        if not request.sums or (known and known.histogram and not self.policy.share_histograms):
-            known = None
+        loss, arrays, known = self.loss(), Arrays(), self._metric_sums(request)
+        spread = request.spread and loss.client_loss is None
         if known is None and not spread:
             return arrays
         scores = scores_of(self.linear(), data, w)
@@ -194,23 +200,48 @@ class SiteData:
             finite = np.isfinite(scores[:, 0]).all(axis=1)
             arrays["sums"] = np.full((len(w), known.width), np.nan)
             if finite.any():
-                arrays["sums"][finite] = known.of_rows(scores[finite, 0].astype(float), data.y.astype(float))
+                sums = known.of_rows(scores[finite, 0].astype(float), data.y.astype(float))
+                arrays["sums"][finite] = self._released_sums(sums) if known.histogram else sums
         if spread:
             losses = [[loss.value.as_python(job[:, i], y) for i, y in enumerate(data.y)] for job in scores]
             arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * weight
         return arrays
 
-    def _weight(self, request: Evaluate) -> float:
+    def _metric_sums(self, request: Evaluate) -> Sums | None:
+        """Return the sums for the loss's metrics, None if they are not requested or not shared."""
+        known = SUMS.get(type(self.loss()))
+        withheld = known is not None and known.histogram and not self.policy.share_histograms
+        return known if request.sums and not withheld else None
+
+    def _released_sums(self, histograms: Array) -> Array:
+        """Return histograms of negative and of positive rows [J, 2 bins] as they may be sent."""
+        return np.hstack([self.disclosure.released_histogram(half) for half in np.hsplit(histograms, 2)])
+
+    def _numbers_per_model(self, request: Evaluate) -> int:
+        """Return the number of answered numbers per model: loss, hits, gradient, squares and sums."""
+        numbers = 2 + request.gradient * self.linear().layout.size
+        if request.part != "training" and request.noise is None:
+            known = self._metric_sums(request)
+            numbers += request.spread + (0 if known is None else known.width)
+        return numbers
+
+    def _weight(self, request: Evaluate, rows: int) -> float:
         if request.weights is None:
             return 1.0
         if self.name not in request.weights:
             raise BadMessage("weights: no weight for this site")
+        self.disclosure.check_weights(request.weights, self.name, rows)
         return request.weights[self.name]
 
     def curvature(self, request: Curvature) -> Message:
         """Return the largest curvature over batches of the site's rows."""
         problem = TaskData(self.training(), self.linear(), self.loss()).to_problem(NoRegularizer())
-        random = np.random.default_rng([request.seed, self.client])
+        rows = int(problem.data.sizes[0])
+        self.disclosure.check_noise_free("curvature")
+        self.disclosure.check_batches(request.batch_size, rows)
+        self.disclosure.check_parameters(self.linear().layout.size, rows)
+        self.disclosure.charge(1, evaluations=1)
+        random = np.random.default_rng([self.disclosure.batch_seed(request.seed), self.client])
         largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)
         return Message("", arrays={"largest": np.array([largest])})
 

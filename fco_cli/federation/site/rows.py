@@ -88,11 +88,11 @@ class SiteFile:
     def __init__(self, path: Path, name: str, columns: Columns, secret: Path) -> None:
         self.data: FederatedData = read_single_client(path, name, columns)
         # A keyed hash is equal for equal rows and cannot be used to test guesses of them.
-        unkeyed = fingerprint(path, columns)
-        self.digest = hmac.new(read_or_create_key(secret), unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
+        unkeyed, self.secret = fingerprint(path, columns), read_or_create_key(secret)
+        self.digest = hmac.new(self.secret, unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
 
     def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
-        """Return the split that the simulation uses for client number `client`, in the order of names."""
+        """Return the split that a simulation with this seed uses for client number `client`, in the order of names."""
         data = self._with_classes(classes)
         loss = task.configured_loss()
         if not loss.accepts_labels(data.y, None if classes is None else len(classes)).all():

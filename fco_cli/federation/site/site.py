@@ -14,16 +14,26 @@ from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.federation.masks import MASKED_KINDS, Credentials, Masks
 from fco_cli.federation.message import BadMessage, Message, read_arrays
-from fco_cli.federation.policy import Policy, Refusal
-from fco_cli.federation.schema import REQUESTS, Header, Prepare
-from fco_cli.federation.site.audit import AUDIT_FILE, Audit
+from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
+from fco_cli.federation.schema import REQUESTS, Describe, Header, Prepare
+from fco_cli.federation.site.audit import AUDIT_FILE, Audit, append_entry
 from fco_cli.federation.site.data import SiteData
+from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.ledger import LEDGER_FOLDER
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.trainer import SiteTrainer
 
 log = logging.getLogger(__name__)
 
 WITH_ARRAYS = ("count", "evaluate", "stack", "train")  # kinds of requests; the others have none
+
+
+def refuse_all(home: Path, problem: UserError) -> bytes:
+    """Return the answer of a site without a valid policy or data file, and audit it; details stay in its log."""
+    log.error("%s", problem)
+    append_entry(home / AUDIT_FILE, "unknown", f"refused: {shown(problem)}")
+    reason = f"the site cannot read its {POLICY_FILE}, ledger or data and answers nothing; see its log"
+    return Message("refused", {"number": 0, "reason": reason}).packed()
 
 
 class Site:
@@ -34,13 +44,14 @@ class Site:
     ) -> None:
         self.name, self.file, self.policy = name, file, policy
         self.audit = Audit(folder / AUDIT_FILE)
-        self.data = data = SiteData(name, file, policy)
+        self.disclosure = Disclosure(policy, folder / LEDGER_FOLDER, file.data, file.secret)
+        self.data = data = SiteData(name, file, policy, self.disclosure)
         self.trainer = trainer = SiteTrainer(data, folder / "memory")
         self.masks = masks = Masks(name, credentials)
         self.session: str | None = None
         self.number = 0
         self.kinds: dict[str, Callable[..., Message]] = {
-            "describe": data.describe, "prepare": self._prepare, "count": data.count, "apply": data.apply,
+            "describe": self._describe, "prepare": self._prepare, "count": data.count, "apply": data.apply,
             "evaluate": data.evaluate, "curvature": data.curvature,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
             "key": masks.key, "keys": masks.keys, "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
@@ -48,7 +59,7 @@ class Site:
 
     def handle(self, content: bytes) -> bytes:
         """Return the response to a request, or a refusal with a one-line reason; both are audited."""
-        kind, number = "unknown", 0
+        kind, number, message = "unknown", 0, None
         try:
             message = Message.unpacked(content)
             if message.kind not in self.kinds:
@@ -57,19 +68,22 @@ class Site:
             number = header.number
             self._check(kind, header)
             reply = self._dispatch(message)
+            self.disclosure.check_answer(kind, reply)
             if self.masks.has_secrets and kind in MASKED_KINDS:
                 reply = self.masks.mask(content, reply)
+                self.disclosure.charge_overflows(reply.arrays["fits"])
         except (Refusal, BadMessage, UserError) as problem:
             reason = shown(problem)
-            self.audit.write(kind, content, f"refused: {reason}")
+            self.audit.write(kind, content, f"refused: {reason}", message, None)
             return Message("refused", {"number": number, "reason": reason}).packed()
         except Exception as problem:  # its text may contain data and is not sent
             log.exception("%s", kind)
-            self.audit.write(kind, content, f"failed: {type(problem).__name__}")
+            self.audit.write(kind, content, f"failed: {type(problem).__name__}", message, None)
             reason = f"failed with {type(problem).__name__}; see the log of the site"
             return Message("refused", {"number": number, "reason": reason}).packed()
-        self.audit.write(kind, content, "answered")
-        return Message(kind, reply.head | {"number": number}, reply.arrays).packed()
+        answer = Message(kind, reply.head | {"number": number}, reply.arrays)
+        self.audit.write(kind, content, "answered", message, answer)
+        return answer.packed()
 
     def _dispatch(self, message: Message) -> Message:
         """Validate a request against its schema and return the response of its handler."""
@@ -82,18 +96,22 @@ class Site:
     def _check(self, kind: str, header: Header) -> None:
         """Raise Refusal for a second coordinator, a replayed message or a request that the policy forbids."""
         if kind == "describe" and self.session is None:
-            self.session = header.session
+            self.session = self.audit.session = header.session
         if header.session != self.session:
             raise Refusal("the session belongs to another coordinator")
         if header.number <= self.number:
             raise Refusal("replayed or out-of-order message")
         self.number = header.number
         self.policy.check("messages", kind)
-        self.policy.check_limits(kind, self.audit.answered)
+        self.disclosure.start(len(self.masks.secrets) + 1 if kind in MASKED_KINDS else 1)
         if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_secrets:
             raise Refusal("the site's policy requires masks (site.yaml: masks); set federation.masks=true")
         if kind == "own" and (self.policy.masks or self.masks.has_secrets):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
+
+    def _describe(self, request: Describe) -> Message:
+        self.audit.analyst = shown(request.analyst)
+        return self.data.describe(request)
 
     def _prepare(self, request: Prepare) -> Message:
         self.trainer.stop()

@@ -45,6 +45,7 @@ class SiteTrainer:
         self.site_data, self.memory = site_data, SiteMemory(folder)
         self.algorithm: Federated | None = None
         self.initial: Array | None = None
+        self.clip_norms: Array | None = None  # [J], largest norms of messages; None without clipping
         self.stack_number = -1
 
     def stack(self, request: Stack, arrays: Arrays) -> Message:
@@ -74,6 +75,10 @@ class SiteTrainer:
         specs = {name: ArraySpec((jobs, owner.numbers.dtype.itemsize // 8)) for name, owner in owners.items()}
         read = read_arrays(arrays, {"client_lr": rate, "server_lr": rate, **specs})
         numbers = [numbers_of_jobs(name, owner, read[name]) for name, owner in owners.items()]
+        names = numbers[-1].dtype.names or ()
+        multipliers = numbers[-1]["noise_multiplier"] if "noise_multiplier" in names else None
+        self.site_data.disclosure.check_multiplier(transform.name, multipliers)
+        self.clip_norms = numbers[-1]["clip_norm"] if "clip_norm" in names else None
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
         self.algorithm = algorithm.with_transform(transform).bind(problem, varying)
         self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
@@ -92,13 +97,24 @@ class SiteTrainer:
         if request.steps is not None:
             visited = request.steps * request.batch_size
         self.site_data.policy.check_numbers(visited)
+        disclosure = self.site_data.disclosure
+        if uses_batches := "batch_size" in algorithm.uses:  # other methods take gradients over all rows
+            disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
+        disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
+        steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
+        disclosure.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
+        seed = disclosure.batch_seed(request.seed)
+        order, edges, _ = batches_of(
+            seed, request.round, clients, rows.sizes,
+            request.batch_size, request.local_epochs, request.last_batch, request.steps,
+        )  # fmt: skip
+        if uses_batches:
+            disclosure.check_visits(order, edges, int(rows.sizes[0]))
+        slots = slot_count(algorithm.sent, problem.layout.size)
+        disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
-        order, edges, _ = batches_of(
-            request.seed, request.round, clients, rows.sizes,
-            request.batch_size, request.local_epochs, request.last_batch, request.steps,
-        )  # fmt: skip
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             message, after = algorithm.client_update(received, kept, rows, order, edges, keys)
@@ -118,8 +134,14 @@ class SiteTrainer:
                 raise BadMessage("noise: needs factors")
             return None, None
         factors = _check_for_every_job("factors", request.factors.get(self.site_data.name, []), jobs)
+        self.site_data.disclosure.check_factors(request.factors)
         noise = request.noise
         return np.array(factors), None if noise is None else np.array(_check_for_every_job("noise", noise, jobs))
+
+    def _sensitivity(self, factor: Array | None, jobs: int) -> Array:
+        """Return the largest norm [J] of this site's weighted message; infinite without clipping."""
+        norms = np.full(jobs, np.inf) if self.clip_norms is None else self.clip_norms
+        return norms if factor is None else norms * factor
 
     def own(self, request: Own) -> Message:
         """Return the loss and accuracy of the personal models on the site's rows."""
@@ -130,6 +152,8 @@ class SiteTrainer:
         self.memory.apply_outcomes(self._outcomes(request))
         kept = views(algorithm.client_arrays, self.memory.read(tokens, self.initial))[algorithm.personal]
         arrays: dict[str, Array] = {}
+        self.site_data.disclosure.check_noise_free("metrics of personal models")
+        self.site_data.disclosure.charge(4 * len(tokens), evaluations=len(tokens))
         for part, data in (("train", rows.training), ("validation", rows.held_out)):
             if data is not None:
                 losses, accuracy = own_losses(
@@ -137,7 +161,8 @@ class SiteTrainer:
                 )
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None:
-                    arrays[f"own_{part}_accuracy"] = accuracy[0]
+                    hits = self.site_data.disclosure.released_counts(np.rint(accuracy[0] * len(data.y)), len(data.y))
+                    arrays[f"own_{part}_accuracy"] = hits / len(data.y)
         return Message("", arrays=arrays)
 
     def save(self, request: Save) -> Message:

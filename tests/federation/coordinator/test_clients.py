@@ -155,7 +155,7 @@ def test_tables_are_prepared_from_summaries_of_the_sites(tmp_path, make_site_on,
     """With categories, missing values and a test split, features and results equal the simulation's."""
     random = np.random.default_rng(5)
     lines = []
-    for name, rows in zip(NAMES, (23, 31, 14), strict=True):
+    for name, rows in zip(NAMES, (23, 31, 18), strict=True):
         values = [
             (f"{random.normal():.3f}", random.choice(["red", "blue", "?"]), random.choice(["1", "2", ""]), str(k % 2))
             for k in range(rows)

@@ -1,28 +1,135 @@
-"""Audit files with an incomplete or invalid line."""
+"""Audit files: a chain of entries, in which changed, removed and inserted ones are found."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from fco_cli.federation.site.audit import Audit, read_entries
+from fco_cli.errors import UserError
+from fco_cli.federation.message import Message
+from fco_cli.federation.site import audit
+from fco_cli.federation.site.audit import Audit, all_entries, append_entry, read_entries, verify
+
+OLD = '{"at":"2025-01-01T00:00:00Z","kind":"train","bytes":3,"sha256":"00","outcome":"answered"}\n'
 
 
-def test_an_incomplete_line_is_ignored(tmp_path):
+@pytest.fixture
+def path(tmp_path) -> Path:
+    """Return an audit file with five entries."""
+    made = tmp_path / "audit.jsonl"
+    for number in range(5):
+        append_entry(made, "train", "answered", str(number).encode())
+    return made
+
+
+def test_an_intact_file_is_verified(path):
+    assert verify(path) == 5
+
+
+@pytest.mark.parametrize("line", range(5))
+def test_a_changed_entry_is_found(path, line):
+    lines = path.read_text().splitlines(keepends=True)
+    lines[line] = lines[line].replace("answered", "refused")
+    path.write_text("".join(lines))
+    with pytest.raises(UserError, match=f"line {line + 1} was changed"):
+        verify(path)
+
+
+@pytest.mark.parametrize("line", range(5))
+def test_a_removed_entry_is_found(path, line):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:line] + lines[line + 1 :]))
+    with pytest.raises(UserError, match="removed"):
+        verify(path)
+
+
+def test_a_repeated_entry_is_found(path):
+    path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[-1])
+    with pytest.raises(UserError, match="line 6 was changed, or entries before it were removed or inserted"):
+        verify(path)
+
+
+def test_a_removed_file_is_found_and_the_chain_continues(path):
+    path.unlink()
+    append_entry(path, "train", "answered")
+    with pytest.raises(UserError, match="line 1 was changed, or entries before it were removed"):
+        verify(path)
+    assert [entry.number for entry in read_entries(path.read_text())] == [6]
+
+
+def test_a_rotated_file_keeps_the_chain(path, monkeypatch):
+    monkeypatch.setattr(audit, "ROTATE_BYTES", 2000)
+    for _ in range(20):
+        append_entry(path, "evaluate", "answered")
+    assert len(list(path.parent.glob("audit.*.jsonl"))) >= 2
+    assert verify(path) == 25
+    assert [entry.number for entry in all_entries(path)] == list(range(1, 26))
+    next(iter(sorted(path.parent.glob("audit.*.jsonl")))).unlink()
+    with pytest.raises(UserError, match="removed"):
+        verify(path)
+
+
+def test_a_killed_process_between_the_entry_and_the_head(path):
+    head = path.with_name("audit.head")
+    before = head.read_bytes()
+    append_entry(path, "train", "answered")
+    head.write_bytes(before)
+    append_entry(path, "train", "answered")
+    assert verify(path) == 7
+
+
+def test_processes_write_one_chain(path):
+    code = (
+        "import sys, pathlib; from fco_cli.federation.site.audit import append_entry\n"
+        "for _ in range(20): append_entry(pathlib.Path(sys.argv[1]), 'train', 'answered')"
+    )
+    with ThreadPoolExecutor(3) as executor:
+        list(executor.map(lambda _: subprocess.run([sys.executable, "-c", code, str(path)], check=True), range(3)))
+    assert verify(path) == 65
+
+
+def test_entries_of_an_earlier_version_are_covered(tmp_path):
     path = tmp_path / "audit.jsonl"
-    first = Audit(path)
-    first.write("train", b"one", "answered")
-    first.write("train", b"two", "answered")
+    path.write_text(OLD * 2)
+    append_entry(path, "train", "answered")
+    assert verify(path) == 1
+    path.write_text(path.read_text().replace("2025-01-01", "2025-01-02", 1))
+    with pytest.raises(UserError, match="line 3 was changed"):
+        verify(path)
+
+
+def test_an_incomplete_line_does_not_end_the_file(path):
     path.write_text(path.read_text()[:-40])
-    again = Audit(path)
-    assert again.answered == {"train": 1}
-    again.write("evaluate", b"three", "answered")
-    assert [entry.kind for entry in read_entries(path.read_text())] == ["train", "evaluate"]
-    assert Audit(path).answered == {"train": 1, "evaluate": 1}
+    append_entry(path, "evaluate", "answered")
+    assert [entry.kind for entry in read_entries(path.read_text())] == ["train"] * 4 + ["evaluate"]
+    with pytest.raises(UserError, match="line 5 was changed"):
+        verify(path)
 
 
 @pytest.mark.parametrize("line", ["5", "null", "[]", "{}", '{"kind": 3, "outcome": "answered"}', "[" * 100_000, "\0"])
-def test_a_line_that_is_not_an_entry_is_ignored(tmp_path, line):
-    path = tmp_path / "audit.jsonl"
-    Audit(path).write("train", b"one", "answered")
+def test_a_line_that_is_not_an_entry_is_skipped(path, line):
     path.write_text(f"{line}\n{path.read_text()}{line}\n")
-    assert Audit(path).answered == {"train": 1}
+    assert len(list(read_entries(path.read_text()))) == 5
+
+
+def test_questions_are_stored_in_full_and_answers_by_size(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    one = Audit(path)
+    one.session, one.analyst = "f" * 32, "jane@desk"
+    question = Message("evaluate", {"jobs": 1}, {"w": np.array([[1.5, -2.0]]), "big": np.zeros((2, 1000))})
+    one.write(
+        "evaluate", question.packed(), "answered", question, Message("evaluate", {}, {"value": np.array([0.123])})
+    )
+    entry = json.loads(path.read_text())
+    assert entry["question"]["jobs"] == 1
+    assert entry["question"]["arrays"]["w"] == [[1.5, -2.0]]
+    assert entry["question"]["arrays"]["big"]["shape"] == [2, 1000]
+    assert (entry["session"], entry["analyst"]) == ("f" * 32, "jane@desk")
+    assert (entry["answer_numbers"], entry["answer_bytes"]) == (1, 10)
+    assert "0.123" not in path.read_text()

@@ -18,7 +18,7 @@ from fco_cli.federation.coordinator.clients import RemoteClients
 from fco_cli.federation.coordinator.clients import remote_clients as remote_clients_factory
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import Policy, preset
 from fco_cli.federation.site.data import sent_task
 from fco_cli.federation.site.site import Site
 from fco_cli.problem.regularizers.penalties import L1
@@ -215,14 +215,20 @@ def test_a_path_as_token_is_refused(open_site, token, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (Policy(min_rows=40), "fewer rows"),
-        (Policy(losses=["squared"], min_rows=2), "losses: squared"),
-        (Policy(algorithms=["fedavg"], min_rows=2), "algorithms: fedavg"),
-        (Policy(regularizers=["l1_ball"], min_rows=2), "regularizers: l1_ball"),
-        (Policy(messages=["describe", "prepare", "apply", "stack"], min_rows=2), "does not allow evaluate"),
-        (Policy(max_rounds=3, min_rows=2), "limit of 3 rounds"),
-        (Policy(max_evaluations=3, min_rows=2), "limit of 3 evaluations"),
-        (Policy(max_numbers=5, min_rows=2), "max_numbers: 5"),
+        (
+            preset("demo", min_rows=40),
+            r"a file of 23 rows requested; the site's policy allows 40 or more \(site.yaml: min_rows\)",
+        ),
+        (preset("demo", losses=["squared"]), "losses: squared"),
+        (preset("demo", algorithms=["fedavg"]), "algorithms: fedavg"),
+        (preset("demo", regularizers=["l1_ball"]), "regularizers: l1_ball"),
+        (preset("demo", messages=["describe", "prepare", "apply", "stack"]), "does not allow evaluate"),
+        (
+            preset("demo", max_rounds=3),
+            r"1 trained models requested; 0 of 3 are left over all runs \(site.yaml: max_rounds\)",
+        ),
+        (preset("demo", max_evaluations=3), r"0 of 3 are left over all runs \(site.yaml: max_evaluations\)"),
+        (preset("demo", max_numbers=5), r"policy allows 5 \(site.yaml: max_numbers\)"),
     ],
 )
 def test_a_policy_is_enforced_and_reported(hospitals, make_sites, make_hparams, policy, reason):
@@ -245,12 +251,14 @@ def test_a_policy_is_enforced_and_reported(hospitals, make_sites, make_hparams, 
     assert "\n" not in str(caught.value)
 
 
-def test_the_audit_file_has_every_message_and_no_number(open_site):
+def test_the_audit_file_has_every_question(open_site):
     send = open_site()
     start_stack(send)
     entries = [json.loads(line) for line in send.site.audit.path.read_text().splitlines()]
     assert [entry["kind"] for entry in entries] == ["describe", "prepare", "apply", "stack"]
-    assert all(set(entry) == {"at", "kind", "bytes", "sha256", "outcome"} for entry in entries)
+    assert entries[1]["question"]["task"]["loss"] == "logistic"
+    assert entries[3]["question"]["arrays"]["psi"] == [[1.0]]
+    assert {entry["session"] for entry in entries} == {SESSION}
 
 
 def test_response_sizes_do_not_depend_on_the_rows(open_site, monkeypatch):
@@ -438,8 +446,8 @@ def test_labels_are_indices_into_the_union_of_classes(make_sites, tmp_path):
     folder.mkdir()
     random = np.random.default_rng(0)
     for name, labels in zip(NAMES, (["no", "yes"], ["maybe", "yes"], ["no", "yes"]), strict=True):
-        y = np.arange(12) % 2
-        np.savez(folder / f"{name}.npz", x=random.normal(size=(12, 3)), y=y, client=np.full(12, name), classes=labels)
+        y = np.arange(18) % 2
+        np.savez(folder / f"{name}.npz", x=random.normal(size=(18, 3)), y=y, client=np.full(18, name), classes=labels)
     task = CustomAtSites.of(task_of(folder, "softmax"), make_sites(folder))
     made = task.data(0, "float64")
     assert made.description.classes == ["maybe", "no", "yes"]

@@ -1,0 +1,293 @@
+"""Disclosure control of a site: every answer passes `Disclosure`, which applies the policy and counts in the ledger.
+
+Kinds of answers that are not in `ANSWERS`, keys that it does not list and arrays whose numbers were not counted are
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fco_cli.data.format import Features, FederatedData, shown
+from fco_cli.data.preparation import OTHER
+from fco_cli.data.splits import Parts
+from fco_cli.data.statistics import Summary
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
+from fco_cli.federation.schema import Noise
+from fco_cli.federation.site.ledger import Ledger, limits_of
+from fco_cli.problem.layout import Array
+
+ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
+    "describe": frozenset(
+        ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
+    ),
+    "prepare": frozenset(("training", "held_out", "test", "outputs", "summary")),
+    "load": frozenset(("known",)),
+    "key": frozenset(("key",)),
+    **dict.fromkeys(
+        ("count", "apply", "evaluate", "curvature", "stack", "train", "own", "keys", "save", "forget"), frozenset[str]()
+    ),
+}
+GRID_PARTS = 8  # grid lines of a column per standard deviation, for the edges of its histograms
+WEIGHT_TOLERANCE = 1e-6
+
+
+class Disclosure:
+    """Rules of one site in one session; `sites` is the number of sites whose answers are masked together."""
+
+    def __init__(self, policy: Policy, folder: Path, data: FederatedData, secret: bytes) -> None:
+        self.policy, self.data, self.secret = policy, data, secret
+        values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
+        self.ledger, self.limits = Ledger(folder, values), limits_of(policy, values)
+        self.charged, self.sites = 0, 1
+
+    def start(self, sites: int) -> None:
+        """Start a request."""
+        self.charged, self.sites = 0, sites
+
+    def charge(self, numbers: int, **amounts: int) -> None:
+        """Count numbers and models (`rounds`, `evaluations`, `counts`) that are about to be answered."""
+        for name, amount in amounts.items():
+            if name in ("rounds", "evaluations"):
+                self.policy.check_limit("max_models_per_request", amount, f"{amount:,} models of one request")
+        counted = amounts | {"numbers": numbers / self.sites}
+        self.ledger.charge(self.limits, counted | ({"overflows": 0} if self.sites > 1 else {}))
+        self.charged += numbers
+
+    def check_answer(self, kind: str, reply: Message) -> None:
+        """Raise Refusal unless the kind, the keys and the numbers of an answer are covered by these rules."""
+        known = ANSWERS.get(kind)
+        numbers = sum(values.size for values in reply.arrays.values())
+        if known is None or not reply.head.keys() <= known or numbers > self.charged:
+            raise Refusal(f"answers to {kind!r} are not covered by the site's disclosure control")
+
+    def charge_overflows(self, fits: Array) -> None:
+        """Count masked models with numbers out of range, which are reported per site.
+
+        Above the limit, all masked requests are refused, since a refusal of some would report it as well.
+        """
+        if count := int((fits != 1).sum()):
+            self.ledger.charge({"overflows": (None, "")}, {"overflows": count})
+
+    # Rows.
+
+    def split_seed(self, seed: int) -> int:
+        """Return the seed of the split and of the folds: the site's own, whatever the analyst requests."""
+        return self._own_seed("split") if self.policy.site_splits else seed
+
+    def batch_seed(self, seed: int) -> int:
+        """Return the seed of batches: a secret function of the analyst's."""
+        return self._own_seed(f"batches {seed}") if self.policy.site_splits else seed
+
+    def _own_seed(self, purpose: str) -> int:
+        digest = hmac.new(self.secret, f"fco {purpose}".encode(), hashlib.sha256).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+    def check_description(self) -> None:
+        """Raise Refusal if the file has too few rows, rare classes or a column of identifiers."""
+        data, policy = self.data, self.policy
+        policy.check_rows(len(data.y), "a file")
+        if policy.hide_small_cells and data.classes is not None:
+            policy.check_rows(int(np.bincount(data.y.astype(int)).min()), "a class of the labels")
+        if policy.max_categories_per_row is None:
+            return
+        for feature, levels in data.levels.items():
+            present = int((~np.isnan(data.x[:, feature])).sum())
+            if len(levels) > policy.max_categories_per_row * present:
+                name = shown(data.feature_names[feature]) if policy.share_names else f"x{feature}"
+                raise Refusal(
+                    f"column {name!r}: {len(levels)} categories in {present} rows are identifiers, which are not sent "
+                    f"({POLICY_FILE}: max_categories_per_row); drop the column at the site: fco-federate join --drop"
+                )
+
+    def check_parts(self, parts: Parts, fold: bool) -> bool:
+        """Check the sizes of the parts and their differences to earlier ones; return True if a part is new."""
+        remedy = "use fewer path.folds" if fold else "change task.holdout_fraction or task.test_fraction"
+        for subject, rows in zip(("training rows", "held-out rows", "test rows"), parts, strict=True):
+            if rows.any():
+                self.policy.check_rows(int(rows.sum()), f"a part ({subject})", remedy)
+        if not (self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row):
+            return True
+        hashes = self._row_hashes
+        return self.ledger.add_subsets([np.sort(hashes[rows]) for rows in parts], np.sort(hashes), self.policy)
+
+    @cached_property
+    def _row_hashes(self) -> Array:
+        """Keyed hashes [N] of the rows; equal rows are numbered."""
+        seen: dict[bytes, int] = {}
+        hashes = np.empty(len(self.data.y), np.uint64)
+        key = hashlib.sha256(self.secret).digest()
+        for i, y in enumerate(np.asarray(self.data.y, float)):
+            row = np.asarray(self.data.x[i], float).tobytes() + y.tobytes()
+            seen[row] = seen.get(row, -1) + 1
+            digest = hashlib.blake2b(row + seen[row].to_bytes(8, "big"), digest_size=8, key=key)
+            hashes[i] = int.from_bytes(digest.digest(), "big")
+        return hashes
+
+    # Statistics of columns.
+
+    def released_summary(self, summary: Summary, table: Features, is_new: bool) -> Summary:
+        """Return the summary as it may be sent, and count its numbers unless it was answered before."""
+        self.check_noise_free("summaries of columns")
+        for name, count in zip(summary.columns, summary.present.tolist(), strict=True):
+            self.policy.check_rows(count, f"a column ({shown(name)}) with values")
+        if self.policy.hide_small_cells:
+            least = self.policy.min_rows
+            categories = {name: merge_rare(counts, least) for name, counts in summary.categories.items()}
+            low, high = rounded_extremes(table.x, summary, least)
+            summary = replace(summary, categories=categories, low=low, high=high)
+        cells = sum(map(len, summary.categories.values()))
+        if is_new:
+            self.charge(4 * len(summary.columns) - 3 * len(summary.categories) + cells)
+        return summary
+
+    def histogram_edges(self, edges: Array) -> Array:
+        """Return the edges, rounded up to a grid of the site's own if small cells are hidden."""
+        self.check_noise_free("histograms of columns")
+        if not self.policy.hide_small_cells:
+            return edges
+        with np.errstate(invalid="ignore"):
+            step = grid_steps(np.nanstd(np.asarray(self.data.x, float), axis=0))[:, None] / GRID_PARTS
+        return np.ceil(edges / step) * step
+
+    def released_counts(self, counts: Array, rows: Array | int) -> Array:
+        """Return counts of rows; if small cells are hidden, counts below min_rows are 0, or all rows."""
+        if not self.policy.hide_small_cells:
+            return counts
+        least = self.policy.min_rows
+        return np.where(counts < least, 0, np.where(rows - counts < least, rows, counts))
+
+    def released_histogram(self, counts: Array) -> Array:
+        """Return histograms [J, bins] with neighboring bins merged until they hold min_rows rows."""
+        if not self.policy.hide_small_cells:
+            return counts
+        return np.stack([merged_bins(one, self.policy.min_rows) for one in counts])
+
+    # Models.
+
+    def check_batches(self, batch_size: int, rows: int) -> None:
+        """Raise Refusal if batches would have fewer than min_rows rows."""
+        self.policy.check_rows(min(batch_size, rows), "a batch", "raise hparams.batch_size")
+
+    def check_visits(self, order: Array, edges: Array, rows: int) -> None:
+        """Raise Refusal if one batch, or the rows visited less often than others, are fewer than min_rows."""
+        steps = len(edges) - 1
+        self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
+        if not self.policy.refuse_differences:
+            return
+        remedy = "raise hparams.batch_size to the site's training rows, or to a size that leaves no smaller set"
+        self.policy.check_rows(int(np.diff(edges).min()), "a last batch", remedy)
+        visits = np.bincount(order, minlength=rows)
+        self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
+
+    def check_parameters(self, parameters: int, rows: int) -> None:
+        """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
+        limit = self.policy.max_parameters_per_row
+        if limit is not None and parameters > limit * rows:
+            allowed = f"{int(limit * rows)} for {rows} rows ({POLICY_FILE}: max_parameters_per_row)"
+            raise Refusal(
+                f"curvature of a model with {parameters} parameters requested; the site's policy allows {allowed}; "
+                "set hparams.client_lr to a number"
+            )
+
+    def check_weights(self, weights: dict[str, float], site: str, rows: int) -> None:
+        """Raise Refusal unless masked sums weight all sites equally, or by numbers of rows that fit the site's own."""
+        values = np.array(list(weights.values()))
+        if self.sites == 1 or np.allclose(values, 1 / len(values), rtol=WEIGHT_TOLERANCE):
+            return
+        own = weights[site]
+        sizes = values * (rows / own) if own > 0 else np.zeros(1)
+        whole = np.abs(sizes - np.rint(sizes)) <= WEIGHT_TOLERANCE * np.maximum(sizes, 1)
+        if not whole.all() or sizes.min() < 1 - WEIGHT_TOLERANCE:
+            raise Refusal("weights requested that are neither equal nor those of whole numbers of rows at all sites")
+
+    def check_factors(self, factors: dict[str, list[float]]) -> None:
+        """Raise Refusal if a masked round gives a site the weight 0, which would isolate others."""
+        if any(not all(of_site) for of_site in factors.values()):
+            raise Refusal("weight 0 of a site in a masked sum requested; the policy allows positive weights")
+
+    # Noise.
+
+    def check_noise_free(self, subject: str) -> None:
+        """Raise Refusal for answers that never have noise if the policy requires noise."""
+        if self.policy.min_noise > 0:
+            raise Refusal(f"{subject} without noise requested; {self._noise_rule}")
+
+    def check_multiplier(self, transform: str, multipliers: Array | None) -> None:
+        """Raise Refusal if the transform of messages has less noise than the policy requires."""
+        self.policy.check("transforms", transform)
+        if self.policy.min_noise > 0 and (multipliers is None or multipliers.min() < self.policy.min_noise):
+            given = "none" if multipliers is None else f"{multipliers.min():g}"
+            raise Refusal(f"transform {transform} with noise multiplier {given} requested; {self._noise_rule}")
+
+    def check_message_noise(self, deviation: Array | None, sensitivity: Array) -> None:
+        """Raise Refusal if this site's share of the noise is too small for the norm of its weighted message [J]."""
+        if self.policy.min_noise == 0:
+            return
+        least = self.policy.min_noise * sensitivity / math.sqrt(self.sites)
+        if deviation is None or (deviation < least * (1 - 1e-9)).any():
+            raise Refusal(
+                f"messages without noise of the sites requested; {self._noise_rule}; use federation.masks=true"
+            )
+
+    def check_evaluation_noise(self, noise: Noise | None) -> None:
+        """Raise Refusal if an evaluation has less noise than the policy requires."""
+        multiplier = 0.0 if noise is None else noise.deviation * math.sqrt(self.sites) / noise.most
+        if multiplier < self.policy.min_noise * (1 - 1e-9):
+            remedy = "use federation.evaluation_noise with federation.masks=true"
+            raise Refusal(
+                f"an evaluation with noise multiplier {multiplier:.3g} requested; {self._noise_rule}; {remedy}"
+            )
+
+    @property
+    def _noise_rule(self) -> str:
+        return f"the site's policy allows {self.policy.min_noise:g} or more ({POLICY_FILE}: min_noise)"
+
+
+def merge_rare(counts: dict[str, int], least: int) -> dict[str, int]:
+    """Return the counts with categories of fewer than `least` rows merged into `other`, which has at least as many."""
+    kept = {name: count for name, count in counts.items() if count >= least and name != OTHER}
+    rest = sum(counts.values()) - sum(kept.values())
+    while kept and 0 < rest < least:
+        rarest = min(kept, key=lambda name: (kept[name], name))
+        rest += kept.pop(rarest)
+    return kept | ({OTHER: rest} if rest else {})
+
+
+def rounded_extremes(x: Array, summary: Summary, least: int) -> tuple[Array, Array]:
+    """Return a lower and an upper bound of most values of every column: means of `least` extreme values, rounded.
+
+    The grid is a power of two, at most the column's standard deviation.
+    """
+    low, high = summary.low.copy(), summary.high.copy()
+    step = grid_steps(summary.moments.scale)
+    for k in np.flatnonzero(summary.moments.count):
+        values = np.sort(x[~np.isnan(x[:, k]), k])
+        low[k] = np.floor(values[:least].mean() / step[k]) * step[k]
+        high[k] = np.ceil(values[-least:].mean() / step[k]) * step[k]
+    return low, high
+
+
+def grid_steps(scale: Array) -> Array:
+    """Return the largest powers of two that do not exceed the scales; 1 for a scale that is 0 or not finite."""
+    valid = np.isfinite(scale) & (scale > 0)
+    return np.exp2(np.floor(np.log2(np.where(valid, scale, 1.0))))
+
+
+def merged_bins(counts: Array, least: int) -> Array:
+    """Return a histogram in which every bin is empty or holds `least` rows, as far as there are as many."""
+    merged, rest, last = np.zeros_like(counts), 0.0, -1
+    for k, count in enumerate(counts):
+        rest += count
+        if rest >= least:
+            merged[k], rest, last = rest, 0.0, k
+    merged[last] += rest  # of the last bin that is not empty, or of the last bin
+    return merged

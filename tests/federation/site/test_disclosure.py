@@ -1,0 +1,340 @@
+"""Attacks on a site with the default policy: each is refused with one line, or its answer reveals no row."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import preset
+from fco_cli.federation.site.disclosure import merge_rare, merged_bins
+from tests.federation.site.conftest import SITES, refusal
+
+FOLD = {"folds": 5, "by": "rows", "classes": False, "seed": 0, "draw": 0}
+
+
+def ready(attacker, **task):
+    attacker.apply(attacker.prepare(**task))
+    assert attacker.stack().kind == "stack"
+    return attacker
+
+
+def test_two_runs_that_differ_by_one_row(attack):
+    """n mean - (n - 1) mean' of two preparations is the held-out row."""
+    attacker = attack()
+    assert attacker.prepare().head["training"] == 60
+    reason = refusal(attacker.prepare(holdout="rows", holdout_fraction=0.0001))
+    assert reason.startswith("a part (held-out rows) of 1 rows requested; the site's policy allows 10 or more")
+
+
+def test_nested_held_out_rows(attack):
+    """Both parts are large enough, but their difference is one row."""
+    attacker = attack()
+    assert attacker.prepare(holdout="rows", holdout_fraction=0.25).head["held_out"] == 15
+    reason = refusal(attacker.prepare(holdout="rows", holdout_fraction=0.267))
+    assert "differs from another one by 1 rows" in reason
+    assert "differences of 10 or more (site.yaml: min_rows, refuse_differences)" in reason
+    assert attacker.prepare(holdout="rows", holdout_fraction=0.5).head["held_out"] == 30
+
+
+def test_a_new_version_of_the_file_with_one_more_row(attack, rows, tmp_path):
+    attack().prepare()
+    x, y = np.append(rows[0], [[1.0, 2.0, 3.0]], axis=0), np.append(rows[1], 1.0)
+    np.savez(tmp_path / "new.npz", x=x, y=y, client=np.full(61, "north"))
+    assert "differs from another one by 1 rows" in refusal(attack(data=tmp_path / "new.npz").prepare())
+
+
+def test_the_analyst_s_seed_does_not_choose_rows(attack):
+    """Splits and folds of any seed, and of any list of sites, are the same rows."""
+    attacker = attack()
+    first = attacker.prepare(seed=0, holdout="rows", holdout_fraction=0.3).head["summary"]["mean"]
+    assert attacker.prepare(seed=7, holdout="rows", holdout_fraction=0.3).head["summary"]["mean"] == first
+    of_fold = [
+        attacker.prepare(seed=seed, fold={"deal": FOLD | {"seed": seed}, "number": 1}).head["summary"]["mean"]
+        for seed in (0, 7)
+    ]
+    assert of_fold[0] == of_fold[1]
+    assert attacker.site.disclosure.ledger.subsets() == 4  # two of the split and two of the fold
+
+
+def test_research_accepts_the_analyst_s_seed(attack):
+    attacker = attack(preset("research"))
+    means = [attacker.prepare(seed=seed, holdout="rows").head["summary"]["mean"] for seed in (0, 7)]
+    assert means[0] != means[1]
+
+
+def test_many_folds_and_a_linear_solve(attack, rows):
+    """60 questions about folds would determine 60 rows."""
+    attacker, answered, reason = attack(), 0, ""
+    for draw in range(60):
+        response = attacker.prepare(fold={"deal": FOLD | {"draw": draw}, "number": 0})
+        if response.kind == "refused":
+            reason = refusal(response)
+            break
+        answered += 1
+    assert answered <= 0.33 * 60
+    assert "row subsets over all runs requested; the site's policy allows 19 for 60 rows" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"batch_size": 1, "steps": 1}, "a batch of 1 rows requested; the site's policy allows 10 or more"),
+        ({"batch_size": 9}, "a batch of 9 rows requested"),
+        ({"batch_size": 57}, "a last batch of 3 rows requested"),
+        ({"batch_size": 57, "last_batch": "drop"}, "a set of unequal visits of 3 rows requested"),
+        ({"batch_size": 59, "steps": 1}, "a set of unequal visits of 1 rows requested"),
+        ({"local_epochs": 10**6}, "1,000,000 local steps of one round requested; the site's policy allows 1,000"),
+        ({"batch_size": 10, "local_epochs": 200}, "1,200 local steps of one round requested"),
+    ],
+)
+def test_rounds_that_are_refused(attack, changes, expected):
+    attacker = ready(attack())
+    assert expected in refusal(attacker.train(**changes))
+    assert attacker.site.disclosure.ledger.read().rounds == 0
+
+
+def test_batch_1_returns_a_row_without_the_rule(attack, rows):
+    """The attack itself: weights / bias of one step on one row are that row."""
+    attacker = ready(attack(preset("demo")))
+    assert "a batch of 1 rows" in refusal(attacker.train(batch_size=1, steps=1))
+    attacker.site.disclosure.check_batches = lambda *_: None
+    w = attacker.train(batch_size=1, steps=1).arrays["w"][0]
+    assert np.abs(rows[0] - w[:3] / w[3]).max(axis=1).min() < 1e-9
+
+
+def test_batches_of_known_rows(attack):
+    """The analyst cannot compute the batches of a seed; two sites draw different ones."""
+    attacker = ready(attack())
+    answers = [attacker.train(batch_size=20, steps=1, seed=seed).arrays["w"][0] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(answers[0], answers[1])
+    assert not np.array_equal(answers[0], answers[2])
+    exact = ready(attack(preset("research")))
+    assert not np.array_equal(exact.train(batch_size=20, steps=1).arrays["w"][0], answers[0])
+
+
+def test_one_request_with_thousands_of_models(attack):
+    attacker = ready(attack())
+    steep = np.random.default_rng(0).normal(size=(6000, 4)) * 1e6
+    expected = "6,000 models of one request requested; the site's policy allows 100 (site.yaml: max_models_per_request)"
+    assert refusal(attacker.evaluate(steep)) == expected
+
+
+def test_the_budget_counts_models_and_numbers_over_all_sessions(attack):
+    """Half of the 240 values of the table may be answered, whatever the messages and sessions."""
+    answered, reason = 0, ""
+    for session in range(10):
+        attacker = ready(attack())
+        while (response := attacker.evaluate(np.zeros((3, 4)), gradient=False)).kind == "evaluate":
+            answered += sum(values.size for values in response.arrays.values())
+        reason = refusal(response)
+        assert session < 2 or answered <= 120
+        attacker.site.audit.path.unlink()  # a rotated audit file does not reset the ledger
+    assert answered <= 120
+    assert "numbers requested; " in reason
+    assert "of 120 are left over all runs (site.yaml: max_equations_per_value)" in reason
+
+
+def test_the_ten_thousandth_evaluation(attack):
+    attacker = ready(attack(preset("strict", max_equations_per_value=None)))
+    for _ in range(50):
+        assert attacker.evaluate(np.zeros((100, 4)), gradient=False).kind == "evaluate"
+    expected = "1 evaluated models requested; 0 of 5,000 are left over all runs (site.yaml: max_evaluations)"
+    assert refusal(attacker.evaluate(gradient=False)) == expected
+
+
+def test_concurrent_sessions_share_one_count(attack):
+    attackers = [ready(attack(preset("demo", max_evaluations=6))) for _ in range(3)]
+
+    def ask(attacker) -> int:
+        return sum(attacker.evaluate().kind == "evaluate" for _ in range(5))
+
+    with ThreadPoolExecutor(3) as executor:
+        assert sum(executor.map(ask, attackers)) == 6
+
+
+def test_a_damaged_ledger_answers_nothing(attack):
+    attacker = ready(attack())
+    attacker.site.disclosure.ledger.path.write_text("{")
+    assert "is damaged; the site answers nothing without its ledger" in refusal(attacker.evaluate())
+
+
+def test_extremes_are_not_single_values(attack, rows):
+    summary = attack().prepare().head["summary"]
+    for name in ("low", "high"):
+        for k, value in enumerate(summary[name]):
+            assert value not in rows[0][:, k]
+            assert value % 0.25 == 0
+    for low, mean, high in zip(summary["low"], summary["mean"], summary["high"], strict=True):
+        assert low <= mean <= high
+    assert (np.sort(rows[0], axis=0)[0] < summary["low"]).any()  # an outlier is not covered
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write a CSV table: an identifier, a column with rare categories, a number."""
+    random = np.random.default_rng(0)
+    lines = ["mrn,ward,age,y"]
+    for k in range(64):
+        ward = "A" if k < 30 else "B" if k < 58 else f"rare{k % 3}"
+        lines.append(f"MRN{k:05},{ward},{random.normal():.3f},{k % 2}")
+    path = tmp_path / "north.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_identifiers_stay_at_the_site(attack, table):
+    attacker = attack(data=table)
+    reason = refusal(attacker.send("describe"))
+    assert reason.startswith("column 'mrn': 64 categories in 64 rows are identifiers, which are not sent")
+    assert "MRN0" not in reason
+
+
+def test_rare_categories_have_no_names(attack, table):
+    attacker = attack(data=table, drop=("mrn",))
+    response = attacker.prepare()
+    assert response.head["summary"]["categories"] == {"ward": {"A": 30, "other": 34}}
+    assert "rare" not in json.dumps(response.head)
+
+
+def test_merged_categories_reach_the_minimum():
+    assert merge_rare({"a": 30, "b": 12, "c": 4}, 10) == {"a": 30, "other": 16}
+    assert merge_rare({"a": 30, "b": 12}, 10) == {"a": 30, "b": 12}
+    assert merge_rare({"a": 3, "b": 4}, 10) == {"other": 7}
+    assert merge_rare({"a": 30, "other": 11}, 10) == {"a": 30, "other": 11}
+
+
+def test_merged_bins_reach_the_minimum():
+    merged = merged_bins(np.array([1.0, 0, 4, 6, 0, 12, 3, 0]), 10)
+    assert merged.tolist() == [0, 0, 0, 11, 0, 15, 0, 0]
+    assert merged_bins(np.array([1.0, 2]), 10).tolist() == [0, 3]
+
+
+def test_free_histogram_edges(attack, rows):
+    """Bisecting edges gives every value; the site's grid has a few lines per standard deviation."""
+    assert "share_histograms" in refusal_of_count(attack())
+    attacker = attack(preset("strict", share_histograms=True))
+    attacker.prepare()
+    low, high, target = -4.0, 4.0, 30
+    for _ in range(12):
+        middle = (low + high) / 2
+        counts = attacker.send("count", edges=np.full((3, 16), middle)).arrays
+        if "counts" not in counts:
+            break
+        low, high = (low, middle) if counts["counts"][0, 0] >= target else (middle, high)
+    assert np.abs(np.sort(rows[0][:, 0]) - high).min() > 1e-3
+    tail = attack(preset("strict", share_histograms=True, max_equations_per_value=None))
+    tail.prepare()
+    edges = np.tile(np.linspace(-4, 4, 16), (3, 1))
+    counts = tail.send("count", edges=edges).arrays["counts"]
+    assert not ((counts > 0) & (counts < 10)).any()
+    assert not ((counts > 50) & (counts < 60)).any()
+
+
+def refusal_of_count(attacker) -> str:
+    attacker.prepare()
+    return refusal(attacker.send("count", edges=np.zeros((3, 16))))
+
+
+def test_histograms_are_limited(attack):
+    attacker = attack(preset("demo", max_counts=8))
+    attacker.prepare()
+    for _ in range(8):
+        assert attacker.send("count", edges=np.zeros((3, 16))).kind == "count"
+    assert "0 of 8 are left over all runs (site.yaml: max_counts)" in refusal(
+        attacker.send("count", edges=np.zeros((3, 16)))
+    )
+
+
+def test_small_numbers_of_hits_are_hidden(attack):
+    """A plane that separates one row from the others counts it."""
+    attacker = ready(attack())
+    far = np.array([[0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 1.0], [1e6, 0.0, 0.0, -2.2e6]])
+    hits = attacker.evaluate(far, gradient=False).arrays["hits"]
+    assert not ((hits > 0) & (hits < 10)).any()
+    assert not ((hits > 50) & (hits < 60)).any()
+
+
+def test_curvature(attack):
+    attacker = ready(attack())
+    assert "a batch of 1 rows" in refusal(attacker.send("curvature", {"seed": 0, "batch_size": 1}))
+    assert attacker.send("curvature", {"seed": 0, "batch_size": 20}).kind == "curvature"
+    strict = ready(attack(preset("strict", max_parameters_per_row=0.05)))
+    expected = "curvature of a model with 4 parameters requested; the site's policy allows 3 for 60 rows"
+    assert expected in refusal(strict.send("curvature", {"seed": 0, "batch_size": 20}))
+
+
+def test_unknown_answers_are_refused(attack):
+    """A kind that nobody has declared, and numbers that nobody has counted, do not leave the site."""
+    attacker = ready(attack())
+    attacker.site.kinds["stack"] = lambda request, arrays: Message("", arrays={"rows": np.zeros((60, 3))})
+    assert "answers to 'stack' are not covered by the site's disclosure control" in refusal(attacker.stack())
+    attacker.site.kinds["forget"] = lambda request: Message("", {"rows": [1.0]})
+    assert "not covered" in refusal(attacker.send("forget", {"tokens": []}))
+
+
+def test_transforms_and_noise(attack):
+    allowed = ready(attack(preset("demo", transforms=["none", "clip_noise"])))
+    assert "does not allow topk" in refusal(allowed.stack(transform={"name": "topk"}, numbers=np.array([[0.1]])))
+    attacker = attack(preset("demo", min_noise=2.0))
+    attacker.send("describe")
+    assert (
+        "summaries of columns without noise requested; the site's policy allows 2 or more (site.yaml: min_noise)"
+        in (refusal(attacker.prepare()))
+    )
+
+
+MASKED = {"east": 1 / 3, "north": 1 / 3, "south": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    ("weights", "is_allowed"),
+    [
+        (MASKED, True),
+        ({"east": 30 / 150, "north": 60 / 150, "south": 60 / 150}, True),
+        ({"east": 0.0, "north": 1.0, "south": 0.0}, False),
+        ({"east": 1e-9, "north": 1 - 2e-9, "south": 1e-9}, False),
+        ({"east": 0.3, "north": 0.41, "south": 0.29}, False),
+    ],
+)
+def test_weights_of_a_masked_sum(attack, signed, weights, is_allowed):
+    from fco_cli.federation.masks import Masks
+
+    attacker = attack(credentials=signed("north"))
+    others = {name: Masks(name, signed(name)) for name in SITES if name != "north"}
+    attacker.send("describe")
+    keys = {"north": attacker.send("key").head["key"]}
+    header = type("Header", (), {"session": attacker.session})
+    keys |= {name: one.key(header).head["key"] for name, one in others.items()}
+    assert attacker.send("keys", {"keys": keys, "bits": 40}).kind == "keys"
+    ready(attacker)
+    response = attacker.evaluate(weights=weights)
+    assert (response.kind == "evaluate") == is_allowed
+    if not is_allowed:
+        assert "weights requested that are neither equal nor those of whole numbers of rows" in refusal(response)
+    factors = {name: [share] for name, share in weights.items()}
+    if 0.0 in weights.values():
+        assert "weight 0 of a site in a masked sum" in refusal(attacker.train(factors=factors))
+
+
+def test_overflows_of_masked_answers_are_limited(attack, signed):
+    """`fits` is sent per site: models scaled to the edge of the range would reveal one site's loss."""
+    from fco_cli.federation.masks import Masks
+
+    attacker = attack(preset("strict", max_equations_per_value=None), credentials=signed("north"))
+    attacker.send("describe")
+    keys = {"north": attacker.send("key").head["key"]}
+    header = type("Header", (), {"session": attacker.session})
+    keys |= {name: Masks(name, signed(name)).key(header).head["key"] for name in SITES if name != "north"}
+    attacker.send("keys", {"keys": keys, "bits": 52})
+    ready(attacker)
+    huge = np.full((20, 4), 1e12)
+    assert attacker.evaluate(huge, weights=MASKED).kind == "evaluate"
+    assert attacker.evaluate(huge[:1], weights=MASKED).kind == "evaluate"
+    for w in (huge[:1], np.zeros((1, 4))):  # whether a model is in range is not revealed any more
+        assert "0 of 20 are left over all runs (site.yaml: max_overflows)" in refusal(
+            attacker.evaluate(w, weights=MASKED)
+        )

@@ -1,0 +1,201 @@
+"""Reconstruction of rows from all answers of a site: differences, linear solves and the Jacobian of a whole path.
+
+Every attack is also run against a site whose policy allows it, where it recovers the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fco_cli.federation import settings
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import Policy, preset
+from fco_cli.federation.site.data import SiteData
+from fco_cli.path.select import select
+from fco_cli.problem.folds import FoldAssignment, HeldOut
+from fco_cli.problem.streams import batches_of
+from tests.federation.conftest import NAMES
+from tests.federation.site.conftest import Attacker
+from tests.federation.test_path import FEW
+
+NORTH = NAMES.index("north")
+
+
+def recovered(x: np.ndarray, guesses: np.ndarray) -> int:
+    """Return the number of rows that a guess matches to three digits."""
+    distance = np.abs(x[:, None] - guesses[None]).max(axis=2).min(axis=1)
+    return int((distance < 1e-3).sum())
+
+
+def least_squares(masks: list[np.ndarray], sums: list[np.ndarray], rows: int) -> np.ndarray:
+    """Return the rows of smallest norm with these sums over row subsets."""
+    if not masks:
+        return np.zeros((rows, 3))
+    return np.linalg.lstsq(np.array(masks, float), np.array(sums), rcond=None)[0]
+
+
+def attack_by_folds(attacker: Attacker, y: np.ndarray) -> np.ndarray:
+    """Request the means of many folds, which the attacker computes from the seed, and solve for the rows."""
+    masks, sums = [], []
+    for draw in range(2 * len(y)):
+        deal = {"folds": 2, "by": "rows", "classes": False, "seed": 5, "draw": draw}
+        response = attacker.prepare(fold={"deal": deal, "number": 0})
+        if response.kind == "refused":
+            break
+        mask = ~HeldOut(FoldAssignment(**deal), 0).rows_of(NORTH, len(NAMES), y)
+        masks.append(mask)
+        sums.append(np.array(response.head["summary"]["mean"]) * response.head["training"])
+    return least_squares(masks, sums, len(y))
+
+
+def attack_by_batches(attacker: Attacker, y: np.ndarray) -> np.ndarray:
+    """Request gradients at 0 of batches, which the attacker computes from the seed, and solve for the rows."""
+    attacker.apply(attacker.prepare())
+    attacker.stack()
+    masks, sums, size = [], [], 20
+    for number in range(2 * len(y)):
+        response = attacker.train(batch_size=size, steps=1, round=number)
+        if response.kind == "refused":
+            break
+        order, _, _ = batches_of(0, number, np.array([NORTH]), np.array([len(y)]), size, 1, "keep", 1)
+        masks.append(np.bincount(order, minlength=len(y)))
+        sums.append(response.arrays["w"][0, :3] * size)
+    return least_squares(masks, sums, len(y)) / (y - 0.5)[:, None]
+
+
+@pytest.mark.parametrize("attack_by", [attack_by_folds, attack_by_batches])
+def test_linear_solves(attack, rows, attack_by):
+    x, y = rows
+    assert recovered(x, attack_by(attack(preset("demo")), y)) == 60
+
+
+@pytest.mark.parametrize("attack_by", [attack_by_folds, attack_by_batches])
+def test_linear_solves_at_a_default_site(attack, rows, attack_by):
+    x, y = rows
+    attacker = attack()
+    assert recovered(x, attack_by(attacker, y)) == 0
+    assert attacker.number > 5  # some questions were answered
+
+
+@dataclass
+class Answers:
+    """Answers of one site in a run, with the rows that each is about, which no analyst knows."""
+
+    subsets: list[np.ndarray] = field(default_factory=list)  # masks of all parts
+    trained: list[np.ndarray] = field(default_factory=list)  # masks of the summaries
+    models: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # masks and models of the evaluations
+
+
+def answers_of_path(policy: Policy, path_run, make_sites, folder, monkeypatch, rows: int) -> tuple[np.ndarray, Answers]:
+    """Run a whole path between three sites; return the rows of north and all that it answered."""
+    random, x = np.random.default_rng(0), {}
+    for name in NAMES:
+        x[name] = random.normal(size=(rows, 3))
+        y = (x[name] @ [1.0, -1.0, 0.5] + random.normal(size=rows) > 0).astype(float)
+        np.savez(folder / f"{name}.npz", x=x[name], y=y, client=np.full(rows, name))
+    sites, answers = make_sites(folder, policy=policy), Answers()
+    monkeypatch.setattr(settings, "_connection", lambda *_: sites)
+    where = ("federation=flare", f"federation.sites=[{','.join(NAMES)}]", "task.standardize=false")
+    run = path_run(*FEW, "task.loss=logistic", *where)
+    connect = sites.connect
+
+    def recording():
+        link = connect()
+        site = link.sites["north"]
+        answer = site.handle
+
+        def handle(content: bytes) -> bytes:
+            response = answer(content)
+            record(answers, site.data, Message.unpacked(content), Message.unpacked(response))
+            return response
+
+        site.handle = handle
+        return link
+
+    sites.connect = recording
+    select(run, run.path, lambda: None)
+    return x["north"], answers
+
+
+def record(answers: Answers, data: SiteData, question: Message, response: Message) -> None:
+    assert response.kind != "refused", response.head
+    if question.kind == "prepare":
+        answers.subsets += [rows for rows in data.split.parts if rows.any()]
+        answers.trained.append(data.split.parts.training)
+    elif question.kind == "evaluate":
+        rows = data.split.parts[("training", "held_out", "test").index(question.head["part"])]
+        answers.models += [(rows, w) for w in question.arrays["w"]]
+    elif question.kind == "train":
+        answers.models += [(data.split.parts.training, w) for w in question.arrays["query"]]
+
+
+def answered(x: np.ndarray, y: np.ndarray, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Return all answered numbers for a table x, and their derivatives by its values; labels and parts are known."""
+    numbers, lines = [], []
+    for rows in {rows.tobytes(): rows for rows in answers.trained}.values():
+        mean = x[rows].mean(axis=0)
+        for k in range(x.shape[1]):
+            column = np.eye(x.shape[1])[k]
+            numbers += [mean[k], ((x[rows, k] - mean[k]) ** 2).sum()]
+            lines += [np.outer(rows / rows.sum(), column), np.outer(2 * rows * (x[:, k] - mean[k]), column)]
+    for rows, w in {(rows.tobytes(), w.tobytes()): (rows, w) for rows, w in answers.models}.values():
+        share, score = rows / rows.sum(), x @ w[:-1] + w[-1]
+        predicted = np.exp(-np.logaddexp(0, -score))
+        error, curvature = (predicted - y) * share, predicted * (1 - predicted) * share
+        numbers += [(np.logaddexp(0, score) - y * score) @ share, error.sum(), *(error @ x)]
+        lines += [np.outer(error, w[:-1]), np.outer(curvature, w[:-1])]
+        for j in range(x.shape[1]):
+            lines.append(np.outer(curvature * x[:, j], w[:-1]))
+            lines[-1][:, j] += error
+    return np.array(numbers), np.array(lines).reshape(len(lines), -1)
+
+
+def solved(x: np.ndarray, y: np.ndarray, answers: Answers, start: np.ndarray) -> np.ndarray:
+    """Return a table with the answers of x, found by the Levenberg-Marquardt method near `start`."""
+    target, _ = answered(x, y, answers)
+    guess, damping = start + 0.03 * np.random.default_rng(9).normal(size=x.shape), 1e-3
+    numbers, lines = answered(guess, y, answers)
+    scale = np.maximum(np.linalg.norm(lines, axis=1), 1e-12)
+    for _ in range(12):
+        lines = lines / scale[:, None]
+        gram = lines @ lines.T + damping * np.eye(len(lines))
+        step = (lines.T @ np.linalg.solve(gram, (target - numbers) / scale)).reshape(x.shape)
+        new_numbers, new_lines = answered(guess + step, y, answers)
+        if np.linalg.norm((target - new_numbers) / scale) < np.linalg.norm((target - numbers) / scale):
+            guess, numbers, lines, damping = guess + step, new_numbers, new_lines, damping / 100
+        else:
+            lines, damping = lines * scale[:, None], damping * 30
+    return guess
+
+
+@pytest.mark.ci
+def test_a_path_at_default_sites_determines_few_combinations_of_values(path_run, make_sites, tmp_path, monkeypatch):
+    """All differences of row subsets reach the minimum, and no table with the same answers is close to the rows."""
+    policy = preset("strict")
+    x, answers = answers_of_path(policy, path_run, make_sites, tmp_path, monkeypatch, 1000)
+    y = np.load(tmp_path / "north.npz")["y"]
+    assert min(rows.sum() for rows in answers.subsets) >= policy.min_rows
+    for one, other in combinations([np.ones(len(x), bool), *answers.subsets], 2):
+        difference = int((one ^ other).sum())
+        assert difference == 0 or difference >= policy.min_rows
+    assert len(answers.models) > 200
+    numbers, _ = answered(x, y, answers)
+    assert len(numbers) <= policy.max_equations_per_value * len(x) * 4
+    means = np.array([x[y == label].mean(axis=0) for label in (0, 1)])[y.astype(int)]  # of all rows with that label
+    guess = solved(x, y, answers, means)
+    assert recovered(x, guess) == 0
+    error, unsolved = (np.sqrt(((one - x) ** 2).mean()) for one in (guess, means))
+    assert error >= np.sqrt(1 - 1 / policy.min_rows) * unsolved
+
+
+def test_more_answers_than_values_determine_all_rows(rows):
+    """The same solver recovers every row of a site without limits."""
+    x, y = rows
+    everything = np.ones(60, bool)
+    models = [(everything, w) for w in 2 * np.random.default_rng(3).normal(size=(300, 4))]
+    answers = Answers([everything], [everything], models)
+    assert recovered(x, solved(x, y, answers, x)) == 60
