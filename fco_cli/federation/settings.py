@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
-from fco_cli.federation.masks import MIN_SITES
 from fco_cli.federation.noise import EvaluationNoise
+from fco_cli.federation.sharing import MIN_SITES, threshold
 from fco_cli.problem.registry import Registry
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
@@ -61,7 +61,7 @@ class Flare(Federation):
     home: str | None = None  # the coordinator's folder, with the lead's kit
     timeout: float = 60.0  # seconds to wait for a response
     patience: float = 600.0  # seconds to wait for an unavailable server or site
-    min_sites: int | None = None  # responses that a round needs; null: all
+    min_sites: int | None = None  # responses that a round needs; null: all, with masks two thirds
     evaluation_noise: float | None = None  # noise multiplier of evaluations (noise.py); null: no noise
     evaluation_norm: float = 1.0  # clipping norm of a site's evaluation before weighting, used with noise
     masks: bool = False  # secure aggregation (masks.py)
@@ -81,8 +81,11 @@ class Flare(Federation):
                 f"at least {MIN_SITES} with federation.masks: of two sites, each could compute the other's numbers"
             )
             require(len(self.sites) >= MIN_SITES, "federation.sites", self.sites, allowed)
-            allowed = "null with federation.masks: masks cancel only in the sum over all sites"
-            require(self.min_sites is None, "federation.min_sites", self.min_sites, allowed)
+            least = threshold(len(self.sites))
+            allowed = (
+                f"null or from {least} to {len(self.sites)} with federation.masks: sums of fewer sites disclose more"
+            )
+            require(self.min_sites is None or self.min_sites >= least, "federation.min_sites", self.min_sites, allowed)
 
     @property
     def masked(self) -> bool:

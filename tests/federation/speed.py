@@ -1,4 +1,4 @@
-"""Time of a round between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
+"""Time of a round between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS [masks]`.
 
 Prints the seconds to the first round, and the median seconds and total processor time of a round, with and without an
 evaluation in each round.
@@ -27,17 +27,18 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks.custom import Custom
 
+BITS = 40  # fraction bits of masked sums
 SIZES = {"east": 60, "north": 85, "south": 43}
 
 
 def main() -> None:
-    features, rounds = int(sys.argv[1]), int(sys.argv[2])
+    features, rounds, masks = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["masks"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         data = files(Path(folder), features)
         with Loopback(Path(folder) / "parties", data) as federation:
             federation.up()
             try:
-                measure(str(federation.home("coordinator")), rounds)
+                measure(str(federation.home("coordinator")), rounds, masks)
             finally:
                 close_connection()
 
@@ -51,17 +52,19 @@ def files(folder: Path, features: int) -> dict[str, Path]:
     return paths
 
 
-def measure(home: str, rounds: int) -> None:
+def measure(home: str, rounds: int, masks: bool) -> None:
     set_threads(1)
     options: dict[str, Any] = {}
     for file in ("base/tabular.yaml", "task/custom.yaml"):
         options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
     task = Custom(**options | {"path": "", "loss": "squared", "holdout": "none"})
     begin = time.monotonic()
-    bind_task = Flare(sites=sorted(SIZES), home=home).bind_task(task, Hparams(1e-5, 1.0, rounds, 3, 10, 1))
+    bits = BITS if masks else None
+    flare = Flare(sites=sorted(SIZES), home=home, masks=masks)
+    bind_task = flare.bind_task(task, Hparams(1e-5, 1.0, rounds, 3, 10, 1, fraction_bits=bits))
     algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)
     for every in (1, rounds):
-        hparams = Hparams(1e-5, 1.0, rounds, 3, 10, 1, eval_every=every)
+        hparams = Hparams(1e-5, 1.0, rounds, 3, 10, 1, eval_every=every, fraction_bits=bits)
         problem = bind_task.data(0, "float64").to_problem(psi)
         setup = Setup(bind_task, problem, hparams, 0, algorithm, clients=remote_clients(problem.data, hparams, 0))
         varying = Varying.from_rates(algorithm, psi, np.array([1e-5]), np.ones(1))

@@ -26,6 +26,7 @@ from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.custom import Custom
 
+PARTS = ("training", "held_out", "test")  # of the rows
 UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",
     "class_weight": "all rows have weight 1",
@@ -100,11 +101,18 @@ class CustomAtSites(Custom):
         preparation = self._agreed_preparation(agreement, counts) if with_summary else _no_preparation(descriptions)
         outputs = max(one.outputs for one in counts.values())
         start = seed if self.start == "glorot" else None
-        agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
+        parts = {part: {name: getattr(one, part) for name, one in counts.items()} for part in PARTS}
+        masked = self.connection.mask_bits is not None
+        if masked:
+            complete = all(all(sizes.values()) or not any(sizes.values()) for sizes in parts.values())
+            require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
+            agreement.rows = {part: sizes for part, sizes in parts.items() if any(sizes.values())}
+        head = {"preparation": preparation.as_json(), "outputs": outputs, "start": start}
+        agreement.add("apply", head | ({"rows": agreement.rows} if masked else {}))
 
         def rows(part: str) -> SiteRows | None:
             """Return the rows of a part, or None if no site has any."""
-            sizes = {name: size for name, one in counts.items() if (size := getattr(one, part))}
+            sizes = {name: size for name, size in parts[part].items() if size}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
@@ -119,9 +127,6 @@ class CustomAtSites(Custom):
         trained |= {name: m for m, name in enumerate(training.names)}
         require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
         held_out, test = rows("held_out"), rows("test")
-        if self.connection.mask_bits is not None:
-            complete = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
-            require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
         return TaskData(
             training, Linear(len(preparation.features), outputs), loss, held_out,
             description=LinearModel(loss, classes, preparation),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
@@ -16,6 +17,7 @@ from fco_cli.federation.masks import MASKED_KINDS, Credentials, Masks
 from fco_cli.federation.message import BadMessage, Message, read_arrays
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import REQUESTS, Header, Prepare
+from fco_cli.federation.sharing import question_digest
 from fco_cli.federation.site.audit import AUDIT_FILE, Audit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.rows import SiteFile
@@ -43,7 +45,8 @@ class Site:
             "describe": data.describe, "prepare": self._prepare, "count": data.count, "apply": data.apply,
             "evaluate": data.evaluate, "curvature": data.curvature,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
-            "key": masks.key, "keys": masks.keys, "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
+            "key": masks.key, "keys": masks.keys, "offer": masks.offer, "unmask": masks.unmask,
+            "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
         }  # fmt: skip
 
     def handle(self, content: bytes) -> bytes:
@@ -56,9 +59,7 @@ class Site:
             kind, header = message.kind, message.head_as(Header)
             number = header.number
             self._check(kind, header)
-            reply = self._dispatch(message)
-            if self.masks.has_secrets and kind in MASKED_KINDS:
-                reply = self.masks.mask(content, reply)
+            reply = self._dispatch(message, content)
         except (Refusal, BadMessage, UserError) as problem:
             reason = shown(problem)
             self.audit.write(kind, content, f"refused: {reason}")
@@ -71,13 +72,24 @@ class Site:
         self.audit.write(kind, content, "answered")
         return Message(kind, reply.head | {"number": number}, reply.arrays).packed()
 
-    def _dispatch(self, message: Message) -> Message:
-        """Validate a request against its schema and return the response of its handler."""
+    def _dispatch(self, message: Message, content: bytes) -> Message:
+        """Validate a request against its schema and return the response of its handler, masked if keys are set."""
         request, handler = message.head_as(REQUESTS[message.kind]), self.kinds[message.kind]
+        if self.masks.has_group and message.kind in MASKED_KINDS:
+            self._start_masked(message, request, content)
+            return self.masks.mask(handler(request, message.arrays))
         if message.kind in WITH_ARRAYS:
             return handler(request, message.arrays)
         read_arrays(message.arrays, {})
         return handler(request)
+
+    def _start_masked(self, message: Message, request: Any, content: bytes) -> None:
+        """Check that the weights of a masked request are agreed on, and accept its keys."""
+        agreed = self.data.agreed
+        if agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest:
+            raise Refusal("masks: the request does not refer to numbers of rows that all sites agreed on")
+        asked = question_digest(message.kind, message.head, message.arrays)
+        self.masks.start(request.number, content, asked, request.offers)
 
     def _check(self, kind: str, header: Header) -> None:
         """Raise Refusal for a second coordinator, a replayed message or a request that the policy forbids."""
@@ -90,9 +102,9 @@ class Site:
         self.number = header.number
         self.policy.check("messages", kind)
         self.policy.check_limits(kind, self.audit.answered)
-        if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_secrets:
+        if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_group:
             raise Refusal("the site's policy requires masks (site.yaml: masks); set federation.masks=true")
-        if kind == "own" and (self.policy.masks or self.masks.has_secrets):
+        if kind == "own" and (self.policy.masks or self.masks.has_group):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
 
     def _prepare(self, request: Prepare) -> Message:
