@@ -61,7 +61,7 @@ class Flare(Federation):
     home: str | None = None  # the coordinator's folder, with the lead's kit
     timeout: float = 60.0  # seconds to wait for a response
     patience: float = 600.0  # seconds to wait for an unavailable server or site
-    min_sites: int | None = None  # responses that a round needs; null: all, with masks two thirds
+    min_sites: int | None = None  # responses that a round needs; null: all
     evaluation_noise: float | None = None  # noise multiplier of evaluations (noise.py); null: no noise
     evaluation_norm: float = 1.0  # clipping norm of a site's evaluation before weighting, used with noise
     masks: bool = False  # secure aggregation (masks.py)
@@ -136,7 +136,7 @@ def _connection(
     from fco_cli.federation.flare.link import FlareLink
 
     folder, ordered = party_home(None if home is None else Path(home)), list(names)
-    link = functools.partial(FlareLink, folder, ordered, patience)
+    link = functools.partial(FlareLink, folder, ordered, patience, min_sites)
     _connections.append(Sites(ordered, link, timeout, patience, min_sites, bits, noise))
     return _connections[-1]
 

@@ -122,7 +122,7 @@ class RemoteClients(Clients):
         noise, jobs, size = algorithm.noise_on_mean(cohort), len(self.tokens), self.problem.layout.size
         head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
         if noise is not None:  # enough also if no more sites than needed answer
-            head["noise"] = (noise / np.sqrt(self.sites.needed)).tolist()
+            head["noise"] = (noise / np.sqrt(self.sites.min_sites)).tolist()
         specs = {name: ArraySpec(shape) for name, shape in shapes.items()}
         made = self.agreement.sum("train", head, received, specs)
         self.done = cohort.round + 1

@@ -182,7 +182,7 @@ class SiteRows(RemoteRows):
         bits, noise = self.agreement.sites.mask_bits, self.agreement.sites.noise
         parameters = None
         if noise is not None and weights is not None:
-            count = len(self.names) if bits is None else self.agreement.sites.needed
+            count = len(self.names) if bits is None else self.agreement.sites.min_sites
             parameters = noise.site_parameters(weights, self.sizes, count)
         head = {
             "jobs": len(w),
@@ -201,6 +201,10 @@ class SiteRows(RemoteRows):
             specs = self._specs(w, rows, gradient, spread, parameters, None, count)
             responses = SumOfResponses(self.agreement.sum("evaluate", head, {"w": w}, specs), bits, specs)
             self._warn_about_overflow(None, responses.masked.fits)
+            if missing := [name for name in self.names if name not in responses.present]:
+                log.warning(
+                    "%s: no response; metrics on %s rows are those of the others", ", ".join(missing), self.part
+                )
         self.last.clear()
         self.last[w.tobytes()] = responses
         return responses

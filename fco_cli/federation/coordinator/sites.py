@@ -18,7 +18,6 @@ from fco_cli.federation.coordinator.masked import MaskedGroup, MaskedSum, masked
 from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.schema import RESPONSES, Refused, Software
-from fco_cli.federation.sharing import threshold
 from fco_cli.federation.site.agreed import RowsByPart, rows_digest
 from fco_cli.federation.site.data import code_digest
 from fco_cli.simulation.clients import ClientsLost
@@ -54,8 +53,8 @@ class Link(Protocol):
 class Sites:
     """Sites in alphabetical order, connected at the first request.
 
-    With `mask_bits` (fraction bits), sites mask their responses and only sums over all sites are readable. With
-    `noise`, evaluations are noisy and no summaries of rows are requested.
+    With `mask_bits` (fraction bits), sites mask their responses and only sums over at least `min_sites` sites are
+    readable. With `noise`, evaluations are noisy and no summaries of rows are requested.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Sites:
     ) -> None:
         self.mask_bits, self.noise = mask_bits, noise
         self.names, self.connect, self.timeout, self.patience = sorted(names), connect, timeout, patience
-        self.min_masked = min_sites
         self.min_sites = len(names) if min_sites is None else min_sites
         self.link: Link | None = None
         self.agreement: Agreement | None = None  # current at the sites; replayed on a new connection
@@ -100,7 +98,7 @@ class Sites:
         self, kind: str, head: dict[str, Any], arrays: Arrays, group: MaskedGroup
     ) -> dict[str, Response]:
         """Send a request to the sites that are not missing in the masked rounds."""
-        responses = self._request(kind, head, arrays, group.present, self.needed)
+        responses = self._request(kind, head, arrays, group.present, self.min_sites)
         for name in group.present:
             if name not in responses:
                 group.offers.pop(name)
@@ -112,11 +110,6 @@ class Sites:
     def repeat_stack(self, name: str) -> bool:
         """Send the current stack to a site that missed it; return True if it answers."""
         return bool(self.exchange("stack", *self.stack_request, [name])[2])
-
-    @property
-    def needed(self) -> int:
-        """Number of sites that a masked sum needs: `min_sites`, by default as few as allowed."""
-        return threshold(len(self.names)) if self.min_masked is None else self.min_masked
 
     def switch_to(self, agreement: Agreement) -> None:
         """Switch the sites to the rows of an agreement, unless it is the current one."""
@@ -157,8 +150,8 @@ class Sites:
         if self.mask_bits is not None:
             responses = self._request("key", {}, {}, self.names, count)
             keys = {name: msgspec.to_builtins(response.head.key) for name, response in responses.items()}
-            head = {"keys": keys, "bits": self.mask_bits, "needed": self.needed}
-            self.group = MaskedGroup(self, self.needed, self._request("keys", head, {}, self.names, count))
+            head = {"keys": keys, "bits": self.mask_bits, "needed": self.min_sites}
+            self.group = MaskedGroup(self, self.min_sites, self._request("keys", head, {}, self.names, count))
         if self.agreement is not None:
             self._replay(self.agreement)
 
