@@ -112,7 +112,7 @@ class MaskedRequest:
     own: Secrets
     publics: dict[str, str]  # keys of the pairwise masks of all participants
     shares: dict[str, tuple[bytes, bytes]]  # by participant: shares of its self-mask and of its pairwise key
-    question: bytes  # `question_digest`
+    questions: list[bytes]  # digests (`sharing.questions`)
     survivors: list[str] | None = None  # set once
 
 
@@ -197,7 +197,7 @@ class Masks:
         }
         return {"serial": self.serial, "public": public, "sealed": sealed}
 
-    def start(self, number: int, content: bytes, question: bytes, offers: Mapping[str, Offer] | None) -> None:
+    def start(self, number: int, content: bytes, asked: list[bytes], offers: Mapping[str, Offer] | None) -> None:
         """Accept the offers of the participants of a masked request; raise Refusal if one is missing or used."""
         own, offers = self.offered, offers or {}
         self.request = None
@@ -212,7 +212,7 @@ class Masks:
         self.offered = None
         publics = {name: one.public for name, one in offers.items()}
         digest = hashlib.sha256(content).digest()
-        self.request = MaskedRequest(number, digest, own, publics, shares | {self.name: own.shares}, question)
+        self.request = MaskedRequest(number, digest, own, publics, shares | {self.name: own.shares}, asked)
 
     def _shares_of(self, name: str, offer: Offer) -> tuple[bytes, bytes]:
         """Return this site's shares of the secrets in another site's offer."""
@@ -266,8 +266,9 @@ class Masks:
         """Return what the sum over the survivors needs; raise Refusal if this request was opened for others."""
         if last.survivors not in (None, survivors):
             raise Refusal("masks: the request was unmasked for other survivors; both would disclose a site's numbers")
-        if self.answered.setdefault(last.question, survivors) != survivors:
+        if any(self.answered.get(one, survivors) != survivors for one in last.questions):
             raise Refusal("masks: the same question was answered by other sites; the difference would disclose a site")
+        self.answered.update(dict.fromkeys(last.questions, survivors))
         last.survivors = survivors
         missing = sorted(last.publics.keys() - set(survivors))
         others = [name for name in survivors if name != self.name]

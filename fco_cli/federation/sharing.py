@@ -39,15 +39,17 @@ def threshold(sites: int) -> int:
     return max(MIN_SITES, math.ceil(2 * sites / 3))
 
 
-def question_digest(kind: str, head: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """Return a digest of the rows and models that a masked request is about.
+def questions(kind: str, head: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[bytes]:
+    """Return digests of the rows and models that a masked request is about, one for each model of the stack.
 
     A second answer about the same ones by other sites would disclose the difference of two sums.
     """
-    digest = hashlib.sha256(f"{kind} {head.get('part')} {head.get('agreed')}".encode())
-    for name, values in sorted(arrays.items()):
-        digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-    return digest.digest()
+    rows = f"{kind} {head.get('part')} {head.get('agreed')}".encode()
+    ordered = [np.ascontiguousarray(values) for _, values in sorted(arrays.items())]
+    return [
+        hashlib.sha256(rows + b"".join(values[j].tobytes() for values in ordered)).digest()
+        for j in range(min(map(len, ordered), default=0))
+    ]
 
 
 def derive(secret: bytes, purpose: bytes, length: int = 32) -> bytes:

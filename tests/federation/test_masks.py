@@ -29,7 +29,7 @@ from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import RESPONSES, Keys, Offer, Request, Unmask
 from fco_cli.federation.settings import Flare
-from fco_cli.federation.sharing import pair_mask, pair_secret, question_digest, self_mask, threshold
+from fco_cli.federation.sharing import pair_mask, pair_secret, questions, self_mask, threshold
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from tests.federation.coordinator.test_clients import FEDERATED, NAMES, assert_same, run, task_of
@@ -88,7 +88,7 @@ class Members:
         if kind == "offer":
             return one.offer(converted(head, Request))
         offers = converted(head["offers"], dict[str, Offer])
-        one.start(self.number, self.content, question_digest(kind, head, arrays), offers)
+        one.start(self.number, self.content, questions(kind, head, arrays), offers)
         self.sent[name] = one.mask(Message("", arrays={"w": self.values[name]}))
         return self.sent[name]
 
@@ -260,7 +260,7 @@ class TestRefusals:
     def start(self, sites: Members, change: Callable[[dict[str, Any]], None], name: str = "a") -> None:
         offers = dict(sites.group.offers)
         change(offers)
-        sites.masks[name].start(9, b"content", b"question", offers)
+        sites.masks[name].start(9, b"content", [b"question"], offers)
 
     def test_too_few_participants(self, members):
         with pytest.raises(Refusal, match="masks need 4 of 5 sites, got 3"):
@@ -321,7 +321,7 @@ class TestRefusals:
         sites.silent = {"train": {"d"}, "unmask": {"d"}, "offer": {"d"}}
         sites.sum(1)
         sites.silent = {}
-        with pytest.raises(ClientsLost, match="this question was answered by other sites before"):
+        with pytest.raises(ClientsLost, match="a model was evaluated with other sites before"):
             sites.sum(1)
 
 

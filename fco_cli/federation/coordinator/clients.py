@@ -53,6 +53,8 @@ class RemoteClients(Clients):
         self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not sent yet
         self.done = 0
         self.algorithm: Algorithm | None = None
+        if self.sites.mask_bits is not None:
+            _ = problem.at_start  # while all sites are there: sites do not repeat an answer with fewer sites
         self._send_stack(algorithm)
 
     def _send_stack(self, algorithm: Algorithm) -> None:

@@ -21,7 +21,7 @@ from fco_cli.federation.sharing import (
     pair_mask,
     pair_secret,
     public_key,
-    question_digest,
+    questions,
     self_mask,
 )
 from fco_cli.problem.layout import Array
@@ -74,16 +74,17 @@ class MaskedGroup:
         """Return the sum of the sites' responses; raise ClientsLost if too few sites answer."""
         if kind == "train":
             self._let_rejoin()
-        offers, question = self.offers, question_digest(kind, head, arrays)
-        if self.answered.get(question, sorted(offers)) != sorted(offers):
-            self._lose("this question was answered by other sites before")
+        offers, asked = self.offers, questions(kind, head, arrays)
+        if any(self.answered.get(one, sorted(offers)) != sorted(offers) for one in asked):
+            self._lose(f"{', '.join(self.missing) or 'a site'}: a model was evaluated with other sites before")
         self._require_enough(offers)
         self.offers = {}
         plain = {name: msgspec.to_builtins(offer) for name, offer in offers.items()}
         number, content, responses = self.sites.exchange(kind, head | {"offers": plain}, arrays, list(offers), expected)
         self.offers = {name: _next_offer(name, kind, response) for name, response in responses.items()}
         self._require_enough(responses)
-        survivors = self.answered[question] = sorted(responses)
+        survivors = sorted(responses)
+        self.answered.update(dict.fromkeys(asked, survivors))
         shared = set.intersection(*(set(response.arrays) for response in responses.values()))
         masked = {name: [response.arrays[name] for response in responses.values()] for name in sorted(shared)}
         openings = {name: response.head.opened for name, response in responses.items()}

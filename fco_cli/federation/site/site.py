@@ -17,7 +17,7 @@ from fco_cli.federation.masks import MASKED_KINDS, Credentials, Masks
 from fco_cli.federation.message import BadMessage, Message, read_arrays
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import REQUESTS, Header, Prepare
-from fco_cli.federation.sharing import question_digest
+from fco_cli.federation.sharing import questions
 from fco_cli.federation.site.audit import AUDIT_FILE, Audit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.rows import SiteFile
@@ -88,7 +88,7 @@ class Site:
         agreed = self.data.agreed
         if agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest:
             raise Refusal("masks: the request does not refer to numbers of rows that all sites agreed on")
-        asked = question_digest(message.kind, message.head, message.arrays)
+        asked = questions(message.kind, message.head, message.arrays)
         self.masks.start(request.number, content, asked, request.offers)
 
     def _check(self, kind: str, header: Header) -> None:
