@@ -29,10 +29,12 @@ from fco_cli.federation.sharing import (
     MIN_SITES,
     SEED_BYTES,
     combine_pads,
+    exceeded_levels,
     pad,
     pair_mask,
     pair_secret,
     public_key,
+    random_numbers,
     seal,
     self_mask,
     split,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.x509 import Certificate
 
-MASKED_KINDS = ("train", "evaluate")  # kinds whose responses are sums over sites
+MASKED_KINDS = ("train", "evaluate", "count", "curvature")  # kinds whose responses are sums over sites
 
 
 @dataclass(frozen=True)
@@ -224,19 +226,23 @@ class Masks:
             raise Refusal(f"masks: the offer of {name} was changed") from None
         return pair[:SEED_BYTES], pair[SEED_BYTES:]
 
-    def mask(self, response: Message) -> Message:
-        """Return the response in masked fixed-point numbers, with the next offer.
+    def mask(self, kind: str, response: Message) -> Message:
+        """Return the response in masked integers, with the next offer.
 
-        The array `overflow` is 0 in jobs with all numbers in range, otherwise random: its sum over the sites discloses
-        that a number is out of range, not at which site.
+        Counts are integers and other numbers fixed-point numbers. The array `overflow` is 0 in jobs with all numbers in
+        range, otherwise random: its sum over the sites discloses that a number is out of range, not at which site.
         """
         request = self.request
         assert request is not None
-        with np.errstate(over="ignore"):  # such numbers are out of range
-            whole, fits = to_fixed_point(response.arrays, self.bits, len(self.group))
-        arrays = {name: values.view(np.uint64) for name, values in whole.items()}
-        random = np.frombuffer(secrets.token_bytes(8 * len(fits)), np.uint64)
-        arrays["overflow"] = np.where(fits, np.uint64(0), random)
+        if kind == "curvature":
+            arrays = {"exceeds": exceeded_levels(float(response.arrays["largest"][0]))[None]}
+            fits = np.ones(1, dtype=bool)
+        else:
+            with np.errstate(over="ignore"):  # such numbers are out of range
+                bits = 0 if kind == "count" else self.bits
+                whole, fits = to_fixed_point(response.arrays, bits, len(self.group))
+            arrays = {name: values.view(np.uint64) for name, values in whole.items()}
+        arrays["overflow"] = np.where(fits, np.uint64(0), random_numbers(len(fits)))
         for name, values in arrays.items():
             arrays[name] = values + self_mask(request.own.seed, request.digest, name, values.size).reshape(values.shape)
         for other, public in request.publics.items():

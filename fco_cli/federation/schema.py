@@ -49,7 +49,22 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 class Request(Header, kw_only=True, forbid_unknown_fields=True):
-    """Request without other keys: `describe`, `count`, `key`, `offer`."""
+    """Request without other keys: `describe`, `key`, `offer`."""
+
+
+class Offer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Offer of a site for one masked request: a public key, and shares of its secrets encrypted for each site."""
+
+    serial: Number
+    public: Key
+    sealed: dict[str, Annotated[str, Meta(pattern=r"\A([0-9a-f]{96}|[0-9a-f]{32})\Z")]]
+
+
+class Masked(Request, kw_only=True):
+    """Request whose response may be masked, such as `count`: offers by site, and a digest of the agreed rows."""
+
+    offers: dict[str, Offer] | None = None
+    agreed: FullDigest | None = None
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -106,21 +121,6 @@ class Noise(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rows: Amount
 
 
-class Offer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Offer of a site for one masked request: a public key, and shares of its secrets encrypted for each site."""
-
-    serial: Number
-    public: Key
-    sealed: dict[str, Annotated[str, Meta(pattern=r"\A([0-9a-f]{96}|[0-9a-f]{32})\Z")]]
-
-
-class Masked(Request, kw_only=True):
-    """Request whose response may be masked: the participants' offers, and a digest of the agreed numbers of rows."""
-
-    offers: dict[str, Offer] | None = None
-    agreed: FullDigest | None = None
-
-
 class Evaluate(Masked, kw_only=True):
     """Request to evaluate models on the rows of one part; `weights` by site, null: 1."""
 
@@ -133,7 +133,7 @@ class Evaluate(Masked, kw_only=True):
     noise: Noise | None = None
 
 
-class Curvature(Request, kw_only=True):
+class Curvature(Masked, kw_only=True):
     """Request for the largest curvature over batches."""
 
     seed: Seed
@@ -224,7 +224,7 @@ class Unmask(Request, kw_only=True):
 
 
 REQUESTS: dict[str, type[Request]] = {
-    "describe": Request, "prepare": Prepare, "count": Request, "apply": Apply, "evaluate": Evaluate,
+    "describe": Request, "prepare": Prepare, "count": Masked, "apply": Apply, "evaluate": Evaluate,
     "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Request, "keys": Keys,
     "offer": Request, "unmask": Unmask, "save": Save, "load": Load, "forget": Forget,
 }  # fmt: skip
@@ -353,7 +353,7 @@ class Opening(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MaskedResponse(Response, kw_only=True):
-    """Response to `train` or `evaluate`; if it is masked, with the next offer and possibly with the opening."""
+    """Response to a request of `masks.MASKED_KINDS`; if masked, with the next offer and possibly with the opening."""
 
     offer: Offer | None = None
     opened: Opening | None = None
@@ -368,4 +368,5 @@ class Unmasked(Response, kw_only=True):
 RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
     "describe": Description, "prepare": RowCounts, "load": Known, "key": KeyResponse, "keys": OfferResponse,
     "offer": OfferResponse, "unmask": Unmasked, "train": MaskedResponse, "evaluate": MaskedResponse,
+    "count": MaskedResponse, "curvature": MaskedResponse,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 MIN_SITES = 3  # with two sites, each could compute the other's numbers from the sum
+LEVELS = 2.0 ** (np.arange(-1024, 1025) / 16)  # of curvatures: 4.4 % apart
 SEED_BYTES = 16  # of a self-mask, and of the private key of pairwise masks
 
 
@@ -144,3 +146,21 @@ def self_mask(seed: bytes, digest: bytes, name: str, count: int) -> Array:
 def pair_mask(secret: bytes, digest: bytes, name: str, count: int) -> Array:
     """Return the pairwise mask of an array, which the first site in alphabetical order adds."""
     return mask_stream(secret, b"pair" + digest + name.encode(), count)
+
+
+def random_numbers(count: int) -> Array:
+    """Return random 64-bit numbers."""
+    return np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
+
+
+def exceeded_levels(value: float) -> Array:
+    """Return random numbers at the `LEVELS` below a value and 0 at the others.
+
+    The sum over the sites discloses the largest value up to a level, but not whose it is, nor any other value.
+    """
+    return np.where(value > LEVELS, random_numbers(len(LEVELS)), np.uint64(0))
+
+
+def largest_level(total: Array) -> float:
+    """Return the lowest level that no site's value exceeds, from the sum of `exceeded_levels`; infinite if none is."""
+    return float(np.append(LEVELS, math.inf)[np.flatnonzero(total)[-1] + 1]) if total.any() else float(LEVELS[0])

@@ -89,7 +89,7 @@ class Members:
             return one.offer(converted(head, Request))
         offers = converted(head["offers"], dict[str, Offer])
         one.start(self.number, self.content, questions(kind, head, arrays), offers)
-        self.sent[name] = one.mask(Message("", arrays={"w": self.values[name]}))
+        self.sent[name] = one.mask(kind, Message("", arrays={"w": self.values[name]}))
         return self.sent[name]
 
     def sum(self, question: float = 0.0) -> MaskedSum:

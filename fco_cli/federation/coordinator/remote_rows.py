@@ -16,6 +16,7 @@ from fco_cli.federation.coordinator.masked import MaskedSum
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
+from fco_cli.federation.sharing import LEVELS, largest_level
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
@@ -85,13 +86,13 @@ class SumOfResponses:
 
 
 @contextmanager
-def report_invalid_sum(sites: Iterable[str]) -> Iterator[None]:
+def report_invalid_sum(sites: Iterable[str], kind: str = "evaluate") -> Iterator[None]:
     """Convert BadMessage about a masked sum to a UserError; it names all sites, as the faulty one is unknown."""
     try:
         yield
     except BadMessage as problem:
         names = ", ".join(sites)
-        raise UserError(f"sites {names}: invalid response to 'evaluate': in the masked sum {problem}") from problem
+        raise UserError(f"sites {names}: invalid response to {kind!r}: in the masked sum {problem}") from problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +307,11 @@ class SiteRows(RemoteRows):
             raise UserError(
                 "federation.evaluation_noise: curvature would be sent without noise; set hparams.client_lr to a number"
             )
-        head, specs = {"seed": seed, "batch_size": batch_size}, {"largest": ArraySpec((1,), low=0)}
+        head = {"seed": seed, "batch_size": batch_size}
+        if self.agreement.sites.mask_bits is not None:
+            levels = {"exceeds": ArraySpec((1, len(LEVELS)))}
+            return largest_level(self.agreement.sum_of_all("curvature", head, {}, levels)["exceeds"][0])
+        specs = {"largest": ArraySpec((1,), low=0)}
         responses = self.agreement.request("curvature", head, names=self.names, expected=lambda _: specs)
         return max(float(response.arrays["largest"][0]) for response in responses.values())
 

@@ -20,6 +20,7 @@ from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.schema import RESPONSES, Refused, Software
 from fco_cli.federation.site.agreed import RowsByPart, rows_digest
 from fco_cli.federation.site.data import code_digest
+from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
 MAX_MESSAGE_BYTES = 2**31 - 2**25  # frames of NVIDIA FLARE are limited to slightly less than 2 GiB
@@ -248,7 +249,20 @@ class Agreement:
         self.sites.switch_to(self)
         group, masked = self.sites.group, masked_specs(specs)
         assert group is not None
-        return group.sum(kind, head | {"agreed": rows_digest(self.rows)}, arrays, lambda _: masked)
+        agreed = {"agreed": rows_digest(self.rows)} if self.rows else {}
+        return group.sum(kind, head | agreed, arrays, lambda _: masked)
+
+    def sum_of_all(
+        self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]
+    ) -> dict[str, Array]:
+        """Return the sum of all sites' masked responses; raise ClientsLost if one is missing."""
+        made = self.sum(kind, head, arrays, specs)
+        if missing := [name for name in self.sites.names if name not in made.present]:
+            self.sites.disconnect()
+            raise ClientsLost(f"no response from {', '.join(missing)}; {kind!r} needs all sites")
+        if not made.fits.all():
+            raise UserError(f"federation.masks: numbers of {kind!r} are out of range")
+        return made.totals
 
 
 def _check_software(name: str, theirs: Software) -> None:

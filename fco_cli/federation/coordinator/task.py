@@ -12,7 +12,7 @@ from fco_cli.data.export import LinearModel
 from fco_cli.data.preparation import Preparation, agree, start_median_search
 from fco_cli.data.statistics import Summary, merged
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows
+from fco_cli.federation.coordinator.remote_rows import SiteRows, report_invalid_sum
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
@@ -171,16 +171,23 @@ class CustomAtSites(Custom):
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
         search = start_median_search(total)
-        specs = {"counts": ArraySpec(search.edges.shape, np.int64)}
         while not search.finished:
-            responses = agreement.request(
-                "count", {}, {"edges": search.edges}, list(summaries), expected=lambda _: specs
-            )
-            for name, response in responses.items():
-                with report_invalid_response(name, "count"):
-                    _check_cumulative(response.arrays["counts"], summaries[name].rows)
-            search = search.narrowed(response.arrays["counts"] for response in responses.values())
+            search = search.narrowed(self._counts_up_to(search.edges, agreement, summaries))
         return agree(total, self.recipe, search.high)
+
+    def _counts_up_to(self, edges: Array, agreement: Agreement, summaries: dict[str, Summary]) -> list[Array]:
+        """Return the numbers of values up to each edge: those of every site, or their sum if responses are masked."""
+        specs = {"counts": ArraySpec(edges.shape, np.int64)}
+        if self.connection.mask_bits is not None:
+            total = agreement.sum_of_all("count", {}, {"edges": edges}, specs)["counts"]
+            with report_invalid_sum(summaries, "count"):
+                _check_cumulative(total, sum(one.rows for one in summaries.values()))
+            return [total]
+        responses = agreement.request("count", {}, {"edges": edges}, list(summaries), expected=lambda _: specs)
+        for name, response in responses.items():
+            with report_invalid_response(name, "count"):
+                _check_cumulative(response.arrays["counts"], summaries[name].rows)
+        return [response.arrays["counts"] for response in responses.values()]
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Cohort
+from fco_cli.federation.message import BadMessage
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Train
 from fco_cli.problem.layout import Array
@@ -64,6 +65,8 @@ class AgreedRows:
         if request.factors is None:
             raise Refusal("masks: the request has no factors")
         self._check_names(request.factors)
+        if {len(one) for one in request.factors.values()} != {len(algorithm.varying)}:
+            raise BadMessage("factors: must have one value per job")
         given = np.array([request.factors[name] for name in self.names])
         normalized = (True, False) if algorithm.normalized is None else (algorithm.normalized,)
         matching = {

@@ -25,6 +25,7 @@ from fco_cli.federation.site.trainer import SiteTrainer
 
 log = logging.getLogger(__name__)
 
+WEIGHTED = ("train", "evaluate")  # kinds whose sums have weights
 WITH_ARRAYS = ("count", "evaluate", "stack", "train")  # kinds of requests; the others have none
 
 
@@ -75,18 +76,20 @@ class Site:
     def _dispatch(self, message: Message, content: bytes) -> Message:
         """Validate a request against its schema and return the response of its handler, masked if keys are set."""
         request, handler = message.head_as(REQUESTS[message.kind]), self.kinds[message.kind]
-        if self.masks.has_group and message.kind in MASKED_KINDS:
+        masked = self.masks.has_group and message.kind in MASKED_KINDS
+        if masked:
             self._start_masked(message, request, content)
-            return self.masks.mask(handler(request, message.arrays))
         if message.kind in WITH_ARRAYS:
-            return handler(request, message.arrays)
-        read_arrays(message.arrays, {})
-        return handler(request)
+            response = handler(request, message.arrays)
+        else:
+            read_arrays(message.arrays, {})
+            response = handler(request)
+        return self.masks.mask(message.kind, response) if masked else response
 
     def _start_masked(self, message: Message, request: Any, content: bytes) -> None:
         """Check that the weights of a masked request are agreed on, and accept its keys."""
-        agreed = self.data.agreed
-        if agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest:
+        agreed, is_weighted = self.data.agreed, message.kind in WEIGHTED
+        if is_weighted and (agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest):
             raise Refusal("masks: the request does not refer to numbers of rows that all sites agreed on")
         asked = questions(message.kind, message.head, message.arrays)
         self.masks.start(request.number, content, asked, request.offers)

@@ -282,3 +282,46 @@ class TestWeights:
         head = copy.deepcopy(dict(connection.agreement.requests)["apply"])
         change("apply", head)
         connection.exchange("apply", head, {}, ["site0"])
+
+
+class TestPreparation:
+    """Counts for medians and the largest curvature are sums over the sites too."""
+
+    def connection(self, folder: Path, signed, masked: bool) -> Sites:
+        def connect() -> Line:
+            sites = {}
+            for name in FOUR:
+                file = SiteFile(folder / f"{name}.csv", name, Columns(), folder / f"{name}.secret")
+                (folder / name).mkdir(exist_ok=True)
+                sites[name] = Site(name, file, Policy(min_rows=2, masks=masked), folder / name, signed(name))
+            return Line(sites)
+
+        return Sites(FOUR, connect, mask_bits=BITS if masked else None)
+
+    @pytest.fixture
+    def tasks(self, tmp_path, signed) -> tuple[CustomAtSites, CustomAtSites]:
+        """Return a task of tables with missing values, without and with masks."""
+        random = np.random.default_rng(4)
+        for k, name in enumerate(FOUR):
+            rows = [f"{random.normal():.3f},{random.choice(['1', '2.5', ''])},{i % 2}" for i in range(12 + 3 * k)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["age,size,y", *rows]))
+        task = task_of(tmp_path, "logistic", path="", fill="median")
+        plain, masked = (CustomAtSites.of(task, self.connection(tmp_path, signed, masked)) for masked in (False, True))
+        return plain, masked
+
+    def test_medians(self, tasks):
+        one, other = (task.data(0, "float64").description.preparation for task in tasks)
+        assert one == other
+        counts = [content for content in tasks[1].connection.link.sent if Message.unpacked(content).kind == "count"]
+        assert counts
+        assert all(Message.unpacked(content).head["offers"].keys() == set(FOUR) for content in counts)
+
+    def test_the_largest_curvature(self, tasks):
+        exact, rounded = (task.data(0, "float64").training.smoothness(0, 4) for task in tasks)
+        assert exact <= rounded <= 1.05 * exact
+
+    def test_a_site_is_missing(self, tasks):
+        data = tasks[1].data(0, "float64").training
+        tasks[1].connection.link.silent = {"curvature": ["site2"]}
+        with pytest.raises(ClientsLost, match="no response from site2"):
+            data.smoothness(0, 4)
