@@ -96,6 +96,9 @@ class Recorded:
         self.at += 1
         return responses
 
+    def last_contacts(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None: ...
 
 

@@ -24,7 +24,7 @@ from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, plugin_digests
 from fco_cli.problem.layout import Array
 from fco_cli.problem.numbers import Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import Clients
+from fco_cli.simulation.clients import Clients, ClientsLost
 from fco_cli.simulation.evaluate import OwnMetrics
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import DamagedMemory, SavedMemory
@@ -52,6 +52,7 @@ class RemoteClients(Clients):
         self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # keys of the jobs' client state at the sites
         self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not sent yet
         self.done = 0
+        self.missing: set[str] = set()  # sites without a response in the last round
         self.algorithm: Algorithm | None = None
         if self.sites.mask_bits is not None:
             _ = problem.at_start  # while all sites are there: sites do not repeat an answer with fewer sites
@@ -139,9 +140,10 @@ class RemoteClients(Clients):
         return result._replace(missing=missing)
 
     def _report_missing(self, round_index: int, names: list[str]) -> tuple[str, ...]:
-        """Log the sites without a response in a round and return them, sorted."""
-        for name in names:
+        """Return the sites without a response in a round, sorted; log those that had one in the last round."""
+        for name in set(names) - self.missing:
             log.warning("%s: no response in round %d; the round continues without it", name, round_index + 1)
+        self.missing = set(names)
         return tuple(sorted(names))
 
     def _messages(
@@ -243,7 +245,16 @@ class RemoteClients(Clients):
             self.outcomes = {name: [] for name in self.names}
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
-    def confirm_saved(self) -> None: ...
+    def confirm_saved(self) -> None:
+        """Raise ClientsLost if sites that were killed have joined again: a new session continues from the checkpoint.
+
+        Not for methods with client memory, which such a site has lost in part.
+        """
+        group = self.sites.group
+        if group is not None and not self._has_memory and group.have_joined_again():
+            names = ", ".join(group.missing)
+            self.sites.disconnect()
+            raise ClientsLost(f"{names} joined again")
 
     def load(self, j: int, saved: SavedMemory) -> None:
         if not self._has_memory:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REJOIN_SECONDS = 2.0  # timeout of a request to a site that was missing
+LOOK_SECONDS = 5.0  # between two looks at the times of missing sites' last contacts
+CONTACTS = 3  # different times after which a missing site counts as being back
 REJOIN_SHARE = 0.05  # largest share of the time that is spent on waiting for missing sites
 
 
@@ -60,6 +62,8 @@ class MaskedGroup:
         self.offers: dict[str, Offer] = {name: response.head.offer for name, response in responses.items()}
         self.answered: dict[bytes, list[str]] = {}  # survivors by what was asked
         self.next_try = 0.0
+        self.next_look = 0.0
+        self.contacts: dict[str, set[float]] = {}  # by missing site, the times of its last contacts with the server
         self.behind: set[str] = set()  # missing sites that do not have the current stack
 
     @property
@@ -194,6 +198,20 @@ class MaskedGroup:
                 self.offers[name] = offered[name].head.offer
                 self.behind.discard(name)
         self.next_try = time.monotonic() + (time.monotonic() - start) / REJOIN_SHARE
+
+    def have_joined_again(self) -> bool:
+        """Return True if all missing sites are in contact with the server again, so that a new session has all sites.
+
+        A site whose process was killed cannot return to this session.
+        """
+        assert self.sites.link is not None
+        if not self.missing or time.monotonic() < self.next_look:
+            return False
+        self.next_look = time.monotonic() + LOOK_SECONDS
+        for name, at in self.sites.link.last_contacts().items():
+            self.contacts.setdefault(name, set()).add(at)
+        self.contacts = {name: times for name, times in self.contacts.items() if name in self.missing}
+        return all(len(self.contacts.get(name, ())) >= CONTACTS for name in self.missing)
 
     def _require_enough(self, names: Collection[str]) -> None:
         if len(names) < self.needed:

@@ -107,6 +107,7 @@ class SiteRows(RemoteRows):
         default_factory=dict, kw_only=True
     )  # last evaluation, by its models
     shares_sums: dict[str, bool] = field(default_factory=dict, kw_only=True)  # by site, set by its first response
+    unevaluated: list[str] = field(default_factory=list, kw_only=True)  # sites missing in the last evaluation
     overflowed: set[str | None] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
 
     @property
@@ -202,10 +203,12 @@ class SiteRows(RemoteRows):
             specs = self._specs(w, rows, gradient, spread, parameters, None, count)
             responses = SumOfResponses(self.agreement.sum("evaluate", head, {"w": w}, specs), bits, specs)
             self._warn_about_overflow(None, responses.masked.fits)
-            if missing := [name for name in self.names if name not in responses.present]:
+            missing = [name for name in self.names if name not in responses.present]
+            if missing and missing != self.unevaluated:
                 log.warning(
                     "%s: no response; metrics on %s rows are those of the others", ", ".join(missing), self.part
                 )
+            self.unevaluated[:] = missing
         self.last.clear()
         self.last[w.tobytes()] = responses
         return responses

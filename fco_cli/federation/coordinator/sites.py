@@ -48,6 +48,9 @@ class Link(Protocol):
     def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         """Return the responses, by site, that arrived within `timeout` seconds."""
 
+    def last_contacts(self) -> dict[str, float]:
+        """Return the times of the sites' last contacts with the server, by site."""
+
     def close(self) -> None: ...
 
 
@@ -89,7 +92,7 @@ class Sites:
     ) -> dict[str, Response]:
         """Return validated responses by site; raise ClientsLost if fewer than `min_responses` arrive."""
         names = self.names if names is None else names
-        self._ensure_connected()
+        self.ensure_connected()
         if self.group is not None and kind in SKIPPABLE:
             return self._request_present(kind, head or {}, arrays or {}, self.group)
         least = len(names) if min_responses is None else min_responses
@@ -117,13 +120,13 @@ class Sites:
         if self.agreement is not agreement:
             self.agreement = agreement
             connected = self.link is not None
-            self._ensure_connected()
+            self.ensure_connected()
             if connected:
                 self._replay(agreement)
 
     def descriptions(self) -> dict[str, Response]:
         """Return the descriptions of the sites, which all run the coordinator's version."""
-        self._ensure_connected()
+        self.ensure_connected()
         return self._descriptions
 
     def disconnect(self) -> None:
@@ -131,7 +134,7 @@ class Sites:
             self.link.close()
             self.link = None
 
-    def _ensure_connected(self) -> None:
+    def ensure_connected(self) -> None:
         """Connect if necessary; raise UserError if sites stay unavailable for `patience` seconds."""
         end = time.monotonic() + self.patience
         while self.link is None:
@@ -247,6 +250,7 @@ class Agreement:
     def sum(self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]) -> MaskedSum:
         """Return the sum of the sites' masked responses about these rows."""
         self.sites.switch_to(self)
+        self.sites.ensure_connected()
         group, masked = self.sites.group, masked_specs(specs)
         assert group is not None
         agreed = {"agreed": rows_digest(self.rows)} if self.rows else {}

@@ -74,6 +74,9 @@ class FlareLink:
             raise ClientsLost("no response from the server")
         return {name: response for name, response in responses.items() if name in sites}
 
+    def last_contacts(self) -> dict[str, float]:
+        return {client.name: client.last_connect_time or 0.0 for client in self.session.get_system_info().client_info}
+
     def close(self) -> None:
         with contextlib.suppress(Exception):  # without it, the relay ends after IDLE_SECONDS
             if self.job:

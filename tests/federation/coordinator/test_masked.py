@@ -42,12 +42,18 @@ class Line:
         self.sites = sites
         self.silent: dict[str, list[str]] = {}
         self.sent: list[bytes] = []
+        self.dead: list[str] = []
+        self.looks = 0
 
     def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         self.sent.append(content)
         kind = Message.unpacked(content).kind
         responses = {name: self.sites[name].handle(content) for name in sites}
         return {name: one for name, one in responses.items() if name not in self.silent.get(kind, ())}
+
+    def last_contacts(self) -> dict[str, float]:
+        self.looks += 1
+        return {name: 0.0 if name in self.dead else float(self.looks) for name in self.sites}
 
     def close(self) -> None: ...
 
@@ -167,6 +173,31 @@ def test_metrics_without_a_site_are_those_of_the_others(both, psi_for):
     scores = [part.x @ w[0, :-1] + w[0, -1] for part in rows]
     losses = [np.logaddexp(0, -np.where(part.y > 0, 1, -1) * one) for part, one in zip(rows, scores, strict=True)]
     np.testing.assert_allclose(made[0].history["train_loss"][-1], np.concatenate(losses).mean(), atol=1e-9)
+
+
+def test_a_killed_site_that_joins_again(both, monkeypatch):
+    """A new session starts at a checkpoint; no round is repeated."""
+    monkeypatch.setattr("fco_cli.federation.coordinator.masked.LOOK_SECONDS", 0.0)
+    local, remote, varying = both("feddualavg", FOUR, 3, rounds=6)
+    jobs, connection = [Job(), Job()], remote.task.connection
+    simulation = Simulation(remote, jobs, varying)
+    link = connection.link
+    link.silent = {kind: [FOUR[1]] for kind in ("train", "unmask", "offer", "evaluate")}
+    link.dead = [FOUR[1]]
+    for _ in range(3):
+        simulation.advance()
+        simulation.snapshot()
+        simulation.confirm_saved()
+    link.dead = []
+    simulation.confirm_saved()
+    with pytest.raises(ClientsLost, match=r"^site1 joined again$"):
+        simulation.confirm_saved()
+    simulation = Simulation(remote, jobs, varying)
+    assert connection.link is not link
+    while simulation.advance():
+        pass
+    missing = {done: [FOUR[1]] for done in (1, 2, 3)}
+    assert_same(simulate(local, varying, FOUR, missing), jobs, missing)
 
 
 def test_below_the_threshold_the_round_is_repeated(both):
