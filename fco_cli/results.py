@@ -79,6 +79,7 @@ class RunResult(Result, kw_only=True):
     client_lr: Positive | None = None
     test: Metrics = {}
     convergence: Convergence | None = None
+    missing: dict[Count, list[Name]] = {}  # by round, the sites whose message did not arrive
     plugins: dict[str, str] = {}  # path and SHA-256 of the files that were loaded for the run
 
     required_files: ClassVar[tuple[str, ...]] = ("metrics.csv", "model.npz")

@@ -248,9 +248,11 @@ class FederatedRound(Algorithm):
         """Return the aggregated messages, with noise if required, and which messages are finite: [S, J]."""
         weights = self.message_weights(cohort)
         if cohort.fraction_bits is None:
+            if cohort.absent is not None:
+                messages[cohort.absent] = np.nan
             aggregates, arrived = aggregate(messages, self.sent, weights)
         else:
-            total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits)
+            total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits, cohort.absent)
             aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, messages.dtype)
         noise = self.noise_on_mean(cohort)
         return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived

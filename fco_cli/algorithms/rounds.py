@@ -66,7 +66,8 @@ class Cohort:
     min_steps: float = 1.0  # minimum of K_m over all clients
     seed: int = 0  # with round and client, determines the random numbers of messages
     round: int = 0  # index of the round, from 0
-    fraction_bits: int | None = None  # of fixed-point sums (fixed_point.py); None: floating-point sums
+    fraction_bits: int | None = None  # of fixed-point sums; None: floating-point sums
+    absent: Array | None = None  # [S], True for clients whose message does not arrive; None: all arrive
 
     @cached_property
     def steps(self) -> Array:
@@ -191,6 +192,7 @@ class Round(NamedTuple):
     messages: Array | None = None  # [S, slots, J, P]; overwritten by the next round
     memory: Array | None = None  # [S, slots, J, P], new memory of the cohort; overwritten by the next round
     arrived: Array | None = None  # [S, J], True if the message was finite; otherwise the client's memory is not updated
+    missing: tuple[str, ...] = ()  # names of the clients without a response
 
 
 class Costs(NamedTuple):
@@ -310,17 +312,21 @@ def aggregate(messages: Array, sent: tuple[Vector, ...], weights: MessageWeights
     return Aggregates(by_job(sent, mean), taken, total / weights.total_weight, dropped), arrived
 
 
-def fixed_point_sum(messages: Array, factors: Array, bits: int) -> tuple[Array, Array]:
+def fixed_point_sum(messages: Array, factors: Array, bits: int, absent: Array | None = None) -> tuple[Array, Array]:
     """Return the fixed-point sum [slots, J, P] of messages [S, slots, J, P] times factors [S, J].
 
-    Also returns which messages are finite and within range: [S, J].
+    Also returns which messages are in the sum: [S, J]. Those of absent clients [S] are not, and none is in a job with a
+    number out of range: which client sent it would disclose something about its rows.
     """
-    total, arrived = np.zeros(messages.shape[1:], np.int64), np.empty(factors.shape, dtype=bool)
+    total, arrived = np.zeros(messages.shape[1:], np.int64), np.zeros(factors.shape, dtype=bool)
+    fits = np.ones(factors.shape[1], dtype=bool)
     for i, (message, factor) in enumerate(zip(messages, factors, strict=True)):
-        scaled = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
-        integers, arrived[i] = to_fixed_point(scaled, bits, len(messages))
-        total += np.swapaxes(integers["all"], 0, 1)
-    return total, arrived
+        if absent is None or not absent[i]:
+            scaled = {"all": np.swapaxes(factor[:, None] * message.astype(float), 0, 1)}  # the job axis first
+            integers, in_range = to_fixed_point(scaled, bits, len(messages))
+            total += np.swapaxes(integers["all"], 0, 1)
+            arrived[i], fits = True, fits & in_range
+    return total, arrived & fits
 
 
 def aggregate_sum(

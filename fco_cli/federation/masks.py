@@ -1,15 +1,19 @@
-"""Secure aggregation: sites add masks that cancel in the sum over all sites, so the coordinator learns only the sum.
+"""Secure aggregation at a site: its numbers leave it with masks that cancel only in the sum over the surviving sites.
 
 In every session, each site draws an X25519 key and signs it with the key of its certificate; the other sites verify the
-signature and that the federation's authority issued the certificate. Each pair of sites derives a shared secret, and
-from it a stream of 64-bit numbers for every array of every request. The first site in alphabetical order adds the
-stream modulo 2^64 and the other subtracts it. The stream depends on all bytes of the request, so masks do not cancel if
-two sites receive different requests.
+signature and that the federation's authority issued the certificate. The keys fix the group of the session. For every
+masked request, each site offers a fresh key of its pairwise masks and shares of its secrets (`sharing.py`); an offer is
+used once. Masks depend on all bytes of the request, so they do not cancel if two sites receive different requests.
+
+A site opens each request for one set of survivors, of at least `threshold` sites: it discloses shares of the survivors'
+self-masks and of the other sites' pairwise keys, never both of one site.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +24,30 @@ import numpy as np
 from fco_cli.algorithms.rounds import to_fixed_point
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal
-from fco_cli.federation.schema import Header, Keys, Request, SignedKey
-from fco_cli.problem.layout import Array
+from fco_cli.federation.schema import Header, Keys, Offer, Request, SignedKey, Unmask
+from fco_cli.federation.sharing import (
+    MIN_SITES,
+    SEED_BYTES,
+    combine_pads,
+    exceeded_levels,
+    pad,
+    pair_mask,
+    pair_secret,
+    public_key,
+    random_numbers,
+    seal,
+    self_mask,
+    split,
+    threshold,
+    unseal,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.x509 import Certificate
 
-MIN_SITES = 3  # with two sites, each could compute the other's numbers from the sum
-MASKED_KINDS = ("train", "evaluate")  # kinds whose responses are sums over sites
+MASKED_KINDS = ("train", "evaluate", "count", "curvature")  # kinds whose responses are sums over sites
 
 
 @dataclass(frozen=True)
@@ -77,63 +95,198 @@ class Credentials:
             raise Refusal(f"the certificate of the mask key of {name} has another name or is not valid now")
 
 
+@dataclass(frozen=True)
+class Secrets:
+    """Secrets of this site for one masked request, and its shares of them."""
+
+    serial: int
+    seed: bytes  # of the self-mask
+    key: bytes  # seed of the private key of the pairwise masks
+    shares: tuple[bytes, bytes]  # own shares of both; empty if all sites are needed
+
+
+@dataclass
+class MaskedRequest:
+    """Last masked request: what this site may disclose about it."""
+
+    number: int
+    digest: bytes
+    own: Secrets
+    publics: dict[str, str]  # keys of the pairwise masks of all participants
+    shares: dict[str, tuple[bytes, bytes]]  # by participant: shares of its self-mask and of its pairwise key
+    questions: list[bytes]  # digests (`sharing.questions`)
+    survivors: list[str] | None = None  # set once
+
+
 class Masks:
     """Masks of one site in one session."""
 
     def __init__(self, name: str, credentials: Credentials | None) -> None:
         self.name, self.credentials = name, credentials
         self.private_key: X25519PrivateKey | None = None
-        self.secrets: dict[str, bytes] = {}  # by site, each shared with that site
+        self.channels: dict[str, bytes] = {}  # by site, each a secret shared with that site
+        self.group: list[str] = []  # names of all sites, sorted
         self.bits = 0
+        self.needed = 0  # sites that a sum needs
+        self.serial = 0  # of the last offer
+        self.offered: Secrets | None = None  # not used yet
+        self.seen: dict[str, int] = {}  # by site, the serial of its last offer
+        self.request: MaskedRequest | None = None
+        self.answered: dict[bytes, list[str]] = {}  # survivors by what was asked
+        self.fits = np.ones(0, dtype=bool)  # jobs of the last response with all numbers in range
 
     @property
-    def has_secrets(self) -> bool:
-        return bool(self.secrets)
+    def has_group(self) -> bool:
+        return bool(self.group)
 
     def key(self, request: Request) -> Message:
-        """Return a new signed key of this site for the session."""
+        """Return the signed key of this site for the session."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         if self.credentials is None:
             raise Refusal("the site has no certificate to sign a mask key")
-        self.private_key, self.secrets = X25519PrivateKey.generate(), {}
+        if self.private_key is not None:
+            raise Refusal("the mask keys of this session are exchanged already")
+        self.private_key = X25519PrivateKey.generate()
         public = self.private_key.public_key().public_bytes_raw().hex()
         signed = self.credentials.sign(_statement(request, self.name, public))
         return Message("", {"key": {"key": public, **signed}})
 
     def keys(self, request: Keys) -> Message:
-        """Verify the keys of all sites and derive the shared secrets; later responses of `MASKED_KINDS` are masked."""
+        """Verify the keys of all sites, which are the group of this session; return the first offer."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         signed_keys = request.keys
         if self.private_key is None or self.credentials is None:
             raise Refusal("no mask key of this site was requested")
+        if self.has_group:
+            raise Refusal("the group of sites is fixed for this session")
         if len(signed_keys) < MIN_SITES or self.name not in signed_keys:
             raise Refusal(f"masks need at least {MIN_SITES} sites, including this one")
-        secrets = {}
+        if not threshold(len(signed_keys)) <= request.needed <= len(signed_keys):
+            allowed = f"{threshold(len(signed_keys))} to {len(signed_keys)}"
+            raise Refusal(f"masks: a sum of {request.needed} sites is not allowed, must be from {allowed}")
+        channels = {}
         for name, one in signed_keys.items():
             self.credentials.check(name, _statement(request, name, one.key), one)
             if name != self.name:
                 try:
-                    secrets[name] = self.private_key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(one.key)))
+                    public = X25519PublicKey.from_public_bytes(bytes.fromhex(one.key))
+                    channels[name] = self.private_key.exchange(public)
                 except ValueError:
                     raise Refusal(f"the mask key of {name} is not a valid point") from None
             elif one.key != self.private_key.public_key().public_bytes_raw().hex():
                 raise Refusal("the mask key under this site's name is not its own")
-        self.secrets, self.bits = secrets, request.bits
-        return Message("")
+        self.channels, self.group, self.bits, self.needed = channels, sorted(signed_keys), request.bits, request.needed
+        return self.offer(request)
 
-    def mask(self, content: bytes, response: Message) -> Message:
-        """Return the response in masked fixed-point numbers; `fits` marks the jobs with all numbers in range."""
-        with np.errstate(over="ignore"):  # such numbers are out of range
-            whole, fits = to_fixed_point(response.arrays, self.bits, len(self.secrets) + 1)
+    def offer(self, request: Request) -> Message:
+        """Return a new offer for the next masked request; an earlier one that was not used becomes void."""
+        if not self.has_group:
+            raise Refusal("no mask keys were exchanged in this session")
+        return Message("", {"offer": self._next_offer()})
+
+    def _next_offer(self) -> dict[str, Any]:
+        seed, key = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES)
+        shares = dict.fromkeys(self.group, (b"", b""))
+        if self.needed < len(self.group):
+            of_seed, of_key = (split(secret, self.group, self.needed) for secret in (seed, key))
+            shares = {name: (of_seed[name], of_key[name]) for name in self.group}
+        self.serial, public = self.serial + 1, public_key(key)
+        self.offered = Secrets(self.serial, seed, key, shares[self.name])
+        sealed = {
+            name: seal(channel, self.name, name, self.serial, b"".join(shares[name]), public)
+            for name, channel in self.channels.items()
+        }
+        return {"serial": self.serial, "public": public, "sealed": sealed}
+
+    def start(self, number: int, content: bytes, asked: list[bytes], offers: Mapping[str, Offer] | None) -> None:
+        """Accept the offers of the participants of a masked request; raise Refusal if one is missing or used."""
+        own, offers = self.offered, offers or {}
+        self.request = None
+        if own is None or self.name not in offers or offers[self.name].serial != own.serial:
+            raise Refusal("masks: the request does not have this site's last offer")
+        if len(offers) < self.needed:
+            raise Refusal(f"masks need {self.needed} of {len(self.group)} sites, got {len(offers)}")
+        if unknown := sorted(offers.keys() - set(self.group)):
+            raise Refusal(f"masks: {unknown[0]} is not in the group of this session")
+        shares = {name: self._shares_of(name, one) for name, one in offers.items() if name != self.name}
+        self.seen = self.seen | {name: one.serial for name, one in offers.items()}
+        self.offered = None
+        publics = {name: one.public for name, one in offers.items()}
         digest = hashlib.sha256(content).digest()
-        arrays = {name: values.view(np.uint64) for name, values in whole.items()}
-        for other, secret in self.secrets.items():
+        self.request = MaskedRequest(number, digest, own, publics, shares | {self.name: own.shares}, asked)
+
+    def _shares_of(self, name: str, offer: Offer) -> tuple[bytes, bytes]:
+        """Return this site's shares of the secrets in another site's offer."""
+        if offer.serial <= self.seen.get(name, 0) or self.name not in offer.sealed:
+            raise Refusal(f"masks: the offer of {name} was used already or is not for this site")
+        try:
+            pair = unseal(self.channels[name], name, self.name, offer.serial, offer.sealed[self.name], offer.public)
+        except ValueError:
+            raise Refusal(f"masks: the offer of {name} was changed") from None
+        return pair[:SEED_BYTES], pair[SEED_BYTES:]
+
+    def mask(self, kind: str, response: Message) -> Message:
+        """Return the response in masked integers, with the next offer.
+
+        Counts are integers and other numbers fixed-point numbers. The array `overflow` is 0 in jobs with all numbers in
+        range, otherwise random: its sum over the sites discloses that a number is out of range, not at which site.
+        """
+        request = self.request
+        assert request is not None
+        if kind == "curvature":
+            arrays = {"exceeds": exceeded_levels(float(response.arrays["largest"][0]))[None]}
+            fits = np.ones(1, dtype=bool)
+        else:
+            with np.errstate(over="ignore"):  # such numbers are out of range
+                bits = 0 if kind == "count" else self.bits
+                whole, fits = to_fixed_point(response.arrays, bits, len(self.group))
+            arrays = {name: values.view(np.uint64) for name, values in whole.items()}
+        self.fits = fits
+        arrays["overflow"] = np.where(fits, np.uint64(0), random_numbers(len(fits)))
+        for name, values in arrays.items():
+            arrays[name] = values + self_mask(request.own.seed, request.digest, name, values.size).reshape(values.shape)
+        for other, public in request.publics.items():
+            if other == self.name:
+                continue
+            secret = pair_secret(request.own.key, public)
             for name, values in arrays.items():
-                mask = mask_stream(secret, digest + name.encode(), values.size).reshape(values.shape)
-                arrays[name] = arrays[name] + mask if self.name < other else arrays[name] - mask
-        return Message("", response.head, {**arrays, "fits": fits.astype(np.int64)})
+                mask = pair_mask(secret, request.digest, name, values.size).reshape(values.shape)
+                arrays[name] = values + mask if self.name < other else values - mask
+        head = response.head | {"offer": self._next_offer()}
+        if len(request.publics) == self.needed:  # no other survivors are possible
+            head["opened"] = self._open(request, sorted(request.publics), shares=False)
+        return Message("", head, arrays)
+
+    def unmask(self, request: Unmask) -> Message:
+        """Disclose what the sum over the survivors of the last masked request needs."""
+        last, survivors = self.request, sorted(request.survivors)
+        if last is None or request.request != last.number:
+            raise Refusal("masks: only the last masked request can be unmasked")
+        if not set(survivors) <= last.publics.keys() or self.name not in survivors:
+            raise Refusal("masks: the survivors must be participants of the request, including this site")
+        if len(survivors) < self.needed:
+            raise Refusal(f"masks: a sum needs {self.needed} of {len(self.group)} sites, got {len(survivors)}")
+        return Message("", {"opened": self._open(last, survivors, request.shares)})
+
+    def _open(self, last: MaskedRequest, survivors: list[str], shares: bool) -> dict[str, Any]:
+        """Return what the sum over the survivors needs; raise Refusal if this request was opened for others."""
+        if last.survivors not in (None, survivors):
+            raise Refusal("masks: the request was unmasked for other survivors; both would disclose a site's numbers")
+        if any(self.answered.get(one, survivors) != survivors for one in last.questions):
+            raise Refusal("masks: the same question was answered by other sites; the difference would disclose a site")
+        self.answered.update(dict.fromkeys(last.questions, survivors))
+        last.survivors = survivors
+        missing = sorted(last.publics.keys() - set(survivors))
+        others = [name for name in survivors if name != self.name]
+        own_pads = [pad(self.channels[name], self.name, last.digest, survivors) for name in others]
+        return {
+            "seed": combine_pads([last.own.seed, *own_pads]).hex(),
+            "pads": {name: pad(self.channels[name], name, last.digest, survivors).hex() for name in others},
+            "key_shares": {name: last.shares[name][1].hex() for name in missing},
+            "seed_shares": {name: last.shares[name][0].hex() for name in survivors} if shares else {},
+        }
 
 
 def _statement(header: Header, name: str, public: str) -> bytes:
@@ -146,15 +299,3 @@ def _signature_scheme() -> tuple[Any, Any]:
     from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
 
     return PSS(MGF1(hashes.SHA256()), PSS.DIGEST_LENGTH), hashes.SHA256()
-
-
-def mask_stream(secret: bytes, purpose: bytes, count: int) -> Array:
-    """Return `count` 64-bit numbers: the ChaCha20 stream of a key derived from the secret and the purpose."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    key = HKDF(SHA256(), 32, None, purpose).derive(secret)
-    numbers = Cipher(ChaCha20(key, b"\0" * 16), None).encryptor().update(b"\0" * (8 * count))
-    return np.frombuffer(numbers, "<u8").astype(np.uint64)

@@ -29,11 +29,14 @@ class EvaluationNoise:
         in_range = 1e-6 <= self.multiplier <= 1e6
         require(in_range, "federation.evaluation_noise", self.multiplier, "null or a number from 1e-6 to 1e6")
 
-    def site_parameters(self, weights: Array, sizes: Array) -> dict[str, float]:
-        """Return the parameters for the sites (`schema.Noise`) from their weights and numbers of rows."""
+    def site_parameters(self, weights: Array, sizes: Array, sites: int) -> dict[str, float]:
+        """Return the parameters for the sites (`schema.Noise`) from their weights and numbers of rows.
+
+        The noise of any `sites` of them together has the required standard deviation.
+        """
         rows = float(sizes.sum())
         most = self.norm * max(float(weights.max()), float(sizes.max()) / rows)
-        return {"most": most, "deviation": self.multiplier * most / math.sqrt(len(sizes)), "rows": rows}
+        return {"most": most, "deviation": self.multiplier * most / math.sqrt(sites), "rows": rows}
 
 
 def clip_and_add_noise(arrays: dict[str, Array], noise: Noise) -> dict[str, Array]:

@@ -24,11 +24,15 @@ RoundIndex = Annotated[int, Meta(ge=0, lt=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, Meta(ge=1, lt=2**53)]  # sequence number of a request in its session
 Outputs = Annotated[int, Meta(ge=1, le=MAX_CLASSES)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 AtLeastZero = Annotated[float, Meta(ge=0, le=1e300)]
 Amount = Annotated[float, Meta(gt=0, le=1e100)]
+Part = Literal["training", "held_out", "test"]  # of the rows
 Token = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]  # of a session, or of a job
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+FullDigest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Key = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # public, of X25519
+Share = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]  # of a secret, or a pad
 Outcome = tuple[RoundIndex, list[Token]]  # a round, and the jobs in which the client's message was used
 
 
@@ -45,13 +49,28 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 class Request(Header, kw_only=True, forbid_unknown_fields=True):
-    """Request without other keys: `count`, `key`."""
+    """Request without other keys: `key`, `offer`."""
 
 
 class Describe(Request, kw_only=True):
     """First request of a session; `analyst` is a declaration for the audit file."""
 
     analyst: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Offer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Offer of a site for one masked request: a public key, and shares of its secrets encrypted for each site."""
+
+    serial: Number
+    public: Key
+    sealed: dict[str, Annotated[str, Meta(pattern=r"\A([0-9a-f]{96}|[0-9a-f]{32})\Z")]]
+
+
+class Masked(Request, kw_only=True):
+    """Request whose response may be masked, such as `count`: offers by site, and a digest of the agreed rows."""
+
+    offers: dict[str, Offer] | None = None
+    agreed: FullDigest | None = None
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -92,11 +111,12 @@ class Prepare(Request, kw_only=True):
 
 
 class Apply(Request, kw_only=True):
-    """Request to prepare the rows; `preparation` is JSON."""
+    """Request to prepare the rows; `preparation` is JSON, `rows` all sites' numbers of rows by part, if masked."""
 
     preparation: str
     outputs: Outputs
     start: Seed | None
+    rows: dict[Part, dict[str, Annotated[int, Meta(ge=1, le=10**9)]]] | None = None
 
 
 class Noise(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -107,19 +127,19 @@ class Noise(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rows: Amount
 
 
-class Evaluate(Request, kw_only=True):
+class Evaluate(Masked, kw_only=True):
     """Request to evaluate models on the rows of one part; `weights` by site, null: 1."""
 
     jobs: Positive
-    part: Literal["training", "held_out", "test"]
+    part: Part
     gradient: bool
-    weights: dict[str, Share] | None
+    weights: dict[str, Fraction] | None
     sums: bool
     spread: bool
     noise: Noise | None = None
 
 
-class Curvature(Request, kw_only=True):
+class Curvature(Masked, kw_only=True):
     """Request for the largest curvature over batches."""
 
     seed: Seed
@@ -178,27 +198,41 @@ class Train(Own, kw_only=True):
     steps: Positive | None
     factors: dict[str, list[AtLeastZero]] | None = None
     noise: list[AtLeastZero] | None = None
+    offers: dict[str, Offer] | None = None  # as in `Masked`
+    agreed: FullDigest | None = None
 
 
 class SignedKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Signed mask key of a site for one session."""
 
-    key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    key: Key
     signature: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2,4096}\Z")]
     certificate: Annotated[str, Meta(max_length=2**16)]
 
 
 class Keys(Request, kw_only=True):
-    """Request to use these mask keys."""
+    """Request to use these mask keys; every sum needs `needed` of the sites."""
 
     keys: dict[str, SignedKey]
+    needed: Positive
     bits: Annotated[int, Meta(ge=8, le=MAX_FRACTION_BITS)]
 
 
+class Unmask(Request, kw_only=True):
+    """Request to unmask the sum of the survivors' responses; `shares`: also with shares of their self-masks."""
+
+    request: Number
+    survivors: Annotated[list[str], Meta(min_length=1)]
+    shares: bool
+
+    def __post_init__(self) -> None:
+        _require_distinct("survivors", self.survivors)
+
+
 REQUESTS: dict[str, type[Request]] = {
-    "describe": Describe, "prepare": Prepare, "count": Request, "apply": Apply, "evaluate": Evaluate,
-    "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Request, "keys": Keys, "save": Save,
-    "load": Load, "forget": Forget,
+    "describe": Describe, "prepare": Prepare, "count": Masked, "apply": Apply, "evaluate": Evaluate,
+    "curvature": Curvature, "stack": Stack, "train": Train, "own": Own, "key": Request, "keys": Keys,
+    "offer": Request, "unmask": Unmask, "save": Save, "load": Load, "forget": Forget,
 }  # fmt: skip
 
 
@@ -309,6 +343,36 @@ class KeyResponse(Response, kw_only=True):
     key: SignedKey
 
 
+class OfferResponse(Response, kw_only=True):
+    """Response to `keys` and `offer`: the site's next offer."""
+
+    offer: Offer
+
+
+class Opening(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Padded seed of a site's self-mask, its pads for the other survivors' seeds, and shares."""
+
+    seed: Share
+    pads: dict[str, Share]
+    key_shares: dict[str, Share]  # of the missing sites
+    seed_shares: dict[str, Share]  # of the survivors, if requested
+
+
+class MaskedResponse(Response, kw_only=True):
+    """Response to a request of `masks.MASKED_KINDS`; if masked, with the next offer and possibly with the opening."""
+
+    offer: Offer | None = None
+    opened: Opening | None = None
+
+
+class Unmasked(Response, kw_only=True):
+    """Response to `unmask`."""
+
+    opened: Opening
+
+
 RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
-    "describe": Description, "prepare": RowCounts, "load": Known, "key": KeyResponse,
+    "describe": Description, "prepare": RowCounts, "load": Known, "key": KeyResponse, "keys": OfferResponse,
+    "offer": OfferResponse, "unmask": Unmasked, "train": MaskedResponse, "evaluate": MaskedResponse,
+    "count": MaskedResponse, "curvature": MaskedResponse,
 }  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.errors import require
-from fco_cli.federation.masks import MIN_SITES
 from fco_cli.federation.noise import EvaluationNoise
+from fco_cli.federation.sharing import MIN_SITES, threshold
 from fco_cli.problem.registry import Registry
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
@@ -81,8 +81,11 @@ class Flare(Federation):
                 f"at least {MIN_SITES} with federation.masks: of two sites, each could compute the other's numbers"
             )
             require(len(self.sites) >= MIN_SITES, "federation.sites", self.sites, allowed)
-            allowed = "null with federation.masks: masks cancel only in the sum over all sites"
-            require(self.min_sites is None, "federation.min_sites", self.min_sites, allowed)
+            least = threshold(len(self.sites))
+            allowed = (
+                f"null or from {least} to {len(self.sites)} with federation.masks: sums of fewer sites disclose more"
+            )
+            require(self.min_sites is None or self.min_sites >= least, "federation.min_sites", self.min_sites, allowed)
 
     @property
     def masked(self) -> bool:
@@ -133,7 +136,7 @@ def _connection(
     from fco_cli.federation.flare.link import FlareLink
 
     folder, ordered = party_home(None if home is None else Path(home)), list(names)
-    link = functools.partial(FlareLink, folder, ordered, patience)
+    link = functools.partial(FlareLink, folder, ordered, patience, min_sites)
     _connections.append(Sites(ordered, link, timeout, patience, min_sites, bits, noise))
     return _connections[-1]
 

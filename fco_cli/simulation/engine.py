@@ -65,6 +65,7 @@ class Job:
     clients: Array | None = None  # [S + 1, P], the last round's client models and their average (record_clients)
     path: Snapshots = field(default_factory=dict)  # the model at a few rounds (record_path)
     own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # personal models: metric -> clients, values
+    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)  # round -> sites without a response
 
     @property
     def ended(self) -> bool:
@@ -175,6 +176,9 @@ class Simulation:
         finite = _finite_jobs(result.state)
         if self.setup.record_clients and done == self.rounds:
             self._store_client_models(result, cohort)
+        if result.missing:
+            for job in self.running:
+                job.missing[done] = result.missing
         self.clients.update_memory(cohort, result, finite)  # jobs that diverge in this round keep their previous memory
         before, self.state, self.counters = self.state, result.state, self._updated_counters(cohort, result)
         return Step(done, before, self.state, self.counters, finite)

@@ -27,6 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fco_cli.errors import UserError
@@ -159,6 +160,7 @@ class Record:
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
         arrays |= {f"path/{done}": model for done, model in job.path.items()}
         arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
+        arrays |= {"missing": np.array(json.dumps(job.missing))} if job.missing else {}
         arrays |= writer_stamp(written_by)
         write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
@@ -187,6 +189,7 @@ class Record:
             "seconds": round(job.seconds, 3),
             "final": finite({name: values[-1] for name, values in job.history.items() if name != "round"}),
             "summary": finite(_means_of_last_rounds(job)),
+            **({"missing": job.missing} if job.missing else {}),
             **result,
             "files": listed_files(self.folder, CHECKPOINT),
         }
@@ -218,7 +221,13 @@ def _job_from(arrays: dict[str, Array]) -> Job:
         history,
         seconds,
         path={int(done): model for done, model in under("path/").items()},
+        missing=_missing(str(arrays.get("missing", "{}"))),
     )
+
+
+def _missing(text: str) -> dict[int, tuple[str, ...]]:
+    """Return the sites without a response by round, from the JSON text of a checkpoint."""
+    return msgspec.json.decode(text, type=dict[int, tuple[str, ...]])
 
 
 def _table(job: Job) -> bytes:

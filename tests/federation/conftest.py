@@ -71,6 +71,9 @@ class InProcess:
         silent = self.silent_in_training if Message.unpacked(content).kind == "train" else None
         return {name: self.changed(name, self.sites[name].handle(content)) for name in sites if name != silent}
 
+    def last_contacts(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None: ...
 
 

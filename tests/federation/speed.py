@@ -1,4 +1,6 @@
-"""Time of a round between three sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS`.
+"""Time of a round between sites on this machine: `python tests/federation/speed.py FEATURES ROUNDS [SITES [MASKED]]`.
+
+SITES are 3 by default. With MASKED, sums are masked and need so many of the sites.
 
 Prints the seconds to the first round, and the median seconds and total processor time of a round, with and without an
 evaluation in each round.
@@ -27,41 +29,47 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks.tabular import Custom
 
-SIZES = {"east": 60, "north": 85, "south": 43}
+BITS = 40  # fraction bits of masked sums
+SIZES = {"east": 60, "north": 85, "south": 43, "west": 52}
 
 
 def main() -> None:
-    features, rounds = int(sys.argv[1]), int(sys.argv[2])
+    features, rounds = map(int, sys.argv[1:3])
+    sites = sorted(SIZES)[: int(sys.argv[3]) if len(sys.argv) > 3 else 3]
+    needed = int(sys.argv[4]) if len(sys.argv) > 4 else None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        data = files(Path(folder), features)
+        data = files(Path(folder), features, sites)
         with Loopback(Path(folder) / "parties", data) as federation:
             federation.up()
             try:
-                measure(str(federation.home("coordinator")), rounds)
+                measure(str(federation.home("coordinator")), sites, rounds, needed)
             finally:
                 close_connection()
 
 
-def files(folder: Path, features: int) -> dict[str, Path]:
+def files(folder: Path, features: int, sites: list[str]) -> dict[str, Path]:
     random, paths = np.random.default_rng(7), {}
-    for name, rows in SIZES.items():
+    for name in sites:
+        rows = SIZES[name]
         x = random.normal(size=(rows, features))
         paths[name] = folder / f"{name}.npz"
         np.savez(paths[name], x=x, y=x[:, :20].sum(axis=1), client=np.full(rows, name))
     return paths
 
 
-def measure(home: str, rounds: int) -> None:
+def measure(home: str, sites: list[str], rounds: int, needed: int | None) -> None:
     set_threads(1)
     options: dict[str, Any] = {}
     for file in ("base/tabular.yaml", "task/custom.yaml"):
         options |= OmegaConf.to_container(OmegaConf.load(Path(conf.__path__[0]) / file).task)  # type: ignore[operator]
     task = Custom(**options | {"path": "", "loss": "squared", "holdout": "none"})
     begin = time.monotonic()
-    bind_task = Flare(sites=sorted(SIZES), home=home).bind_task(task, Hparams(1e-5, 1.0, rounds, 3, 10, 1))
+    bits = None if needed is None else BITS
+    flare = Flare(sites=sites, home=home, masks=needed is not None, min_sites=needed)
+    bind_task = flare.bind_task(task, Hparams(1e-5, 1.0, rounds, len(sites), 10, 1, fraction_bits=bits))
     algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)
     for every in (1, rounds):
-        hparams = Hparams(1e-5, 1.0, rounds, 3, 10, 1, eval_every=every)
+        hparams = Hparams(1e-5, 1.0, rounds, len(sites), 10, 1, eval_every=every, fraction_bits=bits)
         problem = bind_task.data(0, "float64").to_problem(psi)
         setup = Setup(bind_task, problem, hparams, 0, algorithm, clients=remote_clients(problem.data, hparams, 0))
         varying = Varying.from_rates(algorithm, psi, np.array([1e-5]), np.ones(1))

@@ -96,6 +96,9 @@ class Recorded:
         self.at += 1
         return responses
 
+    def last_contacts(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None: ...
 
 
@@ -360,7 +363,10 @@ class Snapshot:
     def __init__(self, site: Site, folder: Path) -> None:
         self.site, self.folder, self.copy = site, folder / "memory", folder / "before"
         self.parts = (site, site.data, site.trainer, site.trainer.memory, site.masks)
-        self.state = [dict(vars(part)) for part in self.parts]
+        self.state = [
+            {key: dict(value) if isinstance(value, dict) else value for key, value in vars(part).items()}
+            for part in self.parts
+        ]
         self.rows = dict(site.trainer.memory.rows)
 
     def save_disk(self) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fco_cli.algorithms import Varying, all_algorithms
@@ -16,12 +21,15 @@ from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import remote_clients
+from fco_cli.federation.coordinator.masked import MaskedGroup, MaskedSum
+from fco_cli.federation.coordinator.sites import Response
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal, preset
-from fco_cli.federation.schema import Keys, Request
+from fco_cli.federation.schema import RESPONSES, Keys, Offer, Request, Unmask
 from fco_cli.federation.settings import Flare
+from fco_cli.federation.sharing import pair_mask, pair_secret, questions, self_mask, threshold
 from fco_cli.simulation.clients import ClientsLost
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from tests.federation.coordinator.test_clients import FEDERATED, NAMES, assert_same, run, task_of
@@ -39,12 +47,72 @@ def keys_of(masks: dict[str, Masks]) -> dict[str, Any]:
     return {name: key_of(one) for name, one in masks.items()}
 
 
-def agreed(all_credentials: dict[str, Any]) -> dict[str, Masks]:
-    masks = {name: Masks(name, credentials) for name, credentials in all_credentials.items()}
-    keys = keys_of(masks)
-    for one in masks.values():
-        one.keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
-    return masks
+class Members:
+    """Sites that only have masks, with the interface of `Sites`; they answer `train` with their entries of `values`.
+
+    `silent` has the sites that do not answer, by kind of request.
+    """
+
+    def __init__(self, all_credentials: dict[str, Any], values: dict[str, Any], needed: int | None = None) -> None:
+        self.names, self.values, self.number = sorted(all_credentials), values, 1
+        self.masks = {name: Masks(name, all_credentials[name]) for name in self.names}
+        self.silent: dict[str, set[str]] = {}
+        self.sent: dict[str, Message] = {}  # last masked responses, also those that do not arrive
+        self.content = b""
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        keys = keys_of(self.masks)
+        needed = needed or threshold(len(keys))
+        request = converted({**SESSION, "keys": keys, "bits": BITS, "needed": needed}, Keys)
+        responses = {name: self._response("keys", self.masks[name].keys(request)) for name in keys}
+        self.group = MaskedGroup(self, needed, responses)
+
+    def _response(self, kind: str, message: Message) -> Response:
+        return Response(converted(message.head | {"number": 1}, RESPONSES[kind]), message.arrays)
+
+    def exchange(self, kind, head, arrays, names, expected=None, timeout=None):
+        self.number += 1
+        self.requests.append((kind, head))
+        head = {**SESSION, "number": self.number, **head}
+        self.content = self.content if kind == "unmask" else repr((kind, head)).encode()
+        responses = {}
+        for name in names:
+            message = self._answer(name, kind, head, arrays)
+            if name not in self.silent.get(kind, ()):
+                responses[name] = self._response(kind, message)
+        return self.number, self.content, responses
+
+    def _answer(self, name: str, kind: str, head: dict[str, Any], arrays: dict[str, Any]) -> Message:
+        one = self.masks[name]
+        if kind == "unmask":
+            return one.unmask(converted(head, Unmask))
+        if kind == "offer":
+            return one.offer(converted(head, Request))
+        offers = converted(head["offers"], dict[str, Offer])
+        one.start(self.number, self.content, questions(kind, head, arrays), offers)
+        self.sent[name] = one.mask(kind, Message("", arrays={"w": self.values[name]}))
+        return self.sent[name]
+
+    def sum(self, question: float = 0.0) -> MaskedSum:
+        """Return the masked sum about a question."""
+        return self.group.sum("train", {}, {"z": np.array([question])}, None)
+
+    def disconnect(self) -> None: ...
+
+
+def exact_sum(values: dict[str, Any], names: list[str]) -> np.ndarray:
+    return sum(to_fixed_point({"w": values[name]}, BITS, len(values))[0]["w"] for name in names)
+
+
+@pytest.fixture(scope="session")
+def members(signed) -> Callable[..., Members]:
+    """Return a function that creates sites named a, b, ... with random values of two jobs."""
+
+    def make(count: int, values: dict[str, Any] | None = None, needed: int | None = None) -> Members:
+        names, random = [chr(ord("a") + k) for k in range(count)], np.random.default_rng(count)
+        values = values or {name: random.normal(size=(2, 7)) for name in names}
+        return Members({name: signed(name) for name in names}, values, needed)
+
+    return make
 
 
 @pytest.fixture
@@ -52,47 +120,209 @@ def all_credentials(signed) -> dict[str, Any]:
     return {name: signed(name) for name in NAMES}
 
 
-def test_masks_cancel_only_in_the_sum_over_all_sites(all_credentials):
-    random = np.random.default_rng(0)
-    values = {name: random.normal(size=(2, 7)) for name in NAMES}
-    masked = {
-        name: one.mask(b"request", Message("", arrays={"w": values[name]})).arrays["w"]
-        for name, one in agreed(all_credentials).items()
-    }
-    total = sum(masked.values()).view(np.int64)
-    exact = sum(to_fixed_point({"w": one}, BITS, 3)[0]["w"] for one in values.values())
-    np.testing.assert_array_equal(total, exact)
-    np.testing.assert_allclose(from_fixed_point(total, BITS), sum(values.values()), atol=3 * 2.0**-BITS)
-    two = (masked["east"] + masked["north"]).view(np.int64)
-    assert (np.abs(from_fixed_point(two, BITS)) > 100).any()  # south's masks remain
+@pytest.mark.parametrize("count", [3, 4, 5, 7, 10])
+def test_the_sum_of_all_sites_is_exact(members, count):
+    sites = members(count)
+    made = sites.sum()
+    assert made.present == sites.names
+    assert made.fits.all()
+    np.testing.assert_array_equal(made.totals["w"], exact_sum(sites.values, sites.names))
+    partial = sum(sites.sent[name].arrays["w"] for name in sites.names[1:]).view(np.int64)
+    assert (np.abs(from_fixed_point(partial, BITS)) > 100).any()  # the masks remain
 
 
-def test_masked_numbers_are_uniform(all_credentials):
-    """Test the bytes of masked zeros by chi-square at the level 1e-9."""
-    sent = (
-        agreed(all_credentials)["north"].mask(b"request", Message("", arrays={"w": np.zeros((1, 20_000))})).arrays["w"]
-    )
-    counts = np.bincount(np.frombuffer(sent.tobytes(), np.uint8), minlength=256)
-    expected = sent.nbytes / 256
-    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(1e-9, 255)
+@pytest.mark.parametrize(("count", "needed"), [(3, 3), (4, 3), (5, 4), (6, 4), (9, 6), (10, 7), (30, 20)])
+def test_the_threshold(count, needed):
+    assert threshold(count) == needed
+    assert 2 * needed > count
 
 
-def test_masks_depend_on_the_request(all_credentials):
-    north, zero = agreed(all_credentials)["north"], Message("", arrays={"w": np.zeros((1, 50)), "v": np.zeros((1, 50))})
-    first, second = north.mask(b"one", zero).arrays, north.mask(b"two", zero).arrays
-    for a, b in ((first["w"], second["w"]), (first["w"], first["v"])):
-        assert (a != b).all()
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_survivors_above_the_threshold_give_their_exact_sum(members, data):
+    """Sites vanish before their response, or after it and before they unmask; with fewer there is no sum."""
+    count = data.draw(st.integers(3, 8))
+    sites = members(count)
+    before = data.draw(st.sets(st.sampled_from(sites.names)))
+    after = data.draw(st.sets(st.sampled_from(sites.names)))
+    sites.silent = {"train": before, "unmask": before | after}
+    survivors = [name for name in sites.names if name not in before]
+    if threshold(count) == count:  # sites open their masks with their responses
+        after = set()
+    if count - len(before | after) < threshold(count):
+        with pytest.raises(
+            ClientsLost, match=f"^no response from .*; a masked sum needs {threshold(count)} of {count}"
+        ):
+            sites.sum()
+        return
+    made = sites.sum()
+    assert made.present == survivors
+    np.testing.assert_array_equal(made.totals["w"], exact_sum(sites.values, survivors))
 
 
-def test_numbers_out_of_range_are_reported_and_not_sent(all_credentials):
-    """Only the job with such numbers is dropped."""
-    values = np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0], [2.0**22, 1.0]])
-    whole, fits = to_fixed_point({"w": values}, BITS, 3)
+def test_a_site_rejoins_in_the_next_round(members):
+    sites = members(10)
+    sites.silent = {"train": {"b", "c", "e"}, "unmask": {"b", "c", "e"}, "offer": {"c", "e"}}
+    assert sites.sum(1).present == list("adfghij")
+    sites.silent = {"offer": {"c", "e"}}
+    assert sites.sum(2).present == list("abdfghij")
+    sites.silent, sites.group.next_try = {}, 0.0
+    made = sites.sum(3)
+    assert made.present == sites.names
+    np.testing.assert_array_equal(made.totals["w"], exact_sum(sites.values, sites.names))
+
+
+def chi_square(values: np.ndarray) -> float:
+    counts = np.bincount(np.frombuffer(values.tobytes(), np.uint8), minlength=256)
+    return float(((counts - values.nbytes / 256) ** 2 / (values.nbytes / 256)).sum())
+
+
+def test_masked_numbers_are_uniform_whatever_the_inputs(members):
+    """Two inputs with equal sums give the same sums and responses that look random (chi-square at the level 1e-9).
+
+    The sums of fewer sites look random too, also without the self-masks that the coordinator learns.
+    """
+    one = {name: np.zeros((1, 20_000)) for name in "abcd"}
+    other = one | {"a": np.full((1, 20_000), 1000.0), "b": np.full((1, 20_000), -1000.0)}
+    for values in (one, other):
+        sites = members(4, values)
+        seeds = {name: masks.offered.seed for name, masks in sites.masks.items()}
+        made = sites.sum()
+        assert not made.totals["w"].any()
+        digest = hashlib.sha256(sites.content).digest()
+        for size in (1, 2, 3):
+            for names in itertools.combinations("abcd", size):
+                sent = sum(sites.sent[name].arrays["w"] for name in names)
+                opened = sent - sum(self_mask(seeds[name], digest, "w", 20_000) for name in names)
+                assert chi_square(sent) < chi2.isf(1e-9, 255)
+                assert chi_square(opened) < chi2.isf(1e-9, 255)
+
+
+def test_the_coordinator_s_view_does_not_unmask_a_site(members):
+    """Of a site that is declared missing, it learns the pairwise key and fewer shares of the self-mask than needed."""
+    sites = members(4)
+    sites.silent = {"train": {"d"}, "unmask": {"d"}}
+    seed = sites.masks["d"].offered.seed
+    sites.sum()
+    number = sites.number - 1
+    for name in "abc":
+        for survivors in (list("abcd"), list("abd"), ["a", "b"]):
+            request = {**SESSION, "request": number, "survivors": survivors, "shares": True}
+            with pytest.raises(Refusal, match=r"^masks: "):
+                sites.masks[name].unmask(converted(request, Unmask))
+    sent, digest = sites.sent["d"].arrays["w"], hashlib.sha256(sites.content).digest()
+    unmasked = sent - self_mask(seed, digest, "w", sent.size).reshape(sent.shape)  # the seed is what it does not have
+    for other in "abc":
+        secret = pair_secret(sites.masks["d"].request.own.key, sites.masks["d"].request.publics[other])
+        unmasked += pair_mask(secret, digest, "w", sent.size).reshape(sent.shape)  # d comes after the others
+    np.testing.assert_array_equal(unmasked.view(np.int64), exact_sum(sites.values, ["d"]))
+
+
+def test_masks_depend_on_the_request(members):
+    sites = members(3, {name: np.zeros((1, 50)) for name in "abc"})
+    sites.sum(1)
+    first = sites.sent["a"].arrays["w"]
+    sites.sum(2)
+    assert (first != sites.sent["a"].arrays["w"]).all()
+
+
+def test_numbers_out_of_range_are_reported_without_the_site(members):
+    """Only the job with such numbers is dropped; which site has them is masked."""
+    values = {name: np.ones((4, 2)) for name in "abc"}
+    values["b"] = np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0], [2.0**22, 1.0]])
+    whole, fits = to_fixed_point({"w": values["b"]}, BITS, 3)
     assert fits.tolist() == [True, False, False, False]
     assert not whole["w"][1:].any()
-    responses = [one.mask(b"q", Message("", arrays={"w": values})) for one in agreed(all_credentials).values()]
-    assert all(response.arrays["fits"].tolist() == [1, 0, 0, 0] for response in responses)
-    np.testing.assert_array_equal(sum(response.arrays["w"] for response in responses).view(np.int64), 3 * whole["w"])
+    sites = members(3, values)
+    made = sites.sum()
+    assert made.fits.tolist() == [True, False, False, False]
+    np.testing.assert_array_equal(made.totals["w"], exact_sum(values, list("abc")))
+    assert all(sites.sent[name].arrays["overflow"].all() for name in "abc")
+
+
+class TestRefusals:
+    """Requests by which a coordinator could isolate a site."""
+
+    def test_a_second_key_exchange(self, members):
+        sites = members(4)
+        with pytest.raises(Refusal, match="the mask keys of this session are exchanged already"):
+            key_of(sites.masks["a"])
+
+    def test_another_group_in_the_session(self, members, signed):
+        """Sum(a, b, c, d) - Sum(a, b, c) would be d's numbers."""
+        masks = {name: Masks(name, signed(name)) for name in "abcd"}
+        keys = keys_of(masks)
+        masks["a"].keys(converted({**SESSION, "keys": keys, "bits": BITS, "needed": len(keys)}, Keys))
+        del keys["d"]
+        with pytest.raises(Refusal, match="the group of sites is fixed for this session"):
+            masks["a"].keys(converted({**SESSION, "keys": keys, "bits": BITS, "needed": len(keys)}, Keys))
+
+    def start(self, sites: Members, change: Callable[[dict[str, Any]], None], name: str = "a") -> None:
+        offers = dict(sites.group.offers)
+        change(offers)
+        sites.masks[name].start(9, b"content", [b"question"], offers)
+
+    def test_too_few_participants(self, members):
+        with pytest.raises(Refusal, match="masks need 4 of 5 sites, got 3"):
+            self.start(members(5), lambda offers: (offers.pop("b"), offers.pop("c")))
+
+    def test_offers_are_used_once(self, members):
+        sites = members(4)
+        old = dict(sites.group.offers)
+        sites.sum(1)
+        with pytest.raises(Refusal, match="does not have this site's last offer"):
+            self.start(sites, lambda offers: offers.update(old))
+        with pytest.raises(Refusal, match="the offer of b was used already"):
+            self.start(sites, lambda offers: offers.update(b=old["b"]))
+
+    def test_a_changed_offer(self, members):
+        sites = members(4)
+        forged = msgspec.structs.replace(sites.group.offers["b"], public=sites.group.offers["c"].public)
+        with pytest.raises(Refusal, match="the offer of b was changed"):
+            self.start(sites, lambda offers: offers.update(b=forged))
+
+    def unmask(self, sites: Members, number: int, survivors: str) -> None:
+        request = {**SESSION, "request": number, "survivors": list(survivors), "shares": True}
+        sites.masks["a"].unmask(converted(request, Unmask))
+
+    def test_both_kinds_of_shares_of_a_site(self, members):
+        sites = members(4)
+        sites.sum(1)
+        with pytest.raises(Refusal, match="unmasked for other survivors; both would disclose a site's numbers"):
+            self.unmask(sites, sites.number - 1, "abc")
+
+    def test_too_few_survivors(self, members):
+        sites = members(4)
+        sites.silent = {"unmask": set("abcd")}
+        with pytest.raises(ClientsLost):
+            sites.sum(1)
+        with pytest.raises(Refusal, match="a sum needs 3 of 4 sites, got 2"):
+            self.unmask(sites, sites.number - 1, "ab")
+        with pytest.raises(Refusal, match="survivors must be participants of the request, including this site"):
+            self.unmask(sites, sites.number - 1, "bcd")
+
+    def test_an_earlier_request(self, members):
+        sites = members(4)
+        sites.sum(1)
+        number = sites.number - 1
+        sites.sum(2)
+        with pytest.raises(Refusal, match="only the last masked request can be unmasked"):
+            self.unmask(sites, number, "abcd")
+
+    def test_the_same_question_to_fewer_sites(self, members):
+        """An honest coordinator waits for all sites instead; others are refused."""
+        sites = members(4)
+        sites.sum(1)
+        sites.silent = {"train": {"d"}, "unmask": {"d"}}
+        sites.group.answered.clear()
+        with pytest.raises(Refusal, match="the same question was answered by other sites"):
+            sites.sum(1)
+        sites = members(4)
+        sites.silent = {"train": {"d"}, "unmask": {"d"}, "offer": {"d"}}
+        sites.sum(1)
+        sites.silent = {}
+        with pytest.raises(ClientsLost, match="a model was evaluated with other sites before"):
+            sites.sum(1)
 
 
 class TestForgedKeys:
@@ -103,8 +333,8 @@ class TestForgedKeys:
         keys = keys_of(masks)
         change(keys)
         with pytest.raises(Refusal, match=reason):
-            masks["north"].keys(converted({**SESSION, "keys": keys, "bits": BITS}, Keys))
-        assert not masks["north"].has_secrets
+            masks["north"].keys(converted({**SESSION, "keys": keys, "bits": BITS, "needed": len(keys)}, Keys))
+        assert not masks["north"].has_group
 
     def test_a_key_of_the_coordinators(self, all_credentials):
         other = key_of(Masks("south", all_credentials["south"]))["key"]
@@ -217,18 +447,18 @@ def test_a_site_without_a_certificate_refuses_masks(hospitals, make_sites):
 
 
 @pytest.mark.parametrize(
-    ("settings", "hparams", "line"),
+    ("given_settings", "hparams", "line"),
     [
         ({"sites": ["a", "b"]}, {}, "federation.sites: got ['a', 'b'], must be at least 3 with federation.masks"),
-        ({"min_sites": 2}, {}, "federation.min_sites: got 2, must be null with federation.masks"),
+        ({"min_sites": 2}, {}, "federation.min_sites: got 2, must be null or from 3 to 3 with federation.masks"),
         ({}, {"clients_per_round": 2}, "hparams.clients_per_round: got 2, must be all with federation.masks"),
         ({}, {"fraction_bits": None}, "hparams.fraction_bits: got None, must be a number, such as 40"),
     ],
 )
-def test_settings_that_masks_do_not_allow(make_hparams, hospitals, settings, hparams, line):
+def test_settings_that_masks_do_not_allow(make_hparams, hospitals, given_settings, hparams, line):
     task = task_of(hospitals("logistic"), "logistic", path="")
-    given = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
+    used = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
     with pytest.raises(UserError) as caught:
-        Flare(**{"sites": NAMES, "masks": True, **settings}).bind_task(task, given)
+        Flare(**{"sites": NAMES, "masks": True, **given_settings}).bind_task(task, used)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)

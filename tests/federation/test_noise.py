@@ -53,7 +53,7 @@ def test_overflowing_values_give_a_finite_clipped_response(value):
 def test_the_sum_has_the_noise_that_the_accountant_assumes():
     """In units of the largest norm of a site: the largest share of the weights or of the rows."""
     weights, sizes, jobs = np.array([0.2, 0.3, 0.5]), np.array([10, 70, 20]), 4000
-    parameters = EvaluationNoise(norm=2.0, multiplier=3.0).site_parameters(weights, sizes)
+    parameters = EvaluationNoise(norm=2.0, multiplier=3.0).site_parameters(weights, sizes, len(sizes))
     assert parameters["most"] == pytest.approx(2 * 0.7)
     zeros = {"value": np.zeros(jobs), "hits": np.zeros(jobs)}
     responses = [clip_and_add_noise(zeros, converted(parameters, Noise)) for _ in sizes]

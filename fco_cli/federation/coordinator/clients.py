@@ -18,12 +18,12 @@ from fco_cli.algorithms import Algorithm, Cohort, State
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.algorithms.rounds import Round, by_job, slot_count
 from fco_cli.algorithms.transforms import Evaluations
-from fco_cli.federation.coordinator.remote_rows import Responses, SiteRows, Specs, masked_specs
+from fco_cli.federation.coordinator.remote_rows import SiteRows, Specs
 from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, plugin_digests
 from fco_cli.problem.layout import Array, Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import Clients
+from fco_cli.simulation.clients import Clients, ClientsLost
 from fco_cli.simulation.evaluate import OwnMetrics
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import DamagedMemory, SavedMemory
@@ -51,7 +51,10 @@ class RemoteClients(Clients):
         self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # keys of the jobs' client state at the sites
         self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not sent yet
         self.done = 0
+        self.missing: set[str] = set()  # sites without a response in the last round
         self.algorithm: Algorithm | None = None
+        if self.sites.mask_bits is not None:
+            _ = problem.at_start  # while all sites are there: sites do not repeat an answer with fewer sites
         self._send_stack(algorithm)
 
     def _send_stack(self, algorithm: Algorithm) -> None:
@@ -102,20 +105,45 @@ class RemoteClients(Clients):
         jobs, size = len(self.tokens), self.problem.layout.size
         shapes = {array.name: array.shape(jobs, size) for array in algorithm.sent}
         if self.sites.mask_bits is not None:
-            noise = algorithm.noise_on_mean(cohort)
-            head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
-            head["noise"] = None if noise is None else (noise / np.sqrt(len(participants))).tolist()  # per site
-            specs = masked_specs({name: ArraySpec(shape) for name, shape in shapes.items()})
-            sent = self.agreement.request("train", head, received, participants, expected=lambda _: specs)
-            responses = Responses(sent, self.sites.mask_bits)
-            self.outcomes, self.done = {name: [] for name in self.names}, cohort.round + 1
-            total = np.zeros((slot_count(algorithm.sent, size), jobs, size), np.int64)
-            for name, values in by_job(algorithm.sent, total).items():
-                values[...] = responses.total(name)
-            return algorithm.finish_round_from_sum(state, cohort, total, responses.fits())
-        messages = self._messages(algorithm, head, received, participants, shapes)
+            return self._masked_round(algorithm, state, cohort, head, received, participants, shapes)
+        messages, missing = self._messages(algorithm, head, received, participants, shapes)
         self.done = cohort.round + 1
-        return algorithm.finish_round(state, cohort, messages, None)
+        return algorithm.finish_round(state, cohort, messages, None)._replace(missing=missing)
+
+    def _masked_round(
+        self,
+        algorithm: Federated,
+        state: State,
+        cohort: Cohort,
+        head: dict[str, Any],
+        received: State,
+        participants: list[str],
+        shapes: dict[str, tuple[int, ...]],
+    ) -> Round:
+        """Run a round with the sum of the sites that answer; the weights of the others are left out of the mean."""
+        noise, jobs, size = algorithm.noise_on_mean(cohort), len(self.tokens), self.problem.layout.size
+        head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
+        if noise is not None:  # enough also if no more sites than needed answer
+            head["noise"] = (noise / np.sqrt(self.sites.min_sites)).tolist()
+        specs = {name: ArraySpec(shape) for name, shape in shapes.items()}
+        made = self.agreement.sum("train", head, received, specs)
+        self.done = cohort.round + 1
+        for name in made.present:
+            self.outcomes[name] = []
+        total = np.zeros((slot_count(algorithm.sent, size), jobs, size), np.int64)
+        for name, values in by_job(algorithm.sent, total).items():
+            values[...] = made.totals[name]
+        present = np.array([name in made.present for name in participants])
+        missing = self._report_missing(cohort.round, [name for name in participants if name not in made.present])
+        result = algorithm.finish_round_from_sum(state, cohort, total, present[:, None] & made.fits)
+        return result._replace(missing=missing)
+
+    def _report_missing(self, round_index: int, names: list[str]) -> tuple[str, ...]:
+        """Return the sites without a response in a round, sorted; log those that had one in the last round."""
+        for name in set(names) - self.missing:
+            log.warning("%s: no response in round %d; the round continues without it", name, round_index + 1)
+        self.missing = set(names)
+        return tuple(sorted(names))
 
     def _messages(
         self,
@@ -124,8 +152,11 @@ class RemoteClients(Clients):
         received: State,
         participants: list[str],
         shapes: dict[str, tuple[int, ...]],
-    ) -> Array:
-        """Return the messages [S, slots, J, P]; NaN for a site without a response, which is dropped from the mean."""
+    ) -> tuple[Array, tuple[str, ...]]:
+        """Return the messages [S, slots, J, P] and the sites without a response.
+
+        Their messages are NaN, which are dropped from the mean.
+        """
         least = max(1, len(participants) - (len(self.sites.names) - self.sites.min_sites))
         specs = {name: ArraySpec(shape, self.problem.dtype, finite=False) for name, shape in shapes.items()}
         responses = self.agreement.request(
@@ -140,8 +171,7 @@ class RemoteClients(Clients):
                     values[...] = responses[name].arrays[sent]
             else:
                 messages[i] = np.nan
-                log.warning("%s: no response in round %d; the round continues without it", name, head["round"] + 1)
-        return messages
+        return messages, self._report_missing(head["round"], [name for name in participants if name not in responses])
 
     def _request(
         self, kind: str, head: dict[str, Any], arrays: dict[str, Array] | None = None, expected: Expected = no_arrays
@@ -214,7 +244,16 @@ class RemoteClients(Clients):
             self.outcomes = {name: [] for name in self.names}
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
-    def confirm_saved(self) -> None: ...
+    def confirm_saved(self) -> None:
+        """Raise ClientsLost if sites that were killed have joined again: a new session continues from the checkpoint.
+
+        Not for methods with client memory, which such a site has lost in part.
+        """
+        group = self.sites.group
+        if group is not None and not self._has_memory and group.have_joined_again():
+            names = ", ".join(group.missing)
+            self.sites.disconnect()
+            raise ClientsLost(f"{names} joined again")
 
     def load(self, j: int, saved: SavedMemory) -> None:
         if not self._has_memory:

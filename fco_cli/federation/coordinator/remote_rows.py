@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fco_cli.algorithms.rounds import from_fixed_point
 from fco_cli.errors import UserError
+from fco_cli.federation.coordinator.masked import MaskedSum
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
+from fco_cli.federation.sharing import LEVELS, largest_level
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
@@ -41,54 +44,55 @@ class SiteMetrics:
 
 @dataclass(frozen=True)
 class Responses:
-    """Responses of the sites to one request; only their sum is readable if they are masked."""
+    """Responses of the sites to one evaluation."""
 
     by_site: dict[str, Response]
-    mask_bits: int | None
-    sum_specs: Specs = field(default_factory=dict)  # specs of the sums of masked arrays
+
+    @property
+    def present(self) -> list[str]:
+        """Sites that answered."""
+        return list(self.by_site)
 
     def all_have(self, name: str) -> bool:
         return all(name in response.arrays for response in self.by_site.values())
 
     def array(self, name: str) -> Array:
-        """Return an array [M, ...] with one entry per site.
+        """Return an array [M, ...] with one entry per site."""
+        return np.stack([response.arrays[name] for response in self.by_site.values()])
 
-        Masked responses give one entry, their sum, which is NaN for jobs with a number out of the fixed-point range.
-        """
-        if self.mask_bits is None:
-            return np.stack([response.arrays[name] for response in self.by_site.values()])
-        total = from_fixed_point(self.total(name), self.mask_bits)
-        fits = self.fits().all(axis=0)
+
+@dataclass(frozen=True)
+class SumOfResponses:
+    """Sum of the sites' masked responses, with the interface of `Responses`."""
+
+    masked: MaskedSum
+    bits: int
+    sum_specs: Specs
+
+    @property
+    def present(self) -> list[str]:
+        return self.masked.present
+
+    def all_have(self, name: str) -> bool:
+        return name in self.masked.totals
+
+    def array(self, name: str) -> Array:
+        """Return the sum as one entry [1, ...]; NaN for jobs with a number out of the fixed-point range."""
+        total, fits = from_fixed_point(self.masked.totals[name], self.bits), self.masked.fits
         if name in self.sum_specs:
-            with report_invalid_sum(self.by_site):
+            with report_invalid_sum(self.present):
                 replace(self.sum_specs[name], shape=total[fits].shape).checked(name, total[fits])
         return np.where(fits.reshape(-1, *[1] * (total.ndim - 1)), total, np.nan)[None]
 
-    def total(self, name: str) -> Array:
-        """Return the sum of all sites' masked arrays, in which the masks cancel, as int64 fixed-point numbers."""
-        arrays = [response.arrays[name] for response in self.by_site.values()]
-        return sum(arrays[1:], arrays[0].copy()).view(np.int64)
-
-    def fits(self) -> Array:
-        """Return a mask [M, J], true if the site's numbers are within the fixed-point range."""
-        return np.stack([response.arrays["fits"] == 1 for response in self.by_site.values()])
-
 
 @contextmanager
-def report_invalid_sum(sites: Iterable[str]) -> Iterator[None]:
+def report_invalid_sum(sites: Iterable[str], kind: str = "evaluate") -> Iterator[None]:
     """Convert BadMessage about a masked sum to a UserError; it names all sites, as the faulty one is unknown."""
     try:
         yield
     except BadMessage as problem:
         names = ", ".join(sites)
-        raise UserError(f"sites {names}: invalid response to 'evaluate': in the masked sum {problem}") from problem
-
-
-def masked_specs(specs: Specs) -> Specs:
-    """Return the specs of the arrays as masked fixed-point numbers, and of `fits`, the jobs within range."""
-    jobs = next(iter(specs.values())).shape[0]
-    integers = {name: ArraySpec(spec.shape, np.uint64, optional=spec.optional) for name, spec in specs.items()}
-    return integers | {"fits": ArraySpec((jobs,), np.int64, 0, 1)}
+        raise UserError(f"sites {names}: invalid response to {kind!r}: in the masked sum {problem}") from problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +103,12 @@ class SiteRows(RemoteRows):
     names: list[str] = field(kw_only=True)
     part: str = field(kw_only=True)
     loss: Loss = field(kw_only=True)
-    last: dict[bytes, Responses] = field(default_factory=dict, kw_only=True)  # last evaluation, by its models
+    last: dict[bytes, Responses | SumOfResponses] = field(
+        default_factory=dict, kw_only=True
+    )  # last evaluation, by its models
     shares_sums: dict[str, bool] = field(default_factory=dict, kw_only=True)  # by site, set by its first response
-    overflowed: set[str] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
+    unevaluated: list[str] = field(default_factory=list, kw_only=True)  # sites missing in the last evaluation
+    overflowed: set[str | None] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
 
     @property
     def is_exact(self) -> bool:
@@ -117,28 +124,39 @@ class SiteRows(RemoteRows):
         """Return sum_m p_m F_m, its gradient and the accuracy, as sums of the sites' responses.
 
         The sites apply the weights p_m, so the sums are bitwise those of the simulation. The value is infinite if the
-        norm of the gradient overflows.
+        norm of the gradient overflows. If sites are missing, the sums are divided by the weight of the others.
         """
         responses = self._request_evaluation(w, weights, gradient=gradient)
-        value, total = ordered_sum(responses.array("value")), np.empty((0, w.shape[1]))
+        share, present = self._share(responses, weights), self._is_present(responses)
+        value, total = share * ordered_sum(responses.array("value")), np.empty((0, w.shape[1]))
         if gradient:
             with np.errstate(over="ignore", invalid="ignore"):
-                total = ordered_sum(responses.array("gradient"))
+                total = share * ordered_sum(responses.array("gradient"))
                 value = np.where(np.isfinite((total**2).sum(axis=1)), value, np.inf)
         if not self.loss.classification:
             return Evaluation(value, total, None)
-        return Evaluation(value, total, responses.array("hits").sum(axis=0) / self.sizes.sum())
+        return Evaluation(value, total, responses.array("hits").sum(axis=0) / self.sizes[present].sum())
+
+    def _is_present(self, responses: Responses | SumOfResponses) -> Array:
+        """Return the mask [M] of the sites that answered."""
+        return np.array([name in responses.present for name in self.names])
+
+    def _share(self, responses: Responses | SumOfResponses, weights: Array) -> float:
+        """Return the factor that makes up for the weights of missing sites: 1 if all answered."""
+        present = self._is_present(responses)
+        return 1.0 if present.all() else float(weights.sum() / weights[present].sum())
 
     def site_metrics(self, w: Array) -> list[SiteMetrics]:
         """Return the metrics of the models at every site, or of all sites together if responses are masked."""
         w = np.ascontiguousarray(w, dtype=float)
-        masked = self.agreement.sites.mask_bits is not None
-        responses = self._request_evaluation(w, self.sizes / self.sizes.sum() if masked else None, spread=True)
-        loss = responses.array("value")
-        squares = None if self.loss.client_loss else responses.array("squares")
+        masked, weights = self.agreement.sites.mask_bits is not None, self.sizes / self.sizes.sum()
+        responses = self._request_evaluation(w, weights if masked else None, spread=True)
+        share = self._share(responses, weights)
+        loss = share * responses.array("value")
+        squares = None if self.loss.client_loss else share * responses.array("squares")
         hits = responses.array("hits") if self.loss.classification else None
         sums = self._sums(responses)
-        rows = [int(self.sizes.sum())] if masked else self.sizes.tolist()
+        rows = [int(self.sizes[self._is_present(responses)].sum())] if masked else self.sizes.tolist()
         names = [None] if masked else self.names
         return [
             SiteMetrics(name, rows[m], loss[m], *(None if one is None else one[m] for one in (squares, hits, sums)))
@@ -156,44 +174,62 @@ class SiteRows(RemoteRows):
         responses = self.last.get(w.tobytes()) or self._request_evaluation(w, None)
         if (sums := self._sums(responses)) is None:
             return None
-        return sums, self.sizes if len(sums) == len(self.sizes) else self.sizes.sum(keepdims=True)
+        present = self.sizes[self._is_present(responses)]
+        return sums, self.sizes if len(sums) == len(self.sizes) else present.sum(keepdims=True)
 
     def _request_evaluation(
         self, w: Array, weights: Array | None, gradient: bool = False, spread: bool = False
-    ) -> Responses:
+    ) -> Responses | SumOfResponses:
         """Return the sites' evaluations of the models; the last ones are kept in `last`."""
-        bits, noise, known = self.agreement.sites.mask_bits, self.agreement.sites.noise, self._metric_sums
-        parameters = None if noise is None or weights is None else noise.site_parameters(weights, self.sizes)
+        bits, noise = self.agreement.sites.mask_bits, self.agreement.sites.noise
+        parameters = None
+        if noise is not None and weights is not None:
+            count = len(self.names) if bits is None else self.agreement.sites.min_sites
+            parameters = noise.site_parameters(weights, self.sizes, count)
         head = {
             "jobs": len(w),
             "part": self.part,
             "gradient": gradient,
             "weights": None if weights is None else dict(zip(self.names, weights.tolist(), strict=True)),
             "noise": parameters,
-            "sums": known is not None,
+            "sums": self._metric_sums is not None,
             "spread": spread,
         }
+        responses: Responses | SumOfResponses
+        if bits is None:
+            responses = Responses(self._request_each(head, w, gradient, spread, parameters))
+        else:
+            rows, count = int(self.sizes.sum()), 1 if parameters is None else len(self.names)
+            specs = self._specs(w, rows, gradient, spread, parameters, None, count)
+            responses = SumOfResponses(self.agreement.sum("evaluate", head, {"w": w}, specs), bits, specs)
+            self._warn_about_overflow(None, responses.masked.fits)
+            missing = [name for name in self.names if name not in responses.present]
+            if missing and missing != self.unevaluated:
+                log.warning(
+                    "%s: no response; metrics on %s rows are those of the others", ", ".join(missing), self.part
+                )
+            self.unevaluated[:] = missing
+        self.last.clear()
+        self.last[w.tobytes()] = responses
+        return responses
+
+    def _request_each(
+        self, head: dict[str, Any], w: Array, gradient: bool, spread: bool, noise: dict[str, float] | None
+    ) -> dict[str, Response]:
+        """Return every site's own evaluation."""
         rows = dict(zip(self.names, self.sizes.tolist(), strict=True))
 
         def expected(name: str) -> Specs:
-            specs = self._specs(w, rows[name], gradient, spread, parameters, self.shares_sums.get(name))
-            return specs if bits is None else masked_specs(specs)
+            return self._specs(w, rows[name], gradient, spread, noise, self.shares_sums.get(name))
 
         by_site = self.agreement.request("evaluate", head, {"w": w}, self.names, expected=expected)
         for name, response in by_site.items():
             if "sums" in expected(name):
                 self.shares_sums[name] = "sums" in response.arrays
-            if bits is not None:
-                self._warn_about_overflow(name, response.arrays["fits"] == 1)
-            elif parameters is None:
+            if noise is None:
                 with report_invalid_response(name, "evaluate"):
                     self._check_evaluation(name, response, rows[name])
-        count = 1 if parameters is None else len(by_site)
-        sum_specs = self._specs(w, int(self.sizes.sum()), gradient, spread, parameters, None, count)
-        responses = Responses(by_site, bits, sum_specs)
-        self.last.clear()
-        self.last[w.tobytes()] = responses
-        return responses
+        return by_site
 
     @property
     def _metric_sums(self) -> Sums | None:
@@ -247,23 +283,26 @@ class SiteRows(RemoteRows):
             self._check_sums(response.arrays["sums"][finite], rows)
         self._warn_about_overflow(name, finite)
 
-    def _warn_about_overflow(self, name: str, finite: Array) -> None:
+    def _warn_about_overflow(self, name: str | None, finite: Array) -> None:
+        """Warn once about a site, or about all sites together (None)."""
         if not finite.all() and name not in self.overflowed:
             self.overflowed.add(name)
-            log.warning("site %r: the loss of a model on its %s rows is not finite", name, self.part)
+            site = "a site" if name is None else f"site {name!r}"
+            log.warning("%s: the loss of a model on its %s rows is not finite", site, self.part)
 
     def _check_sums(self, sums: Array, rows: int) -> None:
         if self._metric_sums is not None and not self._metric_sums.is_valid(sums, rows).all():
             raise BadMessage(f"the array sums is impossible for {rows} rows")
 
-    def _sums(self, responses: Responses) -> Array | None:
+    def _sums(self, responses: Responses | SumOfResponses) -> Array | None:
         """Return the sums [M, J, k], masked [1, J, k]; None if a site does not send them."""
         if not responses.all_have("sums"):
             return None
         sums = responses.array("sums")
-        if responses.mask_bits is not None:
-            with report_invalid_sum(self.names):
-                self._check_sums(sums[0][np.isfinite(sums[0]).all(axis=1)], int(self.sizes.sum()))
+        if isinstance(responses, SumOfResponses):
+            rows = int(self.sizes[self._is_present(responses)].sum())
+            with report_invalid_sum(responses.present):
+                self._check_sums(sums[0][np.isfinite(sums[0]).all(axis=1)], rows)
         return sums
 
     def smoothness(self, seed: int, batch_size: int) -> float:
@@ -271,7 +310,11 @@ class SiteRows(RemoteRows):
             raise UserError(
                 "federation.evaluation_noise: curvature would be sent without noise; set hparams.client_lr to a number"
             )
-        head, specs = {"seed": seed, "batch_size": batch_size}, {"largest": ArraySpec((1,), low=0)}
+        head = {"seed": seed, "batch_size": batch_size}
+        if self.agreement.sites.mask_bits is not None:
+            levels = {"exceeds": ArraySpec((1, len(LEVELS)))}
+            return largest_level(self.agreement.sum_of_all("curvature", head, {}, levels)["exceeds"][0])
+        specs = {"largest": ArraySpec((1,), low=0)}
         responses = self.agreement.request("curvature", head, names=self.names, expected=lambda _: specs)
         return max(float(response.arrays["largest"][0]) for response in responses.values())
 

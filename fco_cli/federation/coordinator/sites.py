@@ -16,15 +16,18 @@ import msgspec
 import fco_cli
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
+from fco_cli.federation.coordinator.masked import MaskedGroup, MaskedSum, masked_specs
 from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.schema import RESPONSES, Refused, Software
+from fco_cli.federation.site.agreed import RowsByPart, rows_digest
 from fco_cli.federation.site.data import code_digest
+from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
 MAX_MESSAGE_BYTES = 2**31 - 2**25  # frames of NVIDIA FLARE are limited to slightly less than 2 GiB
 COMPILING_SECONDS = 300.0  # additional timeout of the first request of a kind, which may compile kernels
-
+SKIPPABLE = ("stack", "save", "forget")  # kinds that a site missing in masked rounds need not answer
 
 Expected = Callable[[str], Mapping[str, ArraySpec]]  # returns the array specs of a site's response
 
@@ -47,14 +50,17 @@ class Link(Protocol):
     def request(self, sites: list[str], content: bytes, timeout: float) -> dict[str, bytes]:
         """Return the responses, by site, that arrived within `timeout` seconds."""
 
+    def last_contacts(self) -> dict[str, float]:
+        """Return the times of the sites' last contacts with the server, by site."""
+
     def close(self) -> None: ...
 
 
 class Sites:
     """Sites in alphabetical order, connected at the first request.
 
-    With `mask_bits` (fraction bits), sites mask their responses and only sums over all sites are readable. With
-    `noise`, evaluations are noisy and no summaries of rows are requested.
+    With `mask_bits` (fraction bits), sites mask their responses and only sums over at least `min_sites` sites are
+    readable. With `noise`, evaluations are noisy and no summaries of rows are requested.
     """
 
     def __init__(
@@ -73,6 +79,8 @@ class Sites:
         self.link: Link | None = None
         self.agreement: Agreement | None = None  # current at the sites; replayed on a new connection
         self.stacks = 0
+        self.stack_request: tuple[dict[str, Any], Arrays] = ({}, {})
+        self.group: MaskedGroup | None = None  # of the session, if responses are masked
         self.compiled: set[str] = set()
 
     def request(
@@ -86,22 +94,41 @@ class Sites:
     ) -> dict[str, Response]:
         """Return validated responses by site; raise ClientsLost if fewer than `min_responses` arrive."""
         names = self.names if names is None else names
-        self._ensure_connected()
+        self.ensure_connected()
+        if self.group is not None and kind in SKIPPABLE:
+            return self._request_present(kind, head or {}, arrays or {}, self.group)
         least = len(names) if min_responses is None else min_responses
         return self._request(kind, head or {}, arrays or {}, names, least, expected)
+
+    def _request_present(
+        self, kind: str, head: dict[str, Any], arrays: Arrays, group: MaskedGroup
+    ) -> dict[str, Response]:
+        """Send a request to the sites that are not missing in the masked rounds."""
+        responses = self._request(kind, head, arrays, group.present, self.min_sites)
+        for name in group.present:
+            if name not in responses:
+                group.offers.pop(name)
+        if kind == "stack":
+            self.stack_request = head, arrays
+            group.behind = set(group.missing)
+        return responses
+
+    def repeat_stack(self, name: str) -> bool:
+        """Send the current stack to a site that missed it; return True if it answers."""
+        return bool(self.exchange("stack", *self.stack_request, [name])[2])
 
     def switch_to(self, agreement: Agreement) -> None:
         """Switch the sites to the rows of an agreement, unless it is the current one."""
         if self.agreement is not agreement:
             self.agreement = agreement
             connected = self.link is not None
-            self._ensure_connected()
+            self.ensure_connected()
             if connected:
                 self._replay(agreement)
 
     def descriptions(self) -> dict[str, Response]:
         """Return the descriptions of the sites, which all run the coordinator's version."""
-        self._ensure_connected()
+        self.ensure_connected()
         return self._descriptions
 
     def disconnect(self) -> None:
@@ -109,7 +136,7 @@ class Sites:
             self.link.close()
             self.link = None
 
-    def _ensure_connected(self) -> None:
+    def ensure_connected(self) -> None:
         """Connect if necessary; raise UserError if sites stay unavailable for `patience` seconds."""
         end = time.monotonic() + self.patience
         while self.link is None:
@@ -123,12 +150,14 @@ class Sites:
         """Open a session: descriptions, mask keys and the current agreement."""
         self.link, self.session, self.number = self.connect(), secrets.token_hex(16), 0
         self.compiled.clear()
+        self.group = None
         count = len(self.names)
         self._descriptions = self._request("describe", {"analyst": _analyst()}, {}, self.names, count)
         if self.mask_bits is not None:
             responses = self._request("key", {}, {}, self.names, count)
             keys = {name: msgspec.to_builtins(response.head.key) for name, response in responses.items()}
-            self._request("keys", {"keys": keys, "bits": self.mask_bits}, {}, self.names, count)
+            head = {"keys": keys, "bits": self.mask_bits, "needed": self.min_sites}
+            self.group = MaskedGroup(self, self.min_sites, self._request("keys", head, {}, self.names, count))
         if self.agreement is not None:
             self._replay(self.agreement)
 
@@ -146,22 +175,40 @@ class Sites:
         min_responses: int,
         expected: Expected = no_arrays,
     ) -> dict[str, Response]:
+        _, _, responses = self.exchange(kind, head, arrays, names, expected)
+        if len(responses) < min_responses:
+            self.disconnect()
+            silent = ", ".join(name for name in names if name not in responses)
+            raise ClientsLost(f"no response from {silent} within {self._timeout(kind):g} s")
+        return responses
+
+    def _timeout(self, kind: str) -> float:
+        return self.timeout + COMPILING_SECONDS * (kind not in self.compiled)
+
+    def exchange(
+        self,
+        kind: str,
+        head: dict[str, Any],
+        arrays: Arrays,
+        names: list[str],
+        expected: Expected = no_arrays,
+        timeout: float | None = None,
+    ) -> tuple[int, bytes, dict[str, Response]]:
+        """Send a request; return its number, its content and the validated responses that arrived in time."""
         assert self.link is not None
         self.number += 1
         if kind == "stack":
             self.compiled.clear()
-        timeout = self.timeout + COMPILING_SECONDS * (kind not in self.compiled)
         content = Message(kind, head | {"session": self.session, "number": self.number}, arrays).packed()
         try:
-            responses = self.link.request(names, content, timeout)
-            if len(responses) < min_responses:
-                silent = ", ".join(name for name in names if name not in responses)
-                raise ClientsLost(f"no response from {silent} within {timeout:g} s")
+            responses = self.link.request(names, content, timeout or self._timeout(kind))
         except ClientsLost:
             self.disconnect()
             raise
-        self.compiled.add(kind)
-        return {name: self._checked(name, kind, responses[name], expected) for name in names if name in responses}
+        if len(responses) == len(names):
+            self.compiled.add(kind)
+        checked = {name: self._checked(name, kind, responses[name], expected) for name in names if name in responses}
+        return self.number, content, checked
 
     def _checked(self, name: str, kind: str, content: bytes, expected: Expected) -> Response:
         """Return a response to the last request, validated; raise UserError with the site's reason if it refused."""
@@ -188,6 +235,7 @@ class Agreement:
     def __init__(self, sites: Sites) -> None:
         self.sites = sites
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.rows: RowsByPart = {}  # all sites' numbers of rows, known to every site if responses are masked
 
     def add(self, kind: str, head: dict[str, Any]) -> dict[str, Response]:
         """Send a request and append it to the list."""
@@ -200,6 +248,27 @@ class Agreement:
         """Send a request about these rows (`Sites.request`)."""
         self.sites.switch_to(self)
         return self.sites.request(*arguments, **options)
+
+    def sum(self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]) -> MaskedSum:
+        """Return the sum of the sites' masked responses about these rows."""
+        self.sites.switch_to(self)
+        self.sites.ensure_connected()
+        group, masked = self.sites.group, masked_specs(specs)
+        assert group is not None
+        agreed = {"agreed": rows_digest(self.rows)} if self.rows else {}
+        return group.sum(kind, head | agreed, arrays, lambda _: masked)
+
+    def sum_of_all(
+        self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]
+    ) -> dict[str, Array]:
+        """Return the sum of all sites' masked responses; raise ClientsLost if one is missing."""
+        made = self.sum(kind, head, arrays, specs)
+        if missing := [name for name in self.sites.names if name not in made.present]:
+            self.sites.disconnect()
+            raise ClientsLost(f"no response from {', '.join(missing)}; {kind!r} needs all sites")
+        if not made.fits.all():
+            raise UserError(f"federation.masks: numbers of {kind!r} are out of range")
+        return made.totals
 
 
 def _analyst() -> str:

@@ -12,7 +12,7 @@ from fco_cli.data.fitted import LinearModel
 from fco_cli.data.preparation import Preparation, agree, start_median_search
 from fco_cli.data.statistics import Summary, merged
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows
+from fco_cli.federation.coordinator.remote_rows import SiteRows, report_invalid_sum
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
@@ -25,6 +25,7 @@ from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.tabular import Custom
 
+PARTS = ("training", "held_out", "test")  # of the rows
 UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",
     "class_weight": "all rows have weight 1",
@@ -99,11 +100,18 @@ class CustomAtSites(Custom):
         preparation = self._agreed_preparation(agreement, counts) if with_summary else _no_preparation(descriptions)
         outputs = max(one.outputs for one in counts.values())
         start = seed if self.start == "glorot" else None
-        agreement.add("apply", {"preparation": preparation.as_json(), "outputs": outputs, "start": start})
+        parts = {part: {name: getattr(one, part) for name, one in counts.items()} for part in PARTS}
+        masked = self.connection.mask_bits is not None
+        if masked:
+            complete = all(all(sizes.values()) or not any(sizes.values()) for sizes in parts.values())
+            require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
+            agreement.rows = {part: sizes for part, sizes in parts.items() if any(sizes.values())}
+        head = {"preparation": preparation.as_json(), "outputs": outputs, "start": start}
+        agreement.add("apply", head | ({"rows": agreement.rows} if masked else {}))
 
         def rows(part: str) -> SiteRows | None:
             """Return the rows of a part, or None if no site has any."""
-            sizes = {name: size for name, one in counts.items() if (size := getattr(one, part))}
+            sizes = {name: size for name, size in parts[part].items() if size}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
@@ -118,9 +126,6 @@ class CustomAtSites(Custom):
         trained |= {name: m for m, name in enumerate(training.names)}
         require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
         held_out, test = rows("held_out"), rows("test")
-        if self.connection.mask_bits is not None:
-            complete = all(data is None or data.names == self.connection.names for data in (training, held_out, test))
-            require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
         return TaskData(
             training, Linear(len(preparation.features), outputs), loss, held_out,
             description=LinearModel(loss, classes, preparation),
@@ -165,16 +170,23 @@ class CustomAtSites(Custom):
         if self.recipe.fill != "median":
             return agree(total, self.recipe)
         search = start_median_search(total)
-        specs = {"counts": ArraySpec(search.edges.shape, np.int64)}
         while not search.finished:
-            responses = agreement.request(
-                "count", {}, {"edges": search.edges}, list(summaries), expected=lambda _: specs
-            )
-            for name, response in responses.items():
-                with report_invalid_response(name, "count"):
-                    _check_cumulative(response.arrays["counts"], summaries[name].rows)
-            search = search.narrowed(response.arrays["counts"] for response in responses.values())
+            search = search.narrowed(self._counts_up_to(search.edges, agreement, summaries))
         return agree(total, self.recipe, search.high)
+
+    def _counts_up_to(self, edges: Array, agreement: Agreement, summaries: dict[str, Summary]) -> list[Array]:
+        """Return the numbers of values up to each edge: those of every site, or their sum if responses are masked."""
+        specs = {"counts": ArraySpec(edges.shape, np.int64)}
+        if self.connection.mask_bits is not None:
+            total = agreement.sum_of_all("count", {}, {"edges": edges}, specs)["counts"]
+            with report_invalid_sum(summaries, "count"):
+                _check_cumulative(total, sum(one.rows for one in summaries.values()))
+            return [total]
+        responses = agreement.request("count", {}, {"edges": edges}, list(summaries), expected=lambda _: specs)
+        for name, response in responses.items():
+            with report_invalid_response(name, "count"):
+                _check_cumulative(response.arrays["counts"], summaries[name].rows)
+        return [response.arrays["counts"] for response in responses.values()]
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""

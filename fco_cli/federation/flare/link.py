@@ -47,10 +47,14 @@ def federation_status(home: Path) -> tuple[list[str], int]:
 
 
 class FlareLink:
-    """Link through one FLARE job; waits up to `patience` seconds for the server and the sites."""
+    """Link through one FLARE job; waits up to `patience` seconds for the server and the sites.
 
-    def __init__(self, home: Path, sites: list[str], patience: float) -> None:
+    All sites must be there at the start; the job continues as long as `min_sites` of them are (default: all).
+    """
+
+    def __init__(self, home: Path, sites: list[str], patience: float, min_sites: int | None = None) -> None:
         self.sites, self.key = sites, secrets.token_hex(16)
+        self.min_sites = len(sites) if min_sites is None else min_sites
         self.end = time.monotonic() + patience
         self.session = self.open_session(kit_path(home, LEAD), self.end)
         self.job = ""
@@ -70,6 +74,9 @@ class FlareLink:
         if responses is None:
             raise ClientsLost("no response from the server")
         return {name: response for name, response in responses.items() if name in sites}
+
+    def last_contacts(self) -> dict[str, float]:
+        return {client.name: client.last_connect_time or 0.0 for client in self.session.get_system_info().client_info}
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # without it, the relay ends after IDLE_SECONDS
@@ -149,8 +156,8 @@ class FlareLink:
             "meta.json": {
                 "name": "fco",
                 "resource_spec": {},
-                "min_clients": len(self.sites),
-                "mandatory_clients": self.sites,
+                "min_clients": self.min_sites,
+                "mandatory_clients": self.sites if self.min_sites == len(self.sites) else [],
                 "deploy_map": {"relay": ["server"], "site": self.sites},
             },
             "relay/config/config_fed_server.json": {"format_version": 2, "workflows": [relay], "components": []},

@@ -28,6 +28,7 @@ from fco_cli.federation.metrics import SUMS, Sums
 from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
+from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedRows
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
@@ -70,6 +71,8 @@ class SiteData:
         self.outputs = 1  # scores per row that the site's labels need
         self.prepared: Prepared | None = None
         self.model: Linear | None = None
+        self.agreed: AgreedRows | None = None  # if responses are masked
+        self.weightings = set(WEIGHTINGS)  # possible ones of masked sums over training rows
 
     def describe(self, request: Request) -> Message:
         """Return the version of the software, and the features, classes and parts of the file."""
@@ -92,7 +95,7 @@ class SiteData:
     def prepare(self, request: Prepare) -> Message:
         """Split the rows; return their numbers and a summary for the common preparation."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
-        self.task = self.split = self.prepared = self.model = None
+        self.task = self.split = self.prepared = self.model = self.agreed = None
         task = parse_dataclass(Custom, request.task | unused, "task")
         if task.loss == "auto":
             raise Refusal(
@@ -149,7 +152,15 @@ class SiteData:
         if request.outputs < self.outputs or (request.outputs > 1) != (self.outputs > 1):
             allowed = "1" if self.outputs == 1 else f"at least {self.outputs}"
             raise Refusal(f"outputs: got {request.outputs}, must be {allowed} for the site's labels and the loss")
-        self.prepared = self.split.prepared(preparation, self.dtype)
+        agreed = None
+        if request.rows is not None:
+            own = dict(zip(("training", "held_out", "test"), (int(one.sum()) for one in self.split.parts), strict=True))
+            agreed = AgreedRows(
+                {str(part): sizes for part, sizes in request.rows.items()}, self.name, own, self.weightings
+            )
+            if self.agreed is not None and self.agreed.digest != agreed.digest:
+                raise Refusal("rows: other numbers of rows were agreed on")
+        self.prepared, self.agreed = self.split.prepared(preparation, self.dtype), agreed
         self.model = Linear(len(preparation.features), request.outputs, seed=request.start)
         return Message("")
 
@@ -166,7 +177,7 @@ class SiteData:
             raise Refusal("gradients are computed on training rows only")
         self.policy.check_numbers(request.jobs * model.layout.size)
         w = read_arrays(arrays, {"w": ArraySpec((request.jobs, model.layout.size))})["w"]
-        weight = self._weight(request, len(data.y))
+        weight = self._weight(request)
         self.disclosure.check_evaluation_noise(request.noise)
         self.disclosure.charge(request.jobs * self._numbers_per_model(request), evaluations=request.jobs)
         with np.errstate(all="ignore"):  # the coordinator detects overflows
@@ -225,12 +236,13 @@ class SiteData:
             numbers += request.spread + (0 if known is None else known.width)
         return numbers
 
-    def _weight(self, request: Evaluate, rows: int) -> float:
+    def _weight(self, request: Evaluate) -> float:
+        if self.agreed is not None:
+            self.agreed.check_weights(request.part, request.weights)
         if request.weights is None:
             return 1.0
         if self.name not in request.weights:
             raise BadMessage("weights: no weight for this site")
-        self.disclosure.check_weights(request.weights, self.name, rows)
         return request.weights[self.name]
 
     def curvature(self, request: Curvature) -> Message:

@@ -32,16 +32,18 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     "prepare": frozenset(("training", "held_out", "test", "outputs", "summary")),
     "load": frozenset(("known",)),
     "key": frozenset(("key",)),
+    "keys": frozenset(("offer",)),
+    "offer": frozenset(("offer",)),
+    "unmask": frozenset(("opened",)),
     **dict.fromkeys(
-        ("count", "apply", "evaluate", "curvature", "stack", "train", "own", "keys", "save", "forget"), frozenset[str]()
+        ("count", "apply", "evaluate", "curvature", "stack", "train", "own", "save", "forget"), frozenset[str]()
     ),
 }
 GRID_PARTS = 8  # grid lines of a column per standard deviation, for the edges of its histograms
-WEIGHT_TOLERANCE = 1e-6
 
 
 class Disclosure:
-    """Rules of one site in one session; `sites` is the number of sites whose answers are masked together."""
+    """Rules of one site in one session; `sites` is the least number of sites in a masked sum."""
 
     def __init__(self, policy: Policy, folder: Path, data: FederatedData, secret: bytes) -> None:
         self.policy, self.data, self.secret = policy, data, secret
@@ -70,11 +72,11 @@ class Disclosure:
             raise Refusal(f"answers to {kind!r} are not covered by the site's disclosure control")
 
     def charge_overflows(self, fits: Array) -> None:
-        """Count masked models with numbers out of range, which are reported per site.
+        """Count masked models with numbers out of range, which the sum over the sites discloses.
 
         Above the limit, all masked requests are refused, since a refusal of some would report it as well.
         """
-        if count := int((fits != 1).sum()):
+        if count := int((~fits).sum()):
             self.ledger.charge({"overflows": (None, "")}, {"overflows": count})
 
     # Rows.
@@ -197,22 +199,6 @@ class Disclosure:
                 f"curvature of a model with {parameters} parameters requested; the site's policy allows {allowed}; "
                 "set hparams.client_lr to a number"
             )
-
-    def check_weights(self, weights: dict[str, float], site: str, rows: int) -> None:
-        """Raise Refusal unless masked sums weight all sites equally, or by numbers of rows that fit the site's own."""
-        values = np.array(list(weights.values()))
-        if self.sites == 1 or np.allclose(values, 1 / len(values), rtol=WEIGHT_TOLERANCE):
-            return
-        own = weights[site]
-        sizes = values * (rows / own) if own > 0 else np.zeros(1)
-        whole = np.abs(sizes - np.rint(sizes)) <= WEIGHT_TOLERANCE * np.maximum(sizes, 1)
-        if not whole.all() or sizes.min() < 1 - WEIGHT_TOLERANCE:
-            raise Refusal("weights requested that are neither equal nor those of whole numbers of rows at all sites")
-
-    def check_factors(self, factors: dict[str, list[float]]) -> None:
-        """Raise Refusal if a masked round gives a site the weight 0, which would isolate others."""
-        if any(not all(of_site) for of_site in factors.values()):
-            raise Refusal("weight 0 of a site in a masked sum requested; the policy allows positive weights")
 
     # Noise.
 

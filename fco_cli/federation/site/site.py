@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
@@ -16,6 +17,7 @@ from fco_cli.federation.masks import MASKED_KINDS, Credentials, Masks
 from fco_cli.federation.message import BadMessage, Message, read_arrays
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
 from fco_cli.federation.schema import REQUESTS, Describe, Header, Prepare
+from fco_cli.federation.sharing import questions
 from fco_cli.federation.site.audit import AUDIT_FILE, Audit, append_entry
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.disclosure import Disclosure
@@ -25,6 +27,7 @@ from fco_cli.federation.site.trainer import SiteTrainer
 
 log = logging.getLogger(__name__)
 
+WEIGHTED = ("train", "evaluate")  # kinds whose sums have weights
 WITH_ARRAYS = ("count", "evaluate", "stack", "train")  # kinds of requests; the others have none
 
 
@@ -54,7 +57,8 @@ class Site:
             "describe": self._describe, "prepare": self._prepare, "count": data.count, "apply": data.apply,
             "evaluate": data.evaluate, "curvature": data.curvature,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
-            "key": masks.key, "keys": masks.keys, "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
+            "key": masks.key, "keys": masks.keys, "offer": masks.offer, "unmask": masks.unmask,
+            "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
         }  # fmt: skip
 
     def handle(self, content: bytes) -> bytes:
@@ -67,11 +71,7 @@ class Site:
             kind, header = message.kind, message.head_as(Header)
             number = header.number
             self._check(kind, header)
-            reply = self._dispatch(message)
-            self.disclosure.check_answer(kind, reply)
-            if self.masks.has_secrets and kind in MASKED_KINDS:
-                reply = self.masks.mask(content, reply)
-                self.disclosure.charge_overflows(reply.arrays["fits"])
+            reply = self._dispatch(message, content)
         except (Refusal, BadMessage, UserError) as problem:
             reason = shown(problem)
             self.audit.write(kind, content, f"refused: {reason}", message, None)
@@ -85,13 +85,30 @@ class Site:
         self.audit.write(kind, content, "answered", message, answer)
         return answer.packed()
 
-    def _dispatch(self, message: Message) -> Message:
-        """Validate a request against its schema and return the response of its handler."""
+    def _dispatch(self, message: Message, content: bytes) -> Message:
+        """Validate a request against its schema and return the response of its handler, masked if keys are set."""
         request, handler = message.head_as(REQUESTS[message.kind]), self.kinds[message.kind]
+        masked = self.masks.has_group and message.kind in MASKED_KINDS
+        if masked:
+            self._start_masked(message, request, content)
         if message.kind in WITH_ARRAYS:
-            return handler(request, message.arrays)
-        read_arrays(message.arrays, {})
-        return handler(request)
+            response = handler(request, message.arrays)
+        else:
+            read_arrays(message.arrays, {})
+            response = handler(request)
+        self.disclosure.check_answer(message.kind, response)
+        if masked:
+            response = self.masks.mask(message.kind, response)
+            self.disclosure.charge_overflows(self.masks.fits)
+        return response
+
+    def _start_masked(self, message: Message, request: Any, content: bytes) -> None:
+        """Check that the weights of a masked request are agreed on, and accept its keys."""
+        agreed, is_weighted = self.data.agreed, message.kind in WEIGHTED
+        if is_weighted and (agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest):
+            raise Refusal("masks: the request does not refer to numbers of rows that all sites agreed on")
+        asked = questions(message.kind, message.head, message.arrays)
+        self.masks.start(request.number, content, asked, request.offers)
 
     def _check(self, kind: str, header: Header) -> None:
         """Raise Refusal for a second coordinator, a replayed message or a request that the policy forbids."""
@@ -103,10 +120,11 @@ class Site:
             raise Refusal("replayed or out-of-order message")
         self.number = header.number
         self.policy.check("messages", kind)
-        self.disclosure.start(len(self.masks.secrets) + 1 if kind in MASKED_KINDS else 1)
-        if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_secrets:
+        is_masked = kind in MASKED_KINDS and self.masks.has_group
+        self.disclosure.start(self.masks.needed if is_masked else 1)
+        if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_group:
             raise Refusal("the site's policy requires masks (site.yaml: masks); set federation.masks=true")
-        if kind == "own" and (self.policy.masks or self.masks.has_secrets):
+        if kind == "own" and (self.policy.masks or self.masks.has_group):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
 
     def _describe(self, request: Describe) -> Message:

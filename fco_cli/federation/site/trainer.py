@@ -91,6 +91,8 @@ class SiteTrainer:
         problem, jobs = algorithm.problem, len(algorithm.varying)
         _check_for_every_job("tokens", tokens, jobs)
         received = read_arrays(arrays, {array.name: _spec_of(array, algorithm) for array in algorithm.broadcast})
+        if self.site_data.agreed is not None:
+            self.site_data.agreed.check_factors(algorithm, request)
         factor, noise = self._factors_and_noise(request, jobs)
         rows, clients = problem.data, np.array([self.site_data.client])
         visited = int(rows.sizes[0]) * request.local_epochs
@@ -134,7 +136,6 @@ class SiteTrainer:
                 raise BadMessage("noise: needs factors")
             return None, None
         factors = _check_for_every_job("factors", request.factors.get(self.site_data.name, []), jobs)
-        self.site_data.disclosure.check_factors(request.factors)
         noise = request.noise
         return np.array(factors), None if noise is None else np.array(_check_for_every_job("noise", noise, jobs))
 

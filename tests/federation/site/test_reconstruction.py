@@ -16,7 +16,7 @@ from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy, preset
 from fco_cli.federation.site.data import SiteData
 from fco_cli.path.select import select
-from fco_cli.problem.folds import FoldAssignment, HeldOut
+from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.problem.streams import batches_of
 from tests.federation.conftest import NAMES
 from tests.federation.site.conftest import Attacker
