@@ -163,7 +163,7 @@ class MaskedGroup:
 
     def _unmask(self, head: dict[str, Any], names: list[str], missing: list[str]) -> dict[str, Opening]:
         """Return what the survivors disclose on request; raise ClientsLost if too few answer."""
-        _, _, responses = self.sites.exchange("unmask", head, {}, names)
+        _, _, responses = self.sites.exchange("unmask", head, {}, names, timeout=self.sites.timeout)
         for name in names:
             if name not in responses:
                 self.offers.pop(name, None)
