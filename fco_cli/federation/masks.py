@@ -33,6 +33,7 @@ from fco_cli.federation.sharing import (
     pad,
     pair_mask,
     pair_secret,
+    private_key,
     public_key,
     random_numbers,
     seal,
@@ -101,7 +102,7 @@ class Secrets:
 
     serial: int
     seed: bytes  # of the self-mask
-    key: bytes  # seed of the private key of the pairwise masks
+    key: X25519PrivateKey  # of the pairwise masks
     shares: tuple[bytes, bytes]  # own shares of both; empty if all sites are needed
 
 
@@ -187,10 +188,11 @@ class Masks:
         return Message("", {"offer": self._next_offer()})
 
     def _next_offer(self) -> dict[str, Any]:
-        seed, key = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES)
+        seed, key_seed = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES)
+        key = private_key(key_seed)
         shares = dict.fromkeys(self.group, (b"", b""))
         if self.needed < len(self.group):
-            of_seed, of_key = (split(secret, self.group, self.needed) for secret in (seed, key))
+            of_seed, of_key = (split(secret, self.group, self.needed) for secret in (seed, key_seed))
             shares = {name: (of_seed[name], of_key[name]) for name in self.group}
         self.serial, public = self.serial + 1, public_key(key)
         self.offered = Secrets(self.serial, seed, key, shares[self.name])

@@ -71,19 +71,20 @@ def mask_stream(secret: bytes, purpose: bytes, count: int) -> Array:
     return np.frombuffer(cipher.encryptor().update(b"\0" * (8 * count)), "<u8").astype(np.uint64, copy=False)
 
 
-def pair_secret(seed: bytes, public: str) -> bytes:
-    """Return the secret of two sites for one request, from one site's key seed and the other's public key."""
+def pair_secret(private: X25519PrivateKey, public: str) -> bytes:
+    """Return the secret of two sites for one request, from one site's key and the other's public key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    return _private_key(seed).exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+    return private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
 
 
-def public_key(seed: bytes) -> str:
-    """Return the public key of the private key with that seed."""
-    return _private_key(seed).public_key().public_bytes_raw().hex()
+def public_key(private: X25519PrivateKey) -> str:
+    """Return the public key of a private key as text."""
+    return private.public_key().public_bytes_raw().hex()
 
 
-def _private_key(seed: bytes) -> X25519PrivateKey:
+def private_key(seed: bytes) -> X25519PrivateKey:
+    """Return the private key of a site's pairwise masks for one request, from its seed."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(derive(seed, b"fco pairwise key"))

@@ -57,6 +57,7 @@ class Members:
         self.names, self.values, self.number = sorted(all_credentials), values, 1
         self.masks = {name: Masks(name, all_credentials[name]) for name in self.names}
         self.silent: dict[str, set[str]] = {}
+        self.timeout = 1.0
         self.sent: dict[str, Message] = {}  # last masked responses, also those that do not arrive
         self.content = b""
         self.requests: list[tuple[str, dict[str, Any]]] = []

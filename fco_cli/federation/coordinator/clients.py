@@ -240,8 +240,8 @@ class RemoteClients(Clients):
         if not self._has_memory:
             return {}
         if j == 0:
-            self._request("save", {**self._job_header(self.names), "round": self.done})
-            self.outcomes = {name: [] for name in self.names}
+            for name in self._request("save", {**self._job_header(self.names), "round": self.done}):
+                self.outcomes[name] = []
         return {"token": np.frombuffer(bytes.fromhex(self.tokens[j]), np.uint8), "round": np.array(self.done)}
 
     def confirm_saved(self) -> None:

@@ -20,6 +20,7 @@ from fco_cli.federation.sharing import (
     combine_pads,
     pair_mask,
     pair_secret,
+    private_key,
     public_key,
     questions,
     self_mask,
@@ -28,6 +29,8 @@ from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
     from fco_cli.federation.coordinator.sites import Expected, Response, Sites
 
 log = logging.getLogger(__name__)
@@ -105,7 +108,7 @@ class MaskedGroup:
         digest: bytes,
         offers: Mapping[str, Offer],
         seeds: Mapping[str, bytes],
-        keys: Mapping[str, bytes],
+        keys: Mapping[str, X25519PrivateKey],
     ) -> Array:
         """Return the sum of the survivors' arrays without their self-masks and their masks with missing sites."""
         total = masked[0].reshape(-1).copy()
@@ -128,8 +131,8 @@ class MaskedGroup:
         survivors: list[str],
         offers: Mapping[str, Offer],
         openings: dict[str, Opening | None],
-    ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """Return the seeds of the survivors' self-masks and of the missing participants' pairwise keys."""
+    ) -> tuple[dict[str, bytes], dict[str, X25519PrivateKey]]:
+        """Return the seeds of the survivors' self-masks and the missing participants' pairwise keys."""
         missing = sorted(offers.keys() - set(survivors))
         head = {"request": number, "survivors": survivors, "shares": False}
         if len(offers) == self.needed:
@@ -148,7 +151,7 @@ class MaskedGroup:
             of_seeds = {site: one.seed_shares for site, one in opened.items()}
             seeds = {name: self._combined(name, of_seeds) for name in survivors}
         of_keys = {site: one.key_shares for site, one in opened.items()}
-        keys = {name: self._combined(name, of_keys) for name in missing}
+        keys = {name: private_key(self._combined(name, of_keys)) for name in missing}
         for name, key in keys.items():
             if public_key(key) != offers[name].public:
                 raise UserError(f"sites {', '.join(opened)}: invalid response to 'unmask': a wrong share of {name}")
@@ -160,7 +163,7 @@ class MaskedGroup:
 
     def _unmask(self, head: dict[str, Any], names: list[str], missing: list[str]) -> dict[str, Opening]:
         """Return what the survivors disclose on request; raise ClientsLost if too few answer."""
-        _, _, responses = self.sites.exchange("unmask", head, {}, names)
+        _, _, responses = self.sites.exchange("unmask", head, {}, names, timeout=self.sites.timeout)
         for name in names:
             if name not in responses:
                 self.offers.pop(name, None)

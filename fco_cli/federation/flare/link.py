@@ -76,7 +76,10 @@ class FlareLink:
         return {name: response for name, response in responses.items() if name in sites}
 
     def last_contacts(self) -> dict[str, float]:
-        return {client.name: client.last_connect_time or 0.0 for client in self.session.get_system_info().client_info}
+        with contextlib.suppress(Exception):  # the next request reports a lost server
+            clients = self.session.get_system_info().client_info
+            return {client.name: client.last_connect_time or 0.0 for client in clients}
+        return {}
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # without it, the relay ends after IDLE_SECONDS

@@ -49,9 +49,9 @@ class AgreedRows:
         self.rows, self.digest, self.names, self.weightings = rows, rows_digest(rows), names, weightings
 
     def check_weights(self, part: str, weights: Mapping[str, float] | None) -> None:
-        """Raise Refusal unless the weights of an evaluation are equal or proportional to the rows of the part."""
+        """Raise Refusal unless the weights of an evaluation are equal (None) or proportional to the rows."""
         if weights is None:
-            return
+            weights = dict.fromkeys(self.names, 1 / len(self.names))
         self._check_names(weights)
         given = np.array([weights[name] for name in self.names])
         allowed = self.weightings if part == "training" else set(WEIGHTINGS)

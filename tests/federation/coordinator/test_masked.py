@@ -20,7 +20,7 @@ from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Policy
+from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
@@ -117,7 +117,7 @@ def simulate(setup: Setup, varying: Varying, names: list[str], missing: Missing)
 
 
 def federate(setup: Setup, varying: Varying, missing: Missing, kinds: tuple[str, ...]) -> list[Job]:
-    """Run between sites; those that are missing in a round do not answer requests of these kinds."""
+    """Run between sites and save every round; those missing in it do not answer requests of these kinds."""
     jobs = [Job(), Job()]
     simulation, connection = Simulation(setup, jobs, varying), setup.task.connection
     while True:
@@ -125,6 +125,7 @@ def federate(setup: Setup, varying: Varying, missing: Missing, kinds: tuple[str,
         connection.group.next_try = 0.0
         if not simulation.advance():
             return jobs
+        simulation.snapshot()
 
 
 def assert_same(simulated: list[Job], made: list[Job], missing: Missing, incomplete: Missing | None = None) -> None:
@@ -276,6 +277,15 @@ class TestWeights:
                 head["weights"] = {name: float(name == "site2") for name in FOUR}
 
         self.refused(both, change, "weights: not those that follow from the agreed numbers of rows")
+
+    def test_equal_weights_in_a_session_by_rows(self, both):
+        """A request without weights has equal weights."""
+        _, remote, varying = both("fedavg", FOUR, 3, rounds=1, weighting="examples")
+        federate(remote, varying, {}, ())
+        site = remote.task.connection.link.sites["site0"]
+        assert site.data.weightings == {"examples"}
+        with pytest.raises(Refusal, match="weights: not those that follow"):
+            site.data.agreed.check_weights("training", None)
 
     def test_a_round_without_factors(self, both):
         self.refused(both, lambda kind, head: head.update(factors=None) if kind == "train" else None, "no factors")
