@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ class SiteData:
             split = split.hold_out(HeldOut(deal, fold.number), client if deal.by == "rows" else index, len(sites))
         self.client = int(trains[:index].sum())
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
-        is_new = self.disclosure.check_parts(split.parts, fold is not None)
+        self.disclosure.check_parts(split.parts, fold is not None)
         outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
         if not request.summary:
@@ -124,7 +124,7 @@ class SiteData:
             exact = split.summary(self.name)
             if not np.isfinite([exact.moments.mean, exact.moments.deviations]).all():
                 raise Refusal("the moments of the site's values overflow; rescale the columns")
-            summary = self.disclosure.released_summary(exact, split.training_table(), is_new).plain()
+            summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         self.task, self.split, self.dtype, self.outputs = task, split, request.dtype, outputs
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
@@ -150,7 +150,10 @@ class SiteData:
         if request.outputs < self.outputs or (request.outputs > 1) != (self.outputs > 1):
             allowed = "1" if self.outputs == 1 else f"at least {self.outputs}"
             raise Refusal(f"outputs: got {request.outputs}, must be {allowed} for the site's labels and the loss")
-        self.prepared = self.split.prepared(preparation, self.dtype)
+        training = self.split.training_table()
+        self.disclosure.check_preparation(preparation, training)
+        merge = partial(self.disclosure.merge_levels, training=training)
+        self.prepared = self.split.prepared(preparation, self.dtype, merge)
         self.model = Linear(len(preparation.features), request.outputs, seed=request.start)
         return Message("")
 
