@@ -24,6 +24,11 @@ class Refusal(Exception):
     """Refusal of a request; its message is sent to the analyst and contains no information about rows."""
 
 
+def plural(count: int, noun: str) -> str:
+    """Return the count with its noun: 1 row, 2 rows."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 COMMENTS = {  # above the keys in `site.yaml`
     "min_rows": "smallest number of rows behind an answered number: batch, part, fold, cell; at least 3",
     "site_splits": "the site draws training, validation and test rows, folds and batches; false: the analyst does",
@@ -139,7 +144,7 @@ class Policy:
         """Raise Refusal if a subject, such as a batch, has fewer than `min_rows` rows."""
         if rows < self.min_rows:
             limit = f"the site's policy allows {self.min_rows} or more ({POLICY_FILE}: min_rows)"
-            raise Refusal(f"{subject} of {rows} rows requested; {limit}{remedy and '; '}{remedy}")
+            raise Refusal(f"{subject} of {plural(rows, 'row')} requested; {limit}{remedy and '; '}{remedy}")
 
 
 _EXACT: dict[str, Any] = {

@@ -48,17 +48,17 @@ def test_two_ordinary_commands_do_not_recover_a_patient(federation, tmp_path):
     first = fco_run(federation, tmp_path / "1", "task.holdout=none")
     assert first.returncode == 0, first.stderr
     second = fco_run(federation, tmp_path / "2", "task.holdout=rows", "task.holdout_fraction=0.0001", "seed=0")
-    expected = "fco-run: north: a part (held-out rows) of 1 rows requested; the site's policy allows 10 or more"
+    expected = "fco-run: north: a part (held-out rows) of 1 row requested; the site's policy allows 10 or more"
     assert last_line(second).startswith(expected)
     batches = ["algo=fedavg", "hparams.batch_size=1", "task.holdout=none"]
-    assert "north: a batch of 1 rows requested" in last_line(fco_run(federation, tmp_path / "3", *batches))
+    assert "north: a batch of 1 row requested" in last_line(fco_run(federation, tmp_path / "3", *batches))
     assert fco_run(federation, tmp_path / "4", "task.holdout=none", "seed=3").returncode == 0
 
 
 def test_the_audit_command(federation):
     text = federation.call("north", "audit")
     assert "answered describe 1, prepare 1" in text
-    assert "1 x prepare: refused: a part (held-out rows) of 1 rows requested" in text
+    assert "1 x prepare: refused: a part (held-out rows) of 1 row requested" in text
     assert "left (max_equations_per_value)" in text
     assert federation.call("north", "audit", "--verify").startswith("OK: ")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ class SiteData:
             split = split.hold_out(HeldOut(deal, fold.number), client if deal.by == "rows" else index, len(sites))
         self.client = int(trains[:index].sum())
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
-        is_new = self.disclosure.check_parts(split.parts, fold is not None)
+        self.disclosure.check_parts(split.parts, fold is not None)
         outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         summary = None
         if not request.summary:
@@ -126,7 +126,7 @@ class SiteData:
             exact = split.summary(self.name)
             if not np.isfinite([exact.moments.mean, exact.moments.deviations]).all():
                 raise Refusal("the moments of the site's values overflow; rescale the columns")
-            summary = self.disclosure.released_summary(exact, split.training_table(), is_new).plain()
+            summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         self.task, self.split, self.dtype, self.outputs = task, split, request.dtype, outputs
         counts = {"training": training, "held_out": held_out, "test": test}
         return Message("", {**counts, "outputs": outputs, "summary": summary})
@@ -160,7 +160,10 @@ class SiteData:
             )
             if self.agreed is not None and self.agreed.digest != agreed.digest:
                 raise Refusal("rows: other numbers of rows were agreed on")
-        self.prepared, self.agreed = self.split.prepared(preparation, self.dtype), agreed
+        training = self.split.training_table()
+        self.disclosure.check_preparation(preparation, training)
+        merge = partial(self.disclosure.merge_levels, training=training)
+        self.prepared, self.agreed = self.split.prepared(preparation, self.dtype, merge), agreed
         self.model = Linear(len(preparation.features), request.outputs, seed=request.start)
         return Message("")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.data.format import Features, FederatedData, shown
-from fco_cli.data.preparation import OTHER
+from fco_cli.data.preparation import OTHER, Preparation
 from fco_cli.data.splits import Parts
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.message import Message
@@ -110,16 +110,15 @@ class Disclosure:
                     f"({POLICY_FILE}: max_categories_per_row); drop the column at the site: fco-federate join --drop"
                 )
 
-    def check_parts(self, parts: Parts, fold: bool) -> bool:
-        """Check the sizes of the parts and their differences to earlier ones; return True if a part is new."""
+    def check_parts(self, parts: Parts, fold: bool) -> None:
+        """Raise Refusal if parts, or their differences to earlier ones, are too small; record them in the ledger."""
         remedy = "use fewer path.folds" if fold else "change task.holdout_fraction or task.test_fraction"
         for subject, rows in zip(("training rows", "held-out rows", "test rows"), parts, strict=True):
             if rows.any():
                 self.policy.check_rows(int(rows.sum()), f"a part ({subject})", remedy)
-        if not (self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row):
-            return True
-        hashes = self._row_hashes
-        return self.ledger.add_subsets([np.sort(hashes[rows]) for rows in parts], np.sort(hashes), self.policy)
+        if self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row:
+            hashes = self._row_hashes
+            self.ledger.add_subsets([np.sort(hashes[rows]) for rows in parts], np.sort(hashes), self.policy)
 
     @cached_property
     def _row_hashes(self) -> Array:
@@ -136,20 +135,54 @@ class Disclosure:
 
     # Statistics of columns.
 
-    def released_summary(self, summary: Summary, table: Features, is_new: bool) -> Summary:
-        """Return the summary as it may be sent, and count its numbers unless it was answered before."""
+    def released_summary(self, summary: Summary, table: Features) -> Summary:
+        """Return the summary as it may be sent, and count its numbers."""
         self.check_noise_free("summaries of columns")
         for name, count in zip(summary.columns, summary.present.tolist(), strict=True):
             self.policy.check_rows(count, f"a column ({shown(name)}) with values")
         if self.policy.hide_small_cells:
             least = self.policy.min_rows
             categories = {name: merge_rare(counts, least) for name, counts in summary.categories.items()}
+            self._check_rare_values(table)
             low, high = rounded_extremes(table.x, summary, least)
             summary = replace(summary, categories=categories, low=low, high=high)
         cells = sum(map(len, summary.categories.values()))
-        if is_new:
-            self.charge(4 * len(summary.columns) - 3 * len(summary.categories) + cells)
+        self.charge(4 * len(summary.columns) - 3 * len(summary.categories) + cells)
         return summary
+
+    def _check_rare_values(self, table: Features) -> None:
+        """Raise Refusal if all but a few rows of a column of numbers are equal: it would mark those few."""
+        for k in sorted(set(range(table.x.shape[1])) - table.levels.keys()):
+            values = table.x[:, k]
+            counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
+            if 0 < (others := int(counts.sum() - counts.max(initial=0))) < self.policy.min_rows:
+                remedy = "drop the column at the site: fco-federate join --drop"
+                self.policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
+
+    def check_preparation(self, preparation: Preparation, table: Features) -> None:
+        """Raise Refusal if indicators of a preparation would mark few rows of the site."""
+        for k, name in enumerate(table.names):
+            missing = np.isnan(table.x[:, k])
+            if name in preparation.categories and k not in table.levels and not missing.all():
+                raise Refusal(
+                    f"column {shown(name)!r}: indicators of numbers requested; they are allowed for categories"
+                )
+            hidden = self.policy.hide_small_cells and name in preparation.flagged and missing.any()
+            if hidden and missing.sum() < len(missing):
+                remedy = "set task.flag_missing=false"
+                self.policy.check_rows(int(missing.sum()), f"an indicator of missing values ({shown(name)})", remedy)
+
+    def merge_levels(self, table: Features, training: Features) -> Features:
+        """Return a table in which categories that are rare in the training rows are named `other`."""
+        if not self.policy.hide_small_cells or not table.levels:
+            return table
+        known = Summary.of("", training).categories
+        kept = {name: merge_rare(counts, self.policy.min_rows).keys() for name, counts in known.items()}
+        levels = {
+            k: [level if level in kept[table.names[k]] else OTHER for level in names]
+            for k, names in table.levels.items()
+        }
+        return replace(table, levels=levels)
 
     def histogram_edges(self, edges: Array) -> Array:
         """Return the edges, rounded up to a grid of the site's own if small cells are hidden."""
@@ -185,7 +218,7 @@ class Disclosure:
         self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
         if not self.policy.refuse_differences:
             return
-        remedy = "raise hparams.batch_size to the site's training rows, or to a size that leaves no smaller set"
+        remedy = "use a hparams.batch_size of at least the site's training rows"
         self.policy.check_rows(int(np.diff(edges).min()), "a last batch", remedy)
         visits = np.bincount(order, minlength=rows)
         self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)

@@ -8,6 +8,7 @@ those of earlier versions.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ import msgspec
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
+from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
+from fco_cli.files import write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
@@ -75,8 +77,8 @@ class Ledger:
             os.pwrite(file, content, 0)  # one write: the death of the process leaves the old or the new counts
             os.ftruncate(file, len(content))
 
-    def add_subsets(self, subsets: list[Array], total: Array, policy: Policy) -> bool:
-        """Record row subsets (sorted hashes of rows); return True if one is new.
+    def add_subsets(self, subsets: list[Array], total: Array, policy: Policy) -> None:
+        """Record row subsets (sorted hashes of rows).
 
         Raise Refusal if one differs from an earlier one, or from all rows (`total`), by fewer than `min_rows` rows, or
         if there are too many.
@@ -98,8 +100,9 @@ class Ledger:
                     f"({POLICY_FILE}: max_subsets_per_row)"
                 )
             for number, one in enumerate(new, len(known)):
-                np.save(self.folder / f"{number:06}.npy", one, allow_pickle=False)
-            return bool(new)
+                buffer = io.BytesIO()
+                np.save(buffer, one, allow_pickle=False)
+                write_atomically(self.folder / f"{number:06}.npy", buffer.getvalue())
 
     def subsets(self) -> int:
         """Return the number of recorded row subsets."""
@@ -128,10 +131,9 @@ def _check_differences(one: Array, others: list[Array], policy: Policy) -> None:
     for other in others:
         difference = len(np.setxor1d(one, other, assume_unique=True))
         if 0 < difference < policy.min_rows:
-            raise Refusal(
-                f"a row subset that differs from another one by {difference} rows requested; the site's policy allows "
-                f"differences of {policy.min_rows} or more ({POLICY_FILE}: min_rows, refuse_differences)"
-            )
+            requested = f"a row subset that differs from another one by {plural(difference, 'row')} requested"
+            limit = f"differences of {policy.min_rows} or more ({POLICY_FILE}: min_rows, refuse_differences)"
+            raise Refusal(f"{requested}; the site's policy allows {limit}")
 
 
 def _label(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,10 +55,10 @@ class Split:
         """Return the training rows before preparation."""
         return self._raw(self.parts.training)
 
-    def prepared(self, preparation: Preparation, dtype: str) -> Prepared:
-        """Return the rows after the common preparation."""
+    def prepared(self, preparation: Preparation, dtype: str, merge: Callable[[Features], Features]) -> Prepared:
+        """Return the rows after the common preparation of tables whose rare categories are merged."""
         try:
-            training, held_out, test = (self._prepared(rows, preparation, dtype) for rows in self.parts)
+            training, held_out, test = (self._prepared(rows, preparation, dtype, merge) for rows in self.parts)
         except UserError:
             raise Refusal(f"the site's values are too large for {dtype}") from None
         return Prepared(training, held_out, test, dtype, tuple(preparation.features))
@@ -65,10 +66,12 @@ class Split:
     def _raw(self, rows: Array) -> Features:
         return replace(self.data.take(rows).raw, names=self.names)
 
-    def _prepared(self, rows: Array, preparation: Preparation, dtype: str) -> ClientData | None:
+    def _prepared(
+        self, rows: Array, preparation: Preparation, dtype: str, merge: Callable[[Features], Features]
+    ) -> ClientData | None:
         if not rows.any():
             return None
-        return replace(self.data.take(rows), x=preparation.apply(self._raw(rows))).model_clients(dtype)
+        return replace(self.data.take(rows), x=preparation.apply(merge(self._raw(rows)))).model_clients(dtype)
 
 
 @dataclass(frozen=True)
