@@ -126,7 +126,7 @@ def main() -> None:
         report(what, outcome)
     link.close()
     link = FlareLink.__new__(FlareLink)
-    link.sites, link.key = ["east", "north", "south"], "k"
+    link.sites, link.key, link.min_sites = ["east", "north", "south"], "k", 3
     link.session = FlareLink.open_session(kit_path(home, LEAD), time.monotonic() + 20)
     jobs = {
         "a job with code": with_code,

@@ -20,7 +20,7 @@ from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.sites import Sites
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Policy, Refusal
+from fco_cli.federation.policy import Refusal, preset
 from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
@@ -62,7 +62,7 @@ class Line:
 def ten_hospitals(tmp_path_factory) -> Path:
     folder, random, parts = tmp_path_factory.mktemp("ten"), np.random.default_rng(1), []
     for k, name in enumerate(TEN):
-        x = random.normal(random.normal(0, 0.5, 4), 1, (12 + 3 * k, 4))
+        x = random.normal(random.normal(0, 0.5, 4), 1, (20 + 3 * k, 4))
         parts.append((x, (x @ [1.0, -1, 0.5, 0] > 0).astype(float), np.full(len(x), name)))
         np.savez(folder / f"{name}.npz", x=parts[-1][0], y=parts[-1][1], client=parts[-1][2])
     for names in (TEN, FOUR):
@@ -81,7 +81,7 @@ def both(ten_hospitals, signed, psi_for, make_hparams, tmp_path) -> Callable[...
             for name in names:
                 (tmp_path / name).mkdir(exist_ok=True)
                 file = SiteFile(ten_hospitals / f"{name}.npz", name, Columns(), tmp_path / name / "secret")
-                sites[name] = Site(name, file, Policy(min_rows=2), tmp_path / name, signed(name))
+                sites[name] = Site(name, file, preset("demo"), tmp_path / name, signed(name))
             return Line(sites)
 
         algorithm, psi = all_algorithms()[algo](), psi_for(algo)
@@ -334,7 +334,7 @@ class TestPreparation:
             for name in FOUR:
                 file = SiteFile(folder / f"{name}.csv", name, Columns(), folder / f"{name}.secret")
                 (folder / name).mkdir(exist_ok=True)
-                sites[name] = Site(name, file, Policy(min_rows=2, masks=masked), folder / name, signed(name))
+                sites[name] = Site(name, file, preset("demo", masks=masked), folder / name, signed(name))
             return Line(sites)
 
         return Sites(FOUR, connect, mask_bits=BITS if masked else None)

@@ -162,7 +162,7 @@ def packed(files: dict[str, str]) -> bytes:
 def files(tmp_path) -> dict[str, str]:
     """Return the site's part of the job that `fco-run` writes."""
     link = FlareLink.__new__(FlareLink)
-    link.sites, link.key = ["north"], "k"
+    link.sites, link.key, link.min_sites = ["north"], "k", 1
     link._write_job(tmp_path)
     site = tmp_path / "site"
     return {str(path.relative_to(site)): path.read_text() for path in site.rglob("*") if path.is_file()}

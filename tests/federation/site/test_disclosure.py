@@ -288,39 +288,6 @@ def test_transforms_and_noise(attack):
     )
 
 
-MASKED = {"east": 1 / 3, "north": 1 / 3, "south": 1 / 3}
-
-
-@pytest.mark.parametrize(
-    ("weights", "is_allowed"),
-    [
-        (MASKED, True),
-        ({"east": 30 / 150, "north": 60 / 150, "south": 60 / 150}, True),
-        ({"east": 0.0, "north": 1.0, "south": 0.0}, False),
-        ({"east": 1e-9, "north": 1 - 2e-9, "south": 1e-9}, False),
-        ({"east": 0.3, "north": 0.41, "south": 0.29}, False),
-    ],
-)
-def test_weights_of_a_masked_sum(attack, signed, weights, is_allowed):
-    from fco_cli.federation.masks import Masks
-
-    attacker = attack(credentials=signed("north"))
-    others = {name: Masks(name, signed(name)) for name in SITES if name != "north"}
-    attacker.send("describe")
-    keys = {"north": attacker.send("key").head["key"]}
-    header = type("Header", (), {"session": attacker.session})
-    keys |= {name: one.key(header).head["key"] for name, one in others.items()}
-    assert attacker.send("keys", {"keys": keys, "bits": 40}).kind == "keys"
-    ready(attacker)
-    response = attacker.evaluate(weights=weights)
-    assert (response.kind == "evaluate") == is_allowed
-    if not is_allowed:
-        assert "weights requested that are neither equal nor those of whole numbers of rows" in refusal(response)
-    factors = {name: [share] for name, share in weights.items()}
-    if 0.0 in weights.values():
-        assert "weight 0 of a site in a masked sum" in refusal(attacker.train(factors=factors))
-
-
 def test_overflows_of_masked_answers_are_limited(attack, signed):
     """`fits` is sent per site: models scaled to the edge of the range would reveal one site's loss."""
     from fco_cli.federation.masks import Masks
