@@ -81,7 +81,7 @@ ATTRIBUTES = {  # attributes that fco calls, replaces or sends
     ),
     "EventType": ("ABOUT_TO_START_RUN",),
     "FLContextKey": ("WORKSPACE_OBJECT",),
-    "FQCN": ("join",),
+    "FQCN": ("join", "normalize"),
     "FedAdminAgent": ("_dispatch_request", "register_processor"),
     "HandshakeKeys": ("ENDPOINT_NAME",),
     "MessageHeaderKey": ("CHANNEL", "DESTINATION", "MSG_TYPE", "ORIGIN", "RETURN_CODE", "TOPIC"),

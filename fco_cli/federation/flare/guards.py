@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fco_cli.federation.flare.adapter import (
+    FQCN,
     STREAM_ACK_TOPIC,
     STREAM_CHANNEL,
     STREAM_DATA_TOPIC,
@@ -78,7 +79,7 @@ def member(cell_name: str | None) -> str:
     return (cell_name or "").split(".")[0]
 
 
-def stop(reason: str) -> None:
+def stop(reason: str) -> NoReturn:
     """End this process with one line and exit code 2; FLARE would catch an exception and continue."""
     sys.stderr.write(f"fco-federate: {' '.join(reason.split())}\n")
     sys.stderr.flush()
@@ -167,10 +168,8 @@ class SiteGuard(Guard):
 
     def check(self, message: Any, me: str) -> Any:
         """Return an error reply to a message from another member or to a request that is not allowed, else None."""
-        peer, origin = (
-            member(message.get_prop(MessagePropKey.ENDPOINT).name),
-            message.get_header(MessageHeaderKey.ORIGIN, ""),
-        )
+        peer = member(message.get_prop(MessagePropKey.ENDPOINT).name)
+        origin = message.get_header(MessageHeaderKey.ORIGIN, "")
         if peer not in (SERVER, me) or member(origin) not in ((SERVER,) if peer == SERVER else (SERVER, me)):
             self.refuse("message", f"sender {origin} is not the server")
             return make_reply(ReturnCode.UNAUTHENTICATED, "the sender is not the server")
@@ -233,6 +232,7 @@ class ServerGuard(Guard):
         super().__init__(audit)
         self.is_job = is_job
         self.certificates = Certificates(audit.parent)
+        self.lock = threading.Lock()  # of new connections
         self.peers: dict[str, Peer] = {}  # parties with a certificate, by endpoint
 
     def install(self) -> None:
@@ -280,23 +280,29 @@ class ServerGuard(Guard):
         self, update: Callable[..., None], manager: Any, connection: Any, data: dict[str, Any]
     ) -> None:
         """Accept a connection unless its certificate is refused or its name is connected already."""
-        endpoint = data.get(HandshakeKeys.ENDPOINT_NAME) or ""
+        endpoint = FQCN.normalize(data.get(HandshakeKeys.ENDPOINT_NAME) or "")
         try:
-            peer = self._peer(connection)
-            if reason := peer and self.certificates.refusal(peer.name, peer.sha256):
-                close_connection(connection)
-                raise CommError(CommError.BAD_DATA, reason)
-            if endpoint in self.peers and self._refusal(endpoint):  # the party connects with its new certificate
-                self._close(endpoint)
-            elif any(one is not connection for one in open_connections(manager, endpoint)):
-                close_connection(connection)
-                raise CommError(CommError.BAD_DATA, f"{endpoint} is connected already")
-            update(manager, connection, data)
-            if peer is not None:
-                self.peers[endpoint] = peer
+            with self.lock:
+                self._accept(manager, connection, endpoint)
+                update(manager, connection, data)
         except Exception as problem:  # FLARE logs it and drops the connection
             self.refuse("connection", str(getattr(problem, "message", problem)))
             raise
+
+    def _accept(self, manager: Any, connection: Any, endpoint: str) -> None:
+        """Raise CommError if the connection is refused; store its party, and forget those without a connection."""
+        peer = self._peer(connection)
+        if reason := peer and self.certificates.refusal(peer.name, peer.sha256):
+            close_connection(connection)
+            raise CommError(CommError.BAD_DATA, reason)
+        if endpoint in self.peers and self._refusal(endpoint):  # the party connects with its new certificate
+            self._close(endpoint)
+        elif any(one is not connection for one in open_connections(manager, endpoint)):
+            close_connection(connection)
+            raise CommError(CommError.BAD_DATA, f"{endpoint} is connected already")
+        self.peers = {name: one for name, one in self.peers.items() if open_connections(manager, name)}
+        if peer is not None:
+            self.peers[endpoint] = peer
 
     def _own_certificate(self) -> Peer:
         """Return a party with a certificate that is accepted, for the self-test."""

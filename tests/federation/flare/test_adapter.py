@@ -21,7 +21,7 @@ def test_the_installed_version_has_all_names():
     adapter.check_flare()
 
 
-@pytest.mark.parametrize("version", ["2.8.3", "2.9.1rc5", "2.10.0"])
+@pytest.mark.parametrize("version", ["2.8.3", "2.9.9rc1", "2.10.0"])
 def test_another_version_is_refused(monkeypatch, version):
     monkeypatch.setattr(adapter, "installed_version", lambda: version)
     with pytest.raises(UserError, match=f"NVIDIA FLARE {version} is not supported .*pip install nvflare==2.9.0"):

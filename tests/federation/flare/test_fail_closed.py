@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fco_cli.commands.federation_demo import free_port
+from fco_cli.federation.flare.adapter import SUPPORTED
 from fco_cli.federation.flare.rights import LAUNCH
 
 pytest.importorskip("nvflare")
@@ -46,7 +47,7 @@ DEFECTS = {  # module that Python imports at the start of the site, and the line
         "from importlib import metadata\n"
         "known = metadata.version\n"
         "metadata.version = lambda name: '2.9.9' if name == 'nvflare' else known(name)",
-        "NVIDIA FLARE 2.9.9 is not supported (supported: 2.9.0)",
+        f"NVIDIA FLARE 2.9.9 is not supported (supported: {', '.join(SUPPORTED)})",
     ),
 }
 

@@ -6,10 +6,13 @@ import io
 import itertools
 import json
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("nvflare")
+from cryptography.hazmat.primitives import serialization
+
 from fco_cli.federation.flare import guards, self_test
 from fco_cli.federation.flare.adapter import (
     PROGRAMS,
@@ -17,8 +20,10 @@ from fco_cli.federation.flare.adapter import (
     STREAM_DATA_TOPIC,
     AdminCommandNames,
     CellChannel,
+    CommError,
     CoreCell,
     Endpoint,
+    HandshakeKeys,
     Message,
     MessageHeaderKey,
     MessagePropKey,
@@ -141,6 +146,60 @@ def test_the_self_test_notices_a_cell_that_receives_nothing(site_cell):
     site_cell.add_incoming_filter("*", "*", lambda received: Message())
     with pytest.raises(RuntimeError, match="does not arrive"):
         self_test.attack_site(site_cell)
+
+
+class Connections:
+    """Connections of a server, as far as the guard uses them."""
+
+    def __init__(self, guard: ServerGuard, monkeypatch) -> None:
+        self.guard, self.open, self.closed = guard, {}, []
+        monkeypatch.setattr(guards, "open_connections", lambda manager, name: self.open.get(name, []))
+        monkeypatch.setattr(guards, "close_connection", self.closed.append)
+        monkeypatch.setattr(guards, "peer_certificate", lambda connection: connection.pem)
+
+    def connect(self, name: str, certificate) -> SimpleNamespace:
+        connection = SimpleNamespace(pem=certificate.public_bytes(serialization.Encoding.PEM))
+        self.guard._update_endpoint(self._update, None, connection, {HandshakeKeys.ENDPOINT_NAME: name})
+        return connection
+
+    def _update(self, manager, connection, data) -> None:
+        self.open[data[HandshakeKeys.ENDPOINT_NAME]] = [connection]
+
+
+@pytest.fixture
+def connections(tmp_path, monkeypatch) -> Connections:
+    return Connections(ServerGuard(tmp_path / "audit.jsonl", is_job=False), monkeypatch)
+
+
+def test_a_server_accepts_the_current_certificate_once(connections, signed, tmp_path):
+    north, certificates = signed("north").certificate, connections.guard.certificates
+    with pytest.raises(CommError, match="no certificate was issued to north"):
+        connections.connect("north", north)
+    certificates.accept("north", north)
+    first = connections.connect("north", north)
+    for name in ("north", " north"):
+        with pytest.raises(CommError, match="north is connected already"):
+            connections.connect(name, north)
+    asked = message("north", "north", "task", "get_task")
+    asked.set_header(MessageHeaderKey.DESTINATION, "server")
+    assert connections.guard.check(asked, "server") is None
+    certificates.revoke("north")
+    assert connections.guard.check(asked, "server") is not None
+    assert connections.closed[-1] is first
+    for reason in ("was issued to north", "is connected already", "north is revoked"):
+        assert reason in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_a_renewed_site_replaces_its_old_connection(connections, signed):
+    old, new = signed("north").certificate, signed("new", calling="north").certificate
+    connections.guard.certificates.accept("north", old)
+    first = connections.connect("north", old)
+    connections.connect("north.job", old)
+    connections.open.pop("north.job")
+    connections.guard.certificates.accept("north", new)
+    connections.connect("north", new)
+    assert connections.closed == [first]
+    assert list(connections.guard.peers) == ["north"]  # closed ones are forgotten
 
 
 def test_job_processes_are_guarded():
