@@ -250,13 +250,16 @@ def test_histograms_are_limited(attack):
     )
 
 
-def test_small_numbers_of_hits_are_hidden(attack):
-    """A plane that separates one row from the others counts it."""
-    attacker = ready(attack())
-    far = np.array([[0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 1.0], [1e6, 0.0, 0.0, -2.2e6]])
-    hits = attacker.evaluate(far, gradient=False).arrays["hits"]
-    assert not ((hits > 0) & (hits < 10)).any()
-    assert not ((hits > 50) & (hits < 60)).any()
+def test_small_numbers_of_hits_are_hidden(attack, rows, tmp_path):
+    """Three rows are on the wrong side of a plane."""
+    y = (rows[0][:, 0] > 0).astype(float)
+    y[:3] = 1 - y[:3]
+    np.savez(tmp_path / "planes.npz", x=rows[0], y=y, client=np.full(60, "north"))
+    planes = np.array([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
+    exact = ready(attack(preset("demo"), tmp_path / "planes.npz")).evaluate(planes, gradient=False).arrays["hits"]
+    assert exact.tolist() == [57, 3]
+    hidden = ready(attack(data=tmp_path / "planes.npz")).evaluate(planes, gradient=False).arrays["hits"]
+    assert hidden.tolist() == [60, 0]
 
 
 def test_curvature(attack):
