@@ -295,7 +295,7 @@ class TestWeights:
 
         def change(kind, head):
             if kind == "train":
-                rows = {name: 12 + 3 * k for k, name in enumerate(FOUR)}
+                rows = {name: 20 + 3 * k for k, name in enumerate(FOUR)}
                 head["factors"] = {name: [count / sum(rows.values())] * 2 for name, count in rows.items()}
 
         self.refused(both, change, "weights: not those that follow")
@@ -344,7 +344,7 @@ class TestPreparation:
         """Return a task of tables with missing values, without and with masks."""
         random = np.random.default_rng(4)
         for k, name in enumerate(FOUR):
-            rows = [f"{random.normal():.3f},{random.choice(['1', '2.5', ''])},{i % 2}" for i in range(12 + 3 * k)]
+            rows = [f"{random.normal():.3f},{random.choice(['1', '2.5', ''])},{i % 2}" for i in range(20 + 3 * k)]
             (tmp_path / f"{name}.csv").write_text("\n".join(["age,size,y", *rows]))
         task = task_of(tmp_path, "logistic", path="", fill="median")
         plain, masked = (CustomAtSites.of(task, self.connection(tmp_path, signed, masked)) for masked in (False, True))

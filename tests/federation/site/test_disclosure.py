@@ -14,7 +14,7 @@ from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal, preset
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.site.disclosure import merge_rare, merged_bins
-from tests.federation.site.conftest import SITES, refusal
+from tests.federation.site.conftest import refusal
 
 FOLD = {"folds": 5, "by": "rows", "classes": False, "seed": 0, "draw": 0}
 
@@ -291,24 +291,18 @@ def test_transforms_and_noise(attack):
     )
 
 
-def test_overflows_of_masked_answers_are_limited(attack, signed):
-    """`fits` is sent per site: models scaled to the edge of the range would reveal one site's loss."""
-    from fco_cli.federation.masks import Masks
-
-    attacker = attack(preset("strict", max_equations_per_value=None), credentials=signed("north"))
-    attacker.send("describe")
-    keys = {"north": attacker.send("key").head["key"]}
-    header = type("Header", (), {"session": attacker.session})
-    keys |= {name: Masks(name, signed(name)).key(header).head["key"] for name in SITES if name != "north"}
-    attacker.send("keys", {"keys": keys, "bits": 52})
-    ready(attacker)
-    huge = np.full((20, 4), 1e12)
-    assert attacker.evaluate(huge, weights=MASKED).kind == "evaluate"
-    assert attacker.evaluate(huge[:1], weights=MASKED).kind == "evaluate"
-    for w in (huge[:1], np.zeros((1, 4))):  # whether a model is in range is not revealed any more
-        assert "0 of 20 are left over all runs (site.yaml: max_overflows)" in refusal(
-            attacker.evaluate(w, weights=MASKED)
-        )
+def test_overflows_of_masked_answers_are_limited(attack):
+    """A sum discloses that a site was out of range: models scaled to the edge of the range would reveal its loss."""
+    disclosure = attack(preset("strict", max_equations_per_value=None)).site.disclosure
+    disclosure.start(3)
+    disclosure.charge(20, evaluations=20)
+    disclosure.charge_overflows(np.zeros(20, dtype=bool))
+    disclosure.charge(1, evaluations=1)
+    disclosure.charge_overflows(np.zeros(1, dtype=bool))
+    with pytest.raises(Refusal, match=r"0 of 20 are left over all runs \(site.yaml: max_overflows\)"):
+        disclosure.charge(1, evaluations=1)  # also of a model in range: a refusal of some would reveal which
+    disclosure.start(1)
+    disclosure.charge(1, evaluations=1)  # without masks
 
 
 def test_a_preparation_cannot_mark_single_rows(attack, rows):
