@@ -228,6 +228,11 @@ class FederatedRound(Algorithm):
         slots = slot_count(self.sent, size), slot_count(self.client_arrays, size)
         return BufferPool(*slots, (len(self.varying), size), self.problem.dtype)
 
+    @property
+    def has_noise(self) -> bool:
+        """True if the sums over rows have noise in some job."""
+        return self.transform.protects_rows and bool((self._transform_numbers["noise_multiplier"] > 0).any())
+
     def noise_vectors(self, steps: Array) -> Array:
         """Return the number of noise vectors that clients with these numbers of local steps need in a round."""
         return steps if self.row_sums == "batches" else np.ones_like(steps)

@@ -78,7 +78,7 @@ class Run:
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
         parts["task"].model = parts.pop("model")
-        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"])
+        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"], parts["transform"].protects_rows)
         run = cls(
             **parts,
             seed=config.seed,

@@ -28,6 +28,7 @@ from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
+from fco_cli.federation.site.row_noise import noisy_row_sums
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.folds import FoldAssignment, HeldOut
@@ -167,6 +168,8 @@ class SiteData:
 
     def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
+        if (noise := request.noise) is not None and noise.by_row:
+            return noisy_row_sums(data, self.linear(), self.loss(), w, weight, request.gradient, noise)
         risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=request.gradient)
         arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
         if request.gradient:

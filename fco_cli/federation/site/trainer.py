@@ -28,13 +28,14 @@ from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
+from fco_cli.federation.site.row_noise import draw_batches
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.numbers import Numbers
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.risk import own_losses
-from fco_cli.problem.streams import batches_of, message_keys
+from fco_cli.problem.streams import message_keys
 
 T = TypeVar("T")
 
@@ -82,7 +83,10 @@ class SiteTrainer:
         return Message("")
 
     def train(self, request: Train, arrays: Arrays) -> Message:
-        """Return the messages of `client_update`; batches depend on seed, round, client and the number of rows."""
+        """Return the messages of `client_update`.
+
+        Batches depend on seed, round, client and the number of rows; they are secret if a transform hides single rows.
+        """
         algorithm, tokens = self._bound_algorithm(request.stack), request.tokens
         problem, jobs = algorithm.problem, len(algorithm.varying)
         _check_for_every_job("tokens", tokens, jobs)
@@ -96,13 +100,10 @@ class SiteTrainer:
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
-        order, edges, _ = batches_of(
-            request.seed, request.round, clients, rows.sizes,
-            request.batch_size, request.local_epochs, request.last_batch, request.steps,
-        )  # fmt: skip
+        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client)
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
-            message, after = algorithm.client_update(received, kept, rows, order, edges, keys)
+            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
