@@ -58,6 +58,7 @@ class Algorithm(ABC):
     uses: ClassVar[frozenset[str]]  # hyperparameters that the result depends on
     uses_mean_gradient: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
     one_shot: ClassVar[bool] = False  # True: runs a single round and ignores `hparams.rounds`
+    certifies: ClassVar[bool] = False  # True: a one-shot method that certifies its solution
     remembered: ClassVar[tuple[Vector, ...]] = ()  # arrays that a client stores between rounds
     personal: ClassVar[str | None] = None  # name of the state or memory array that holds the clients' personal models
     transform: ClassVar[Transform] = NoTransform()  # applied to every message; set by `with_transform`

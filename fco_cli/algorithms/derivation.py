@@ -9,10 +9,15 @@ from typing import Any, Literal
 
 from fco_cli.kernels.compiled import Kernel
 
-# Sums over rows that a client's text computes once: the gradient of every batch, or of all rows; None: others.
-RowSums = Literal["batches", "all_rows"] | None
+# Sums over rows that a client's text computes once: gradients of batches, that of all rows, moments; None: others.
+RowSums = Literal["batches", "all_rows", "moments"] | None
 ALWAYS_USED = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
-ROW_OPERATIONS = ("gradient_step", "dual_gradient_step", "assign_gradient")
+ROW_OPERATIONS: dict[str, RowSums] = {
+    "gradient_step": "batches",
+    "dual_gradient_step": "batches",
+    "assign_gradient": "all_rows",
+    "assign_moments": "moments",
+}
 BATCHING = frozenset(("batch_size", "local_epochs", "last_batch"))
 
 
@@ -42,7 +47,7 @@ def derive(kind: Any) -> None:
         uses.add("normalize_steps")
     if "server_lr" in set(_attributes(kind, "server_step", set())):
         uses.add("server_lr")
-    kind.uses = frozenset(uses)
+    kind.uses = frozenset(uses - {"client_lr", "rounds"} if kind.one_shot else uses)
 
 
 def _attributes(kind: Any, method: str, seen: set[Any]) -> Iterator[str]:
@@ -72,7 +77,7 @@ def _row_sums(template: Kernel) -> RowSums:
     calls = list(_row_operations(template))
     if len(calls) != 1:
         return None
-    return "all_rows" if calls[0] == "assign_gradient" else "batches"
+    return ROW_OPERATIONS[calls[0]]
 
 
 def _row_operations(template: Kernel) -> Iterator[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from fco_cli.kernels.compiled import Kernel, Namespace, declared, kernel, specialize
 from fco_cli.kernels.products import aligned_rows
 from fco_cli.problem.descent import Batches, full_batch, gradient_step
+from fco_cli.problem.moments import moments_kernel
 from fco_cli.problem.private_descent import private_full_batch
 from fco_cli.problem.problem import Problem
 
@@ -145,6 +146,11 @@ def assign_gradient(target, query, batches):
 
 
 @kernel
+def assign_moments(matrix, vector, batches):
+    problem.moments(matrix, vector, batches)
+
+
+@kernel
 def to_dual(target, w, geometry):
     problem.to_dual(w, geometry, target)
 
@@ -191,6 +197,8 @@ def bound_operations(problem: Problem, psi_in_steps: bool, private_step: Kernel 
         "psi_subgradient": problem.psi_subgradient,
         "linear_minimization_oracle": problem.linear_minimization_oracle,
     }
+    if problem.loss.client_loss is None:
+        maps["moments"] = moments_kernel(problem.data, problem.loss, private_step is not None)
     # Imported by its name: a static reference would make every operation part of every run's identity.
     reference = importlib.import_module("fco_cli.algorithms.ops")
     templates = {name: getattr(item, "kernel", None) for name, item in vars(reference).items()}

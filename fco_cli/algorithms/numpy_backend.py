@@ -103,6 +103,27 @@ class NumpyBatches:
             return self._private_gradient(w, rows, self.private.noise[0], len(rows))
         return self._gradient(w, rows)
 
+    def assign_moments(self, matrix: Array, vector: Array) -> None:
+        """Assign the moments of all rows: matrix [P, J, P] and vector [J, P]."""
+        x, slopes = np.column_stack([self.batches.x, np.ones(len(self.batches.x))]), np.zeros((len(self.batches.y), 1))
+        for slope, label in zip(slopes, self.batches.y, strict=True):
+            self.problem.loss.bound_kernel("slope").uncompiled(slope, label)
+        u = np.column_stack([x, slopes])
+        for j in range(len(vector)):
+            clipped, noise = u, np.zeros((u.shape[1], x.shape[1]))
+            if self.private is not None:
+                numbers = self.private.numbers[j]
+                clipped = u * np.minimum(1, numbers.clip_norm / np.linalg.norm(u, axis=1))[:, None]
+                if numbers.noise_multiplier > 0:
+                    upper = np.triu(self.private.noise[:-1, min(j, self.private.noise.shape[1] - 1)])
+                    last = self.private.noise[-1:, min(j, self.private.noise.shape[1] - 1)]
+                    noise = np.vstack([upper + np.triu(upper, 1).T, last])
+                    noise = numbers.noise_multiplier * numbers.clip_norm**2 * noise
+            total = clipped.T @ clipped[:, :-1] + noise  # [P + 1, P]; the last row belongs to the slopes
+            matrix[:, j], vector[j] = total[:-1] / len(u), total[-1] / len(u)
+        if self.private is not None:
+            self.private.noise[:] = np.nan
+
     def _private_gradient(self, w: Array, rows: Array, noise: Array, count: int) -> Array:
         """Return the sums of clipped row gradients and of noise, divided by `count`: [J, P]; discard the noise."""
         assert self.private is not None

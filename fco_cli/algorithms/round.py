@@ -6,6 +6,7 @@ An author of a method derives from `Federated` (protocol.py) and need not read t
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -235,7 +236,9 @@ class FederatedRound(Algorithm):
 
     def noise_vectors(self, steps: Array) -> Array:
         """Return the number of noise vectors that clients with these numbers of local steps need in a round."""
-        return steps if self.row_sums == "batches" else np.ones_like(steps)
+        if self.row_sums == "batches":
+            return steps
+        return np.full_like(steps, 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1)
 
     def cohort_noise(self, cohort: Cohort) -> CohortNoise | None:
         """Return the noise of the clients' sums over rows, equal for all jobs; None if the transform has none."""
@@ -359,7 +362,8 @@ class FederatedRound(Algorithm):
         """Return the noisy sums over rows that the clients have released."""
         if self.row_sums == "batches":
             return Releases(participation.steps, participation.sampling)
-        return Releases(participation.rounds, np.ones(len(participation.rounds)))
+        change = 1.0 if self.row_sums == "all_rows" else math.sqrt(0.5)  # half of sqrt(2): problem/moments.py
+        return Releases(participation.rounds, np.ones(len(participation.rounds)), change)
 
     def peak_vectors(self, sampled: int, clients: int, size: int) -> int:
         own = slot_count(self.sent, size) + 2 * slot_count(self.client_arrays, size)

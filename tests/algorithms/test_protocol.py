@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
-from fco_cli.algorithms.rounds import Scalar
+from fco_cli.algorithms.rounds import Scalar, slot_count
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy, PNorm
@@ -46,13 +46,14 @@ def test_declarations_match_the_arrays_of_a_round(name, suited, make_algorithm, 
     made = algorithm.round(state, cohort, np.repeat(memory[None], 3, axis=0))
     assert made.state.keys() == state.keys()
     assert all(state[array.name].shape == array.shape(*w.shape) for array in algorithm.broadcast)
-    assert made.messages.shape == (3, len(algorithm.sent), *w.shape)
+    slots = slot_count(algorithm.sent, problem.layout.size)
+    assert made.messages.shape == (3, slots, *w.shape)
     assert made.memory.shape == (3, *memory.shape)
     assert made.arrived.all()
     assert np.isfinite(algorithm.output(made.state)).all()
     costs = algorithm.costs(cohort)
     down = sum(not isinstance(array, Scalar) for array in algorithm.broadcast)
-    assert (costs.vectors_up, costs.vectors_down) == (3 * len(algorithm.sent), 3 * down)
+    assert (costs.vectors_up, costs.vectors_down) == (3 * slots, 3 * down)
     assert costs.bytes_up == costs.vectors_up * problem.layout.size * 8
 
 
@@ -172,7 +173,7 @@ def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm
 
 EUCLIDEAN = (
     "scaffold", "scaffnew", "feddr", "fedadmm", "fedsplit", "fast_fedda", "c_fedda", "mc_fedda", "fedadam", "fedyogi",
-    "fedadagrad", "fedfw", "fista",
+    "fedadagrad", "fedfw", "fista", "moments",
 )  # fmt: skip
 PLAIN = ("fedavg", "fedavg_subgrad", "fedavgm")  # their steps use neither the prox of psi nor the mirror map
 

@@ -10,7 +10,7 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.numba_backend import keep_memory
-from fco_cli.algorithms.rounds import names
+from fco_cli.algorithms.rounds import names, slot_count, views
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
@@ -59,7 +59,7 @@ def test_every_algorithm_is_supported_or_rejected(
     algorithm.check_transform("uniform")
     models, _, memory = drive(algorithm, cohorts_for(name, problem))
     assert np.isfinite(models).all()
-    assert memory.initial.shape[0] == len(algorithm.client_arrays)
+    assert memory.initial.shape[0] == slot_count(algorithm.client_arrays, problem.layout.size)
     assert algorithm.client_arrays[: len(algorithm.remembered)] == algorithm.remembered
     plain = drive(make_algorithm(name, problem, 0.01), cohorts_for(name, problem))[0]
     assert (transform == "none") == np.array_equal(models, plain)
@@ -79,13 +79,14 @@ def test_none_is_local_steps_and_memory_update(name, suited, make_algorithm, coh
         rows = problem.data.client(m)
         edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
         batches = Batches(rows.x, rows.y, cohort.order, edges, problem.model.widths, len(edges) - 1)
-        message = named(names(algorithm.sent))(*np.empty((len(algorithm.sent), *w.shape)))
+        sent = np.empty((slot_count(algorithm.sent, w.shape[1]), *w.shape))
+        message = named(names(algorithm.sent))(**views(algorithm.sent, sent))
         own = named(names(algorithm.remembered))(*memory[i])
         common = (algorithm.varying.client_lr, algorithm.varying.options)
         algorithm.client_steps(algorithm.received(state), own, message, *common, batches, algorithm.geometry)
         remember = algorithm.bind_kernel(algorithm.remember)
         remember(algorithm.received(state), own, message, *common, batches.steps)
-        np.testing.assert_array_equal(made.messages[i], message)
+        np.testing.assert_array_equal(made.messages[i], sent)
         np.testing.assert_array_equal(made.memory[i], memory[i])
 
 

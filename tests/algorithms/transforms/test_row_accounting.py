@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dp_accounting
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -11,6 +10,7 @@ from scipy.stats import norm
 
 from fco_cli.algorithms.rounds import Participation
 from fco_cli.algorithms.transforms import Evaluations
+from fco_cli.algorithms.transforms.clip_noise import dp_accounting
 from fco_cli.algorithms.transforms.row_accounting import RowSums, noise_for_epsilon, row_epsilon, undominated
 from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
 from fco_cli.simulation.clients import Sampler
@@ -56,13 +56,13 @@ def test_one_sampled_sum_has_the_epsilon_of_numerical_integration(sampling, nois
 
 @pytest.mark.parametrize(("sums", "sampling", "noise"), [(300, 0.1, 8.0), (3000, 0.01, 1.0), (100, 0.5, 20.0)])
 def test_sampled_sums_agree_with_the_accountants_of_the_library(sums, sampling, noise):
-    relation = dp_accounting.NeighboringRelation
-    event = dp_accounting.PoissonSampledDpEvent(sampling, dp_accounting.GaussianDpEvent(noise))
-    fine = dp_accounting.pld.PLDAccountant(relation.REPLACE_ONE, value_discretization_interval=1e-4)
+    relation = dp_accounting().NeighboringRelation
+    event = dp_accounting().PoissonSampledDpEvent(sampling, dp_accounting().GaussianDpEvent(noise))
+    fine = dp_accounting().pld.PLDAccountant(relation.REPLACE_ONE, value_discretization_interval=1e-4)
     fine.compose(event, sums)
     found = row_epsilon((RowSums(sums, sampling, noise),), 1e-5)
     assert fine.get_epsilon(1e-5) <= found <= 1.005 * fine.get_epsilon(1e-5)
-    removed = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation.ADD_OR_REMOVE_ONE).compose(event, sums)
+    removed = dp_accounting().rdp.RdpAccountant(neighboring_relation=relation.ADD_OR_REMOVE_ONE).compose(event, sums)
     assert removed.get_epsilon(1e-5) < 1.2 * found  # hiding the presence of a row is easier than hiding its values
     assert found < row_epsilon((RowSums(sums, 1.0, noise),), 1e-5)
 
