@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from fco_cli.algorithms.numba_backend import bound_operations
-from fco_cli.algorithms.rounds import Cohort, Costs, LocalSteps, Memory, Round, State, Varying, Vector
+from fco_cli.algorithms.rounds import Cohort, Costs, LocalSteps, Memory, Participation, Round, State, Varying, Vector
 from fco_cli.algorithms.transforms import Evaluations, NoTransform, Transform
 from fco_cli.kernels.compiled import Kernel, Namespace, specialize
 from fco_cli.problem.layout import Array, Numbers, record
@@ -57,6 +57,7 @@ class Algorithm(ABC):
     uses: ClassVar[frozenset[str]]  # hyperparameters that the result depends on
     uses_mean_gradient: ClassVar[bool] = False  # True: eta_c is a step along grad F, not along batch gradients
     one_shot: ClassVar[bool] = False  # True: runs a single round and ignores `hparams.rounds`
+    certifies: ClassVar[bool] = False  # True: a one-shot method that certifies its solution
     remembered: ClassVar[tuple[Vector, ...]] = ()  # arrays that a client stores between rounds
     personal: ClassVar[str | None] = None  # name of the state or memory array that holds the clients' personal models
     transform: ClassVar[Transform] = NoTransform()  # applied to every message; set by `with_transform`
@@ -145,9 +146,17 @@ class Algorithm(ABC):
         return Costs()
 
     def privacy_spent(
-        self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluations | None = None
+        self,
+        rounds: int,
+        sampled: int,
+        dropped: Array,
+        evaluated: Evaluations | None = None,
+        participation: Participation | None = None,
     ) -> dict[str, Array]:
-        """Return the privacy metrics [J] after `rounds` rounds (`Transform.privacy_spent`)."""
+        """Return the privacy metrics [J] after `rounds` rounds (`Transform.privacy_spent`).
+
+        `participation` is required by transforms that protect rows.
+        """
         return {}
 
     def peak_vectors(self, sampled: int, clients: int, size: int) -> int:

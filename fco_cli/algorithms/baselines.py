@@ -165,6 +165,7 @@ class Optimum(Baseline):
     tolerance: float = 1e-10  # of the relative KKT residual; the gap has ten times this tolerance
     max_iterations: int = 100_000
     one_shot = True
+    certifies = True
     uses = frozenset(("weighting", "dtype"))
 
     def __post_init__(self) -> None:

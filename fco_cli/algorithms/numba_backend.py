@@ -12,7 +12,9 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, Namespace, declared, kernel, specialize
 from fco_cli.kernels.products import aligned_rows
-from fco_cli.problem.descent import Batches, full_batch
+from fco_cli.problem.descent import Batches, full_batch, gradient_step
+from fco_cli.problem.moments import moments_kernel
+from fco_cli.problem.private_descent import private_full_batch
 from fco_cli.problem.problem import Problem
 
 prange = range  # Numba's parallel range in the compiled kernel
@@ -140,7 +142,12 @@ def assign_gradient(target, query, batches):
     for j in range(target.shape[0]):
         for i in range(target.shape[1]):
             target[j, i] = 0
-    problem.descend(target, query, full_batch(batches), 0, minus_one)
+    problem.descend(target, query, problem.full_batch(batches), 0, minus_one)
+
+
+@kernel
+def assign_moments(matrix, vector, batches):
+    problem.moments(matrix, vector, batches)
 
 
 @kernel
@@ -173,10 +180,16 @@ def assign_linear_minimizer(target, g, geometry):
     problem.linear_minimization_oracle(g, geometry, target)
 
 
-def bound_operations(problem: Problem, psi_in_steps: bool) -> Namespace:
-    """Return the operations of ops.py as kernels of a problem; `to_primal` ignores psi if `psi_in_steps` is False."""
+def bound_operations(problem: Problem, psi_in_steps: bool, private_step: Kernel | None = None) -> Namespace:
+    """Return the operations of ops.py as kernels of a problem; `to_primal` ignores psi if `psi_in_steps` is False.
+
+    `private_step` replaces the gradient step on batches by one on `PrivateBatches`.
+    """
+    step = private_step or gradient_step
+    descend = problem.descend_by(step)
     maps = {
-        "descend": problem.descend,
+        "descend": descend,
+        "full_batch": full_batch if private_step is None else private_full_batch,
         "to_dual": problem.to_dual,
         "to_primal": problem.to_primal if psi_in_steps else problem.free_primal,
         "free_primal": problem.free_primal,
@@ -184,13 +197,15 @@ def bound_operations(problem: Problem, psi_in_steps: bool) -> Namespace:
         "psi_subgradient": problem.psi_subgradient,
         "linear_minimization_oracle": problem.linear_minimization_oracle,
     }
+    if problem.loss.client_loss is None:
+        maps["moments"] = moments_kernel(problem.data, problem.loss, private_step is not None)
     # Imported by its name: a static reference would make every operation part of every run's identity.
     reference = importlib.import_module("fco_cli.algorithms.ops")
     templates = {name: getattr(item, "kernel", None) for name, item in vars(reference).items()}
     own = {name: specialize(item, problem=maps) for name, item in templates.items() if isinstance(item, Kernel)}
     of_problem = {
-        "gradient_step": problem.descend,
-        "dual_gradient_step": problem.descend_dual(psi_in_steps),
+        "gradient_step": descend,
+        "dual_gradient_step": problem.descend_dual(psi_in_steps, step),
         "as_dual": problem.as_dual,
     }
     return Namespace("ops", own | of_problem)
@@ -203,6 +218,7 @@ class ClientKernels:
     encode: Kernel  # Transform.encode
     remember: Kernel  # Federated.remember
     rows: Kernel  # rows(x, low, high): rows low to high of x
+    batches: Kernel  # batches(x, y, order, edges, widths, noise, numbers, i): batches of client i
     memory: Kernel  # memory(buffers, i): remembered arrays of client i, by name
     message: Kernel  # message(buffers, i): sent arrays of client i, by name
 
@@ -221,21 +237,27 @@ def keep_message(message, residual, numbers, key):
 
 
 @kernel
+def plain_batches(x, y, order, edges, widths, noise, numbers, i):
+    """Return the batches of client i, without noise."""
+    return Batches(x, y, order, edges, widths, edges.shape[0] - 1)
+
+
+@kernel
 def run_clients(
     received, memory, messages, rate, options, x, y, offsets, clients, order, edges, first, widths, geometry,
-    numbers, keys, remembered,
+    numbers, keys, noise, remembered,
 ):  # fmt: skip
     """Run the local steps, the transform and the memory update of every client of the cohort.
 
     Fills messages [S, slots, J, P] and updates memory [S, slots, J, P] in place. In a client's memory the first
-    `remembered` slots belong to the algorithm, the others to the transform.
+    `remembered` slots belong to the algorithm, the others to the transform. `noise` is a `CohortNoise` or None.
     """
     for i in prange(clients.shape[0]):
         low, high = offsets[clients[i]], offsets[clients[i] + 1]
         own_edges = edges[first[i] : first[i + 1] + 1]
-        steps = own_edges.shape[0] - 1
-        batches = Batches(client.rows(x, low, high), y[low:high], order, own_edges, widths, steps)
+        rows = client.rows(x, low, high)
+        batches = client.batches(rows, y[low:high], order, own_edges, widths, noise, numbers, i)
         own, message = client.memory(memory, i), client.message(messages, i)
         client.local_steps(received, own, message, rate, options, batches, geometry)
         client.encode(messages[i], memory[i, remembered:], numbers, keys[i])
-        client.remember(received, own, message, rate, options, steps)
+        client.remember(received, own, message, rate, options, batches.steps)

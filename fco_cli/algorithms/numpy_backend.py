@@ -19,6 +19,7 @@ from fco_cli.problem.descent import Batches, slice_kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.models.linear import Linear, SparseLinear
+from fco_cli.problem.private_descent import CohortNoise, PrivateBatches, private_batches
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers.base import BlockInfo
 
@@ -82,6 +83,7 @@ class NumpyBatches:
 
     problem: Problem
     batches: Batches
+    private: PrivateBatches | None = None  # the same batches with noise
 
     @property
     def steps(self) -> int:
@@ -90,11 +92,50 @@ class NumpyBatches:
     def gradient(self, w: Array, k: int) -> Array:
         """Return the gradients [J, P] at w [J, P] of the mean loss over batch k."""
         rows = self.batches.order[self.batches.edges[k] : self.batches.edges[k + 1]]
+        if self.private is not None:
+            return self._private_gradient(w, rows, self.private.noise[k], self.private.batch_size or len(rows))
         return self._gradient(w, rows)
 
     def full_gradient(self, w: Array) -> Array:
         """Return the gradients [J, P] of the mean loss over all rows."""
-        return self._gradient(w, np.arange(len(self.batches.y)))
+        rows = np.arange(len(self.batches.y))
+        if self.private is not None:
+            return self._private_gradient(w, rows, self.private.noise[0], len(rows))
+        return self._gradient(w, rows)
+
+    def assign_moments(self, matrix: Array, vector: Array) -> None:
+        """Assign the moments of all rows: matrix [P, J, P] and vector [J, P]."""
+        x, slopes = np.column_stack([self.batches.x, np.ones(len(self.batches.x))]), np.zeros((len(self.batches.y), 1))
+        for slope, label in zip(slopes, self.batches.y, strict=True):
+            self.problem.loss.bound_kernel("slope").uncompiled(slope, label)
+        u = np.column_stack([x, slopes])
+        for j in range(len(vector)):
+            clipped, noise = u, np.zeros((u.shape[1], x.shape[1]))
+            if self.private is not None:
+                numbers = self.private.numbers[j]
+                clipped = u * np.minimum(1, numbers.clip_norm / np.linalg.norm(u, axis=1))[:, None]
+                if numbers.noise_multiplier > 0:
+                    upper = np.triu(self.private.noise[:-1, min(j, self.private.noise.shape[1] - 1)])
+                    last = self.private.noise[-1:, min(j, self.private.noise.shape[1] - 1)]
+                    noise = np.vstack([upper + np.triu(upper, 1).T, last])
+                    noise = numbers.noise_multiplier * numbers.clip_norm**2 * noise
+            total = clipped.T @ clipped[:, :-1] + noise  # [P + 1, P]; the last row belongs to the slopes
+            matrix[:, j], vector[j] = total[:-1] / len(u), total[-1] / len(u)
+        if self.private is not None:
+            self.private.noise[:] = np.nan
+
+    def _private_gradient(self, w: Array, rows: Array, noise: Array, count: int) -> Array:
+        """Return the sums of clipped row gradients and of noise, divided by `count`: [J, P]; discard the noise."""
+        assert self.private is not None
+        numbers, total = self.private.numbers, np.zeros(w.shape)
+        for row in rows:
+            gradients = self._gradient(w, np.array([row]))
+            norms = np.linalg.norm(gradients, axis=1)
+            total += gradients * np.minimum(1, numbers["clip_norm"] / np.maximum(norms, 1e-300))[:, None]
+        if (numbers["noise_multiplier"] > 0).any():
+            total += (numbers["noise_multiplier"] * numbers["clip_norm"])[:, None] * noise
+        noise[:] = np.nan
+        return (total / count).astype(w.dtype)
 
     def _gradient(self, w: Array, rows: Array) -> Array:
         problem, batches = self.problem, self.batches
@@ -128,7 +169,7 @@ def numpy_clients(algorithm: FederatedRound) -> FederatedRound:
     def run_clients(
         received: Any, memory: Array, messages: Array, rate: Array, options: Any, x: Any, y: Array, offsets: Array,
         clients: Array, order: Array, edges: Array, first: Array, widths: Array, _: Any, numbers: Any, keys: Array,
-        remembered: int,
+        noise: CohortNoise | None, remembered: int,
     ) -> None:  # fmt: skip
         for i, m in enumerate(clients):
             low, high = offsets[m], offsets[m + 1]
@@ -138,7 +179,8 @@ def numpy_clients(algorithm: FederatedRound) -> FederatedRound:
             own, message = views(bound.remembered, memory[i]), views(bound.sent, messages[i])
             own, message = named(tuple(own))(**own), named(tuple(message))(**message)
             local = received, own, message, rate, options
-            bound.steps_kernel.uncompiled(*local, NumpyBatches(problem, batches), geometry)
+            private = None if noise is None else private_batches.as_python(*batches[:5], noise, numbers, i)
+            bound.steps_kernel.uncompiled(*local, NumpyBatches(problem, batches, private), geometry)
             with np.errstate(all="ignore"):
                 bound.transform.encode.uncompiled(messages[i], memory[i, remembered:], numbers, keys[i])
             bound.remember.uncompiled(*local, batches.steps)

@@ -154,6 +154,15 @@ def assign_gradient(target, query, batches):
     target[:] = batches.full_gradient(query)
 
 
+@compiled_as(numba_backend.assign_moments)
+def assign_moments(matrix, vector, batches):
+    """matrix <- mean of a a', vector <- mean of c a over the client's rows; matrix is [P, J, P].
+
+    a = (x, 1), and c is the derivative of the loss at score 0; for a linear model with one score.
+    """
+    batches.assign_moments(matrix, vector)
+
+
 # The mirror map h and the regularizer psi
 
 

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fco_cli.algorithms.base import Algorithm, Proxes, Style
+from fco_cli.algorithms.derivation import derive
 from fco_cli.algorithms.numba_backend import keep_memory
-from fco_cli.algorithms.round import FederatedRound, derive
+from fco_cli.algorithms.round import FederatedRound
 from fco_cli.algorithms.rounds import Aggregates, Cohort, Costs, LocalSteps, Matrix, Scalar, State, Vector
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array

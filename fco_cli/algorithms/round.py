@@ -6,26 +6,27 @@ An author of a method derives from `Federated` (protocol.py) and need not read t
 from __future__ import annotations
 
 import copy
-import dis
-import types
+import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fco_cli.algorithms.base import Algorithm, Proxes
-from fco_cli.algorithms.numba_backend import bound_operations, run_clients
+from fco_cli.algorithms.derivation import RowSums
+from fco_cli.algorithms.numba_backend import bound_operations, plain_batches, run_clients
 from fco_cli.algorithms.rounds import (
     Aggregates,
     Cohort,
     Costs,
     Memory,
     MessageWeights,
+    Participation,
     Round,
     Scalar,
     State,
+    Varying,
     Vector,
     aggregate,
     aggregate_sum,
@@ -36,14 +37,17 @@ from fco_cli.algorithms.rounds import (
     slot_count,
     views,
 )
-from fco_cli.algorithms.transforms import Evaluations, Transform
+from fco_cli.algorithms.transforms import Evaluations, Releases, Transform
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, Namespace, specialize
 from fco_cli.kernels.named import named
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import slice_kernel
 from fco_cli.problem.layout import Array, Numbers, stack_numbers
-from fco_cli.problem.streams import message_keys
+from fco_cli.problem.private_descent import CohortNoise, private_batches
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.streams import message_keys, row_noise
 
 Buffers = tuple[Array, Array]  # messages [S, slots, J, P] and client memory [S, slots, J, P]
 
@@ -81,6 +85,7 @@ class FederatedRound(Algorithm):
     proxes: ClassVar[Proxes]
     local_steps: ClassVar[Kernel]
     remember: ClassVar[Kernel]
+    row_sums: ClassVar[RowSums]  # sums over rows that the text of the method reads once each
 
     @property
     def steps_kernel(self) -> Kernel:
@@ -144,7 +149,12 @@ class FederatedRound(Algorithm):
 
     @cached_property
     def operations(self) -> Namespace:
-        return bound_operations(self.problem, self.psi_in_steps)
+        return bound_operations(self.problem, self.psi_in_steps, self.transform.gradient_step)
+
+    def bind(self, problem: Problem, varying: Varying) -> Self:
+        bound = super().bind(problem, varying)
+        self.transform.check_problem(problem)
+        return bound
 
     @cached_property
     def client_steps(self) -> Kernel:
@@ -159,6 +169,7 @@ class FederatedRound(Algorithm):
             "encode": self.transform.encode,
             "remember": self.bind_kernel(self.remember),
             "rows": slice_kernel(self.problem.data.x),
+            "batches": private_batches if self.transform.protects_rows else plain_batches,
             "memory": picker(self.remembered, size),
             "message": picker(self.sent, size),
         }
@@ -172,17 +183,25 @@ class FederatedRound(Algorithm):
         require(not self.full_participation or sampled == clients, "hparams.clients_per_round", sampled, allowed)
 
     def client_update(
-        self, received: State, memory: Array, rows: ClientData, order: Array, edges: Array, keys: Array | None = None
+        self,
+        received: State,
+        memory: Array,
+        rows: ClientData,
+        order: Array,
+        edges: Array,
+        keys: Array | None = None,
+        noise: CohortNoise | None = None,
     ) -> tuple[Array, Array]:
         """Run one client's part of a round on its own rows. Return its message and its new memory, both [slots, J, P].
 
         Batch b is order[edges[b]:edges[b+1]]. `memory` holds the `client_arrays`. Random transforms require keys [1],
-        the client's `message_keys`.
+        the client's `message_keys`, and transforms that protect rows its noise (`cohort_noise`), which is overwritten.
         """
         cohort = Cohort(np.zeros(1, np.int64), order, edges, np.array([0, len(edges) - 1]), np.ones(1), 1.0, 1.0)
         assert keys is not None or not self.transform.random
+        assert noise is not None or not self.transform.protects_rows
         kept = [memory] if self.client_arrays else None
-        messages, new_memory = self._messages(received, cohort, kept, rows, keys, self._buffer_pool.new(1))
+        messages, new_memory = self._messages(received, cohort, kept, rows, keys, noise, self._buffer_pool.new(1))
         return messages[0], new_memory[0]
 
     @cached_property
@@ -209,8 +228,39 @@ class FederatedRound(Algorithm):
         slots = slot_count(self.sent, size), slot_count(self.client_arrays, size)
         return BufferPool(*slots, (len(self.varying), size), self.problem.dtype)
 
+    @property
+    def has_noise(self) -> bool:
+        """True if the sums over rows have noise in some job."""
+        return self.transform.protects_rows and bool((self._transform_numbers["noise_multiplier"] > 0).any())
+
+    def noise_vectors(self, steps: Array) -> Array:
+        """Return the number of noise vectors that clients with these numbers of local steps need in a round."""
+        if self.row_sums == "batches":
+            return steps
+        return np.full_like(steps, 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1)
+
+    def cohort_noise(self, cohort: Cohort) -> CohortNoise | None:
+        """Return the noise of the clients' sums over rows, equal for all jobs; None if the transform has none."""
+        if not self.transform.protects_rows:
+            return None
+        size, counts = self.problem.layout.size, self.noise_vectors(cohort.steps)
+        require_memory("transform: the noise of a round", int(counts.sum()) * size * 8)
+        noise = np.empty((int(counts.sum()), 1, size))
+        starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+        for i, client in enumerate(cohort.clients):
+            vectors = row_noise(cohort.seed, cohort.round, client, int(counts[i]), size)
+            noise[starts[i] : starts[i + 1], 0] = vectors
+        return CohortNoise(noise, starts, cohort.batch_size)
+
     def _messages(
-        self, state: State, cohort: Cohort, memory: Memory | None, rows: ClientData, keys: Array | None, out: Buffers
+        self,
+        state: State,
+        cohort: Cohort,
+        memory: Memory | None,
+        rows: ClientData,
+        keys: Array | None,
+        noise: CohortNoise | None,
+        out: Buffers,
     ) -> Buffers:
         """Run the cohort's clients. Return `out`, filled with the transformed messages and the new memory."""
         messages, kept = out
@@ -220,7 +270,7 @@ class FederatedRound(Algorithm):
         self._run_clients(
             self.received(state), kept, messages, self.varying.client_lr, self.varying.options,
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
-            self.problem.model.widths, self.geometry, self._transform_numbers, keys, self._remembered_slots,
+            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise, self._remembered_slots,
         )  # fmt: skip
         return out
 
@@ -229,7 +279,8 @@ class FederatedRound(Algorithm):
         state = self.start_round(state, cohort)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
         out = self._buffer_pool[len(cohort.clients)]
-        messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, out)
+        noise = self.cohort_noise(cohort)
+        messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, noise, out)
         return self.finish_round(state, cohort, messages, kept)
 
     def finish_round(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
@@ -297,10 +348,23 @@ class FederatedRound(Algorithm):
         return len(cohort.order) if "batch_size" in self.uses else int(self.problem.data.sizes[cohort.clients].sum())
 
     def privacy_spent(
-        self, rounds: int, sampled: int, dropped: Array, evaluated: Evaluations | None = None
+        self,
+        rounds: int,
+        sampled: int,
+        dropped: Array,
+        evaluated: Evaluations | None = None,
+        participation: Participation | None = None,
     ) -> dict[str, Array]:
         clients, numbers = self.problem.data.clients, self._transform_numbers
-        return self.transform.privacy_spent(rounds, sampled, clients, dropped, numbers, evaluated)
+        releases = None if participation is None else self.releases(participation)
+        return self.transform.privacy_spent(rounds, sampled, clients, dropped, numbers, evaluated, releases)
+
+    def releases(self, participation: Participation) -> Releases:
+        """Return the noisy sums over rows that the clients have released."""
+        if self.row_sums == "batches":
+            return Releases(participation.steps, participation.sampling)
+        change = 1.0 if self.row_sums == "all_rows" else math.sqrt(0.5)  # half of sqrt(2): problem/moments.py
+        return Releases(participation.rounds, np.ones(len(participation.rounds)), change)
 
     def peak_vectors(self, sampled: int, clients: int, size: int) -> int:
         own = slot_count(self.sent, size) + 2 * slot_count(self.client_arrays, size)
@@ -316,62 +380,3 @@ class FederatedRound(Algorithm):
         ends = state[self.broadcast[0].name] + cohort.append_average(made.messages[:, 0])
         steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
         return np.stack([self.client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])
-
-
-# Properties of a method that follow from its text and its declarations.
-
-ALWAYS_USED = frozenset(("client_lr", "rounds", "eval_every", "weighting", "dtype", "fraction_bits"))
-BATCHING = frozenset(("batch_size", "local_epochs", "last_batch"))
-
-
-def derive(kind: Any) -> None:
-    """Set `uses`, `uses_mean_gradient` and `personal` of a class; raise TypeError if a declaration is missing."""
-    if not isinstance(vars(kind).get("name"), str):
-        return  # a base class of methods
-    own = vars(kind)
-    for declaration in ("broadcast", "sent", "accumulates_messages", "local_steps"):
-        # A method with other messages or memory than its base class decides anew whether its server sums messages.
-        is_new = declaration == "accumulates_messages" and ("sent" in own or "remembered" in own)
-        if not hasattr(kind, declaration) or (is_new and declaration not in own):
-            raise TypeError(f"{kind.__name__}: declare `{declaration}` (see fco_cli/algorithms/protocol.py)")
-    kind.sent = tuple(sorted(kind.sent, key=lambda array: array.difference))  # residuals belong to the first arrays
-    kind.personal = next((array.name for array in kind.remembered if array.personal), None)
-    kind.uses_mean_gradient = not _reads_argument(kind.local_steps, "rate")
-    uses = set(ALWAYS_USED)
-    if "steps" in set(_kernel_names(kind.local_steps)):
-        uses |= BATCHING
-    if not kind.full_participation:
-        uses.add("clients_per_round")
-    if kind.normalized is None:
-        uses.add("normalize_steps")
-    if "server_lr" in set(_attributes(kind, "server_step", set())):
-        uses.add("server_lr")
-    kind.uses = frozenset(uses)
-
-
-def _attributes(kind: Any, method: str, seen: set[Any]) -> Iterator[str]:
-    """Yield the attributes that a method reads, also in the methods of the class that it calls."""
-    for owner in kind.__mro__:
-        function = vars(owner).get(method)
-        if not isinstance(function, types.FunctionType) or function in seen:
-            continue
-        seen.add(function)
-        for name in function.__code__.co_names:
-            yield name
-            yield from _attributes(kind, name, seen)
-        if "super" not in function.__code__.co_names:
-            return
-
-
-def _kernel_names(template: Kernel) -> Iterator[str]:
-    """Yield the global names and attributes that a kernel, or a kernel that it calls, reads."""
-    yield from template.python.__code__.co_names
-    for part in template.parts.values():
-        if isinstance(part, Kernel):
-            yield from _kernel_names(part)
-
-
-def _reads_argument(template: Kernel, name: str) -> bool:
-    """Return True if the text of a kernel reads its argument `name`."""
-    loads = (at.argval for at in dis.get_instructions(template.python) if "LOAD_FAST" in at.opname)
-    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loads)

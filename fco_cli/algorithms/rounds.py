@@ -68,6 +68,7 @@ class Cohort:
     round: int = 0  # index of the round, from 0
     fraction_bits: int | None = None  # of fixed-point sums; None: floating-point sums
     absent: Array | None = None  # [S], True for clients whose message does not arrive; None: all arrive
+    batch_size: int = 0  # expected number of rows in a sampled batch; 0: batches are not samples
 
     @cached_property
     def steps(self) -> Array:
@@ -78,6 +79,14 @@ class Cohort:
         """Return the clients' vectors [S, J, P], followed by their weighted mean: [S + 1, J, P]."""
         average = np.average(vectors, axis=0, weights=self.weights)
         return np.concatenate([vectors, average[None].astype(vectors.dtype)])
+
+
+class Participation(NamedTuple):
+    """Participation of all clients in the rounds so far."""
+
+    rounds: Array  # [M], rounds in which the client took part
+    steps: Array  # [M], its local steps
+    sampling: Array  # [M], probability that a batch contains a given row of the client
 
 
 @dataclass(frozen=True)

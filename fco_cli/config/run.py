@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.transforms import Transform
+from fco_cli.client_rate import relative
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
 from fco_cli.config.schemas import Experiment, PathSettings, RunConfig
@@ -76,7 +77,7 @@ class Run:
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
         parts["task"].model = parts.pop("model")
-        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"])
+        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"], parts["transform"].protects_rows)
         run = cls(
             **parts,
             seed=config.seed,
@@ -156,13 +157,18 @@ class Run:
         require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has personal models")
         for key in ("record_clients", "record_path"):
             require(not getattr(self, key), "hparams.rounds", AUTO, f"{number}{key}=true needs a known last round")
+        allowed = f"{number}the rounds until convergence would disclose rows that transform={self.transform.name} hides"
+        require(not self.method.transform.protects_rows, "hparams.rounds", AUTO, allowed)
 
     def check_combinations(self) -> None:
         """Raise UserError for settings that exclude each other.
 
         With remote sites, no setting may need rows or models of single clients outside of their sites.
         """
-        model = self.task.model
+        model, rate = self.task.model, self.hparams.client_lr
+        if self.method.transform.protects_rows and "client_lr" in self.algo.uses:
+            allowed = f"a number > 0: L would disclose rows that transform={self.transform.name} hides"
+            require(relative(rate) is None, "hparams.client_lr", rate, allowed)
         if self.federation.is_remote:
             require(model.name == "auto", "model", model.name, "auto with federation=flare: sites fit linear models")
             allowed = "[] with federation=flare: sites execute installed code only; install the plug-in at every site"
@@ -301,6 +307,8 @@ class PathRun(Run):
         require(model.convex, "model", model.name, "convex with experiment=path")
         allowed = "an experiment without a path, which needs exact sums: federation.evaluation_noise is set"
         require(not self.has_noise, "experiment", "path", allowed)
+        allowed = f"none with experiment=path, which needs exact sums over rows: {self.transform.name} hides rows"
+        require(not self.transform.protects_rows, "transform", self.transform.name, allowed)
 
 
 def kind_of(config: DictConfig) -> str:

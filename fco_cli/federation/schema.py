@@ -120,11 +120,15 @@ class Apply(Request, kw_only=True):
 
 
 class Noise(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Clipping and noise of an evaluation: largest norm, a site's standard deviation, rows of all sites."""
+    """Clipping and noise of an evaluation: largest norm, a site's standard deviation, rows of all sites.
+
+    If `by_row`, the norm and the deviation are those of a sum over the site's rows, before weighting.
+    """
 
     most: Amount
     deviation: Amount
     rows: Amount
+    by_row: bool = False
 
 
 class Evaluate(Masked, kw_only=True):

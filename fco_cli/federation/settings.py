@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,11 @@ class Federation:
 
     name: str
 
-    def bind_task(self, task: Task, hparams: Hparams) -> Task:
-        """Return the task, connected to the sites' data if clients are remote."""
+    def bind_task(self, task: Task, hparams: Hparams, hide_rows: bool = False) -> Task:
+        """Return the task, connected to the sites' data if clients are remote.
+
+        If `hide_rows`, noise on evaluations hides single rows instead of whole sites.
+        """
         return task
 
     @property
@@ -96,7 +99,7 @@ class Flare(Federation):
         multiplier = self.evaluation_noise
         return None if multiplier is None else EvaluationNoise(self.evaluation_norm, multiplier)
 
-    def bind_task(self, task: Task, hparams: Hparams) -> Task:
+    def bind_task(self, task: Task, hparams: Hparams, hide_rows: bool = False) -> Task:
         from fco_cli.federation.coordinator.task import CustomAtSites
 
         allowed = "custom with federation=flare: the data are the sites' files"
@@ -115,7 +118,8 @@ class Flare(Federation):
                 require(
                     getattr(task, key) == needed, f"task.{key}", getattr(task, key), f"{str(needed).lower()} {reason}"
                 )
-        options = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, self.noise)
+        noise = None if self.noise is None else replace(self.noise, by_row=hide_rows)
+        options = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, noise)
         return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *options))
 
 

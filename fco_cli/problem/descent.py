@@ -36,13 +36,19 @@ def rows_of(batches, k):
 
 
 @kernel
-def full_batch(batches):
-    """Return all rows of the client as one batch."""
-    rows = batches.y.shape[0]
+def full_order(rows):
+    """Return the order and the edges of one batch of all rows."""
     order, edges = np.empty(rows, np.int64), np.empty(2, np.int64)
     for i in range(rows):
         order[i] = i
     edges[0], edges[1] = 0, rows
+    return order, edges
+
+
+@kernel
+def full_batch(batches):
+    """Return all rows of the client as one batch."""
+    order, edges = full_order(batches.y.shape[0])
     return Batches(batches.x, batches.y, order, edges, batches.widths, 1)
 
 
@@ -170,26 +176,31 @@ def descend_dual_by_columns(z, t, geometry, batches, k, rate, primal):
 
 def model_kernels(model: Model) -> dict[str, Kernel]:
     """Return the kernels of a model that do not depend on the geometry."""
-    return {"gather": model.gather, "forward": model.forward, "backward": model.backward}
+    kernels = {"gather": model.gather, "forward": model.forward, "backward": model.backward}
+    row_norm = getattr(model, "row_norm", None)  # optional for the models of plug-ins
+    return kernels if row_norm is None else kernels | {"row_norm": row_norm}
 
 
-def descent(data: ClientData, model: Model, loss: Loss) -> Kernel:
-    """Return `descend` for a model, a loss and the data's format."""
-    step = _gradient_step(data, model, loss)
-    return specialize(descend, model=model_kernels(model), gradient_step=step)
+def descent(data: ClientData, model: Model, loss: Loss, step: Kernel = gradient_step) -> Kernel:
+    """Return `descend` for a model, a loss and the data's format; `step` replaces `gradient_step`."""
+    own = bind_step(step, data, model, loss)
+    return specialize(descend, model=model_kernels(model), gradient_step=own)
 
 
-def dual_descent(data: ClientData, model: Model, loss: Loss, primal: Kernel, by_columns: Kernel | None) -> Kernel:
-    """Return `descend_dual` with a `primal_of_all` or `primal_of_stored`.
+def dual_descent(
+    data: ClientData, model: Model, loss: Loss, primal: Kernel, by_columns: Kernel | None, step: Kernel = gradient_step
+) -> Kernel:
+    """Return `descend_dual` with a `primal_of_all` or `primal_of_stored`; `step` replaces `gradient_step`.
 
     `by_columns` maps any part of a vector to its primal, if h and psi are separable.
     """
     if by_columns is None or model.forward_from_dual is None:
-        return specialize(descend_dual, primal_of_all=primal, descend=descent(data, model, loss))
+        return specialize(descend_dual, primal_of_all=primal, descend=descent(data, model, loss, step))
     forward = specialize(model.forward_from_dual, on_block={"primal": by_columns})
-    own, step = {"gather": model.gather, "forward_from_dual": forward}, _gradient_step(data, model, loss)
-    return specialize(descend_dual_by_columns, model=own, gradient_step=step)
+    own = {"gather": model.gather, "forward_from_dual": forward}
+    return specialize(descend_dual_by_columns, model=own, gradient_step=bind_step(step, data, model, loss))
 
 
-def _gradient_step(data: ClientData, model: Model, loss: Loss) -> Kernel:
-    return specialize(gradient_step, model=model_kernels(model), each_row=row_loop(data, model, loss))
+def bind_step(step: Kernel, data: ClientData, model: Model, loss: Loss) -> Kernel:
+    """Return `gradient_step`, or a replacement, bound to the kernels of a model and a loss."""
+    return specialize(step, model=model_kernels(model), each_row=row_loop(data, model, loss))

@@ -12,7 +12,7 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.descent import descent, dual_descent
+from fco_cli.problem.descent import descent, dual_descent, gradient_step
 from fco_cli.problem.layout import Array, Layout, Numbers
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.mirror import (
@@ -170,7 +170,11 @@ class Problem(TaskData):
 
     @cached_property
     def descend(self) -> Kernel:
-        return descent(self.data, self.model, self.loss)
+        return self.descend_by(gradient_step)
+
+    def descend_by(self, step: Kernel) -> Kernel:
+        """Return `descend` with a replacement for `descent.gradient_step`."""
+        return descent(self.data, self.model, self.loss, step)
 
     @cached_property
     def to_dual(self) -> Kernel:
@@ -207,10 +211,10 @@ class Problem(TaskData):
             return specialize(primal_of_stored, on_block={"primal": self._primal(with_psi)})
         return specialize(primal_of_all, to_primal=self.to_primal if with_psi else self.free_primal)
 
-    def descend_dual(self, with_psi: bool) -> Kernel:
+    def descend_dual(self, with_psi: bool, step: Kernel = gradient_step) -> Kernel:
         """Return the gradient step on a dual state, with the gradient at its to_primal or free_primal."""
         by_columns = self._primal(with_psi) if self.is_separable else None
-        return dual_descent(self.data, self.model, self.loss, self.primal_for_batches(with_psi), by_columns)
+        return dual_descent(self.data, self.model, self.loss, self.primal_for_batches(with_psi), by_columns, step)
 
     @cached_property
     def prox_of_each(self) -> Kernel:

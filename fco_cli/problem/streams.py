@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+
 import numpy as np
 
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS = range(12)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS, SAMPLES, ROWS = (
+    range(14)
+)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:
@@ -114,9 +118,9 @@ def local_steps_of(sizes: Array, batch_size: int, epochs: int, last_batch: str =
 
 
 @kernel
-def draw_keys(seed, round_index, clients, keys):
-    """Compute the key of every client for the randomness in its messages of a round."""
-    round_key = subkey(subkey(np.uint64(seed), MESSAGES), round_index)
+def draw_keys(seed, stream, round_index, clients, keys):
+    """Compute the key of every client for its randomness of one purpose in a round."""
+    round_key = subkey(subkey(np.uint64(seed), stream), round_index)
     for i in range(clients.shape[0]):
         keys[i] = subkey(round_key, clients[i])
 
@@ -144,8 +148,75 @@ def batches_of(
     return order[: edges[-1]], edges, first
 
 
+@kernel
+def draw_samples(keys, sizes, batch_size, steps, order, edges, first):
+    """Draw the rows of every client and step independently of each other, with probability batch_size / size.
+
+    Fills `edges` and `first`; the rows are written to `order` as far as it has space.
+    """
+    at, batch = 0, 0
+    for i in range(keys.shape[0]):
+        first[i] = batch
+        share = min(1.0, batch_size / sizes[i])
+        for k in range(steps[i]):
+            edges[batch], key = at, subkey(keys[i], k)
+            batch += 1
+            for row in range(sizes[i]):
+                if uniform(key, row) < share:
+                    if at < order.shape[0]:
+                        order[at] = row
+                    at += 1
+    edges[batch] = at
+    first[keys.shape[0]] = batch
+
+
+def sampled_batches(
+    seed: int, round_index: int, clients: Array, sizes: Array, batch_size: int, steps: Array
+) -> tuple[Array, Array, Array]:
+    """Return (order, edges, first) as `batches_of` does, for Poisson samples of the rows.
+
+    Client i has steps[i] batches. Each contains every row with probability batch_size / size, at most 1, independently
+    of other rows and steps, so that a batch has batch_size rows on average and may be empty.
+    """
+    keys = client_keys(seed, SAMPLES, round_index, clients)
+    edges, first = np.empty(int(steps.sum()) + 1, dtype=np.int64), np.empty(len(clients) + 1, dtype=np.int64)
+    draw_samples(keys, sizes, batch_size, steps, np.empty(0, np.int64), edges, first)
+    order = np.empty(int(edges[-1]), dtype=np.int64)
+    draw_samples(keys, sizes, batch_size, steps, order, edges, first)
+    return order, edges, first
+
+
+def client_keys(seed: int, stream: int, round_index: int, clients: Array) -> Array:
+    """Return the keys for the clients' randomness of one purpose in a round: [S]."""
+    keys = np.empty(len(clients), dtype=np.uint64)
+    draw_keys(seed, stream, round_index, clients, keys)
+    return keys
+
+
 def message_keys(seed: int, round_index: int, clients: Array) -> Array:
     """Return the keys for the randomness in the messages of a round, one per client: [S]."""
-    keys = np.empty(len(clients), dtype=np.uint64)
-    draw_keys(seed, round_index, clients, keys)
-    return keys
+    return client_keys(seed, MESSAGES, round_index, clients)
+
+
+def row_noise(seed: int, round_index: int, client: int, vectors: int, size: int) -> Array:
+    """Return the standard normal numbers [vectors, size] of a client for its sums over rows in a round.
+
+    Vector n does not depend on the number of vectors.
+    """
+    (key,) = client_keys(seed, ROWS, round_index, np.array([client]))
+    random = np.random.Generator(np.random.Philox(key=np.array([key, ROWS << 48], dtype=np.uint64)))
+    return random.standard_normal((vectors, size))
+
+
+def secret_noise(vectors: int, jobs: int, size: int) -> Array:
+    """Return standard normal numbers [vectors, jobs, size] from the operating system's secure generator.
+
+    By the method of Box and Muller: a generator with a recoverable state would disclose all noise to a reader of a
+    part of it.
+    """
+    count = -(-vectors * jobs * size // 2)
+    bits = np.frombuffer(secrets.token_bytes(16 * count), dtype=np.uint64).reshape(2, count) >> B11
+    radius = np.sqrt(-2 * np.log((bits[0] + 1) * 2.0**-53))
+    angle = 2 * np.pi * (bits[1] * 2.0**-53)
+    numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return numbers[: vectors * jobs * size].reshape(vectors, jobs, size)

@@ -17,12 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
-from fco_cli.algorithms.rounds import LocalSteps, Round, first_slots
+from fco_cli.algorithms.rounds import LocalSteps, Participation, Round, first_slots
 from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.streams import COHORTS, COIN, Stream, batches_of, generator, local_steps_of
+from fco_cli.problem.streams import COHORTS, COIN, Stream, batches_of, generator, local_steps_of, sampled_batches
 from fco_cli.simulation.evaluate import OwnMetrics, evaluate_own
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.memory import SavedMemory, client_memory
@@ -57,10 +57,20 @@ class Sampler:
     """Sampler of the cohorts of a run, from the number of rows of each client."""
 
     def __init__(
-        self, sizes: Array, hparams: Hparams, seed: int, pace: LocalSteps = "epochs", shares: Array | None = None
+        self,
+        sizes: Array,
+        hparams: Hparams,
+        seed: int,
+        pace: LocalSteps = "epochs",
+        shares: Array | None = None,
+        sample_rows: bool = False,
     ) -> None:
-        """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted."""
+        """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted.
+
+        If `sample_rows`, batches are Poisson samples of a client's rows instead of parts of shuffled epochs.
+        """
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
+        self.sample_rows = sample_rows
         self.batching = hparams.batch_size, hparams.local_epochs, hparams.last_batch
         self.steps = local_steps_of(sizes, *self.batching)  # K of every client: [M]
         if shares is None:
@@ -72,13 +82,17 @@ class Sampler:
             self.mean_steps = float(round(self.mean_steps))
         self.sampled = hparams.sampled(len(sizes))
         self.stream = Stream(seed, COHORTS)
+        self.counted, self.counts = 0, np.zeros((2, len(sizes)), dtype=np.int64)  # of `participation`
 
     def cohort(self, round_index: int) -> Cohort:
-        """Draw clients uniformly without replacement, each with shuffled epochs of its rows."""
-        hparams = self.hparams
-        clients = self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
-        steps = self._common_steps(round_index)
-        batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.batching, steps)
+        """Draw clients uniformly without replacement, each with shuffled epochs, or samples, of its rows."""
+        hparams, clients, steps = self.hparams, self._clients(round_index), self._common_steps(round_index)
+        if self.sample_rows:
+            each = self.steps[clients] if steps is None else np.full(len(clients), steps)
+            drawn = self.seed, round_index, clients, self.sizes[clients], hparams.batch_size, each
+            batches = sampled_batches(*drawn)
+        else:
+            batches = batches_of(self.seed, round_index, clients, self.sizes[clients], *self.batching, steps)
         return Cohort(
             clients,
             *batches,
@@ -90,7 +104,23 @@ class Sampler:
             seed=self.seed,
             round=round_index,
             fraction_bits=hparams.fraction_bits,
+            batch_size=hparams.batch_size if self.sample_rows else 0,
         )
+
+    def participation(self, rounds: int) -> Participation:
+        """Return the participation of all clients in the first `rounds` rounds."""
+        if rounds < self.counted:
+            self.counted, self.counts = 0, np.zeros_like(self.counts)
+        for round_index in range(self.counted, rounds):
+            clients, steps = self._clients(round_index), self._common_steps(round_index)
+            self.counts[0, clients] += 1
+            self.counts[1, clients] += self.steps[clients] if steps is None else steps
+        self.counted = rounds
+        rounds_of, steps_of = self.counts.copy()
+        return Participation(rounds_of, steps_of, np.minimum(1, self.hparams.batch_size / self.sizes))
+
+    def _clients(self, round_index: int) -> Array:
+        return self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
 
     def _common_steps(self, round_index: int) -> int | None:
         """Return the number of local steps of every client; None if each takes the steps of its epochs."""

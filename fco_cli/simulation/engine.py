@@ -147,7 +147,8 @@ class Simulation:
         setup, data = self.setup, self.setup.problem.data
         if self.algorithm.federated:
             shares = data.shares(setup.hparams.weighting)
-            return Sampler(data.sizes, setup.hparams, setup.seed, self.algorithm.local_step_rule, shares)
+            pace, sample_rows = self.algorithm.local_step_rule, self.algorithm.transform.protects_rows
+            return Sampler(data.sizes, setup.hparams, setup.seed, pace, shares, sample_rows)
         if not (batch := self.algorithm.pooled_batch):
             return None
         pooled = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
@@ -330,8 +331,11 @@ class Simulation:
     def _privacy_loss(self, step: Step) -> Metrics:
         """Return the privacy loss of all messages up to a step, if the algorithm's transform bounds it."""
         sampled = self.setup.hparams.sampled(self.setup.problem.data.clients)
-        evaluations = len(self.running[0].history.rows) + 1
-        return self.algorithm.privacy_spent(step.done, sampled, step.counters[-1], self.clients.evaluated(evaluations))
+        evaluated = self.clients.evaluated(len(self.running[0].history.rows) + 1)
+        participation = None
+        if self.sampler is not None and self.algorithm.transform.protects_rows:
+            participation = self.sampler.participation(step.done)
+        return self.algorithm.privacy_spent(step.done, sampled, step.counters[-1], evaluated, participation)
 
     def _limits(self) -> Metrics:
         """Return the values [J] of the monitored metrics above which a job counts as diverged."""

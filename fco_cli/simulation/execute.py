@@ -238,15 +238,17 @@ def _create_simulation(
 
 
 def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | None) -> Verdict | None:
-    """Return the verdict on a run's convergence; None if it diverged or has several models."""
+    """Return the verdict on a run's convergence; None if it diverged, has several models or does not iterate."""
     if job.diverged is not None or job.model is None or job.model.ndim > 1:
+        return None
+    if run.algo.one_shot and not run.algo.certifies:
         return None
     faster = None
     if simulation.sampler is not None and "server_lr" in run.algo.uses and not run.algo.varying_options():
         steps = simulation.sampler.mean_steps
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
-    tolerance = math.inf if run.algo.one_shot else run.hparams.tolerance  # one-shot solvers certify their solutions
-    certified = job.certified or run.algo.one_shot
+    tolerance = math.inf if run.algo.certifies else run.hparams.tolerance
+    certified = job.certified or run.algo.certifies
     return judge(
         simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, certified
     )

@@ -73,6 +73,7 @@ class Distance:
     forward: ClassVar[Kernel] = distances
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = distances_backward
+    row_norm: ClassVar[Kernel | None] = None
     convex: ClassVar[bool] = True
     site_bias: ClassVar[bool] = False
 

@@ -53,6 +53,7 @@ def arguments_of(name, problem, geometry, batches, random):
         "geometry": geometry,
         "batches": batches,
         "k": 1,
+        "matrix": random.standard_normal((size, 2, size)),
         **{key: random.uniform(0.1, 1, 2) for key in ("t", "rate", "coefficient", "divisor", "radius")},
     }
     parameters = inspect.signature(getattr(ops, name)).parameters

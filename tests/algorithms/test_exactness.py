@@ -17,6 +17,7 @@ VANISHING = ("fast_fedda", "c_fedda", "mc_fedda")  # bias decreases as 1/n despi
 TESTED_SEPARATELY = (
     *("fedadam", "fedyogi", "fedadagrad"),  # limits of fedmid_osp (test_adaptive.py)
     "fedfw",  # constraints only (test_fedfw.py)
+    "moments",  # one round (test_moments.py)
     *("fedavg", "fedavgm", "scaffold"),  # without psi
     "fedavg_subgrad",  # does not converge with constant steps
     *("fedmid", "feddualavg_osp"),  # solve a different problem, see below

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_module
 
-from fco_cli.config import Run, register
+from fco_cli.config import PathRun, Run, register
 from fco_cli.errors import UserError
 
 SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
@@ -35,6 +35,18 @@ def run_of():
         ("transform=clip_noise transform.delta=1", "transform.delta: got 1.0, must be above 0, below 1"),
         ("transform=clip_noise hparams.weighting=examples", "hparams.weighting: got 'examples', must be uniform"),
         ("transform=clip_noise algo=zhj", "transform: got 'clip_noise', must be one without noise: zhj's server"),
+        ("transform=row_clip_noise transform.clip_norm=0", "transform.clip_norm: got 0.0, must be a number > 0"),
+        ("transform=row_clip_noise transform.clip_norm=inf", "transform.clip_norm: got inf, must be finite, because"),
+        (
+            "transform=row_clip_noise algo=ditto",
+            "transform: got 'row_clip_noise', must be another: ditto takes several",
+        ),
+        ("transform=row_clip_noise hparams.client_lr=auto", "hparams.client_lr: got 'auto', must be a number > 0: L"),
+        ("transform=row_clip_noise hparams.client_lr=1/L", "hparams.client_lr: got '1/L', must be a number > 0: L"),
+        (
+            "transform=row_clip_noise hparams.rounds=auto",
+            "hparams.rounds: got 'auto', must be a whole number >= 1: the",
+        ),
         (
             "transform=quantize algo=feddr",
             "transform: got 'quantize', must be none or topk: feddr's server accumulates",
@@ -48,6 +60,13 @@ def test_impossible_transforms_are_refused_in_one_line(run_of, overrides, compla
         run_of(*overrides.split())
     assert str(problem.value).startswith(complaint)
     assert "\n" not in str(problem.value)
+
+
+def test_a_path_refuses_hidden_rows(run_of):
+    overrides = ["experiment=path", "task=lasso", *SMALL, "hparams.client_lr=0.1", "transform=row_clip_noise"]
+    with pytest.raises(UserError) as problem:
+        PathRun.of(compose("config", overrides=overrides))
+    assert str(problem.value).startswith("transform: got 'row_clip_noise', must be none with experiment=path")
 
 
 def test_the_description_includes_the_transform(run_of):

@@ -168,6 +168,13 @@ def test_a_task_that_needs_summaries_is_refused(hospitals, make_hparams, key, ta
         federation.bind_task(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
 
 
+@pytest.mark.parametrize("hide_rows", [True, False])
+def test_noise_hides_rows_if_the_transform_does(hospitals, make_hparams, hide_rows):
+    task = task_of(hospitals("logistic"), "logistic", path="", standardize=False, fill="refuse")
+    remote = Flare(sites=["east", "north"], evaluation_noise=2.0).bind_task(task, make_hparams(), hide_rows)
+    assert remote.connection.noise == EvaluationNoise(norm=1.0, multiplier=2.0, by_row=hide_rows)
+
+
 @pytest.mark.parametrize("wrong", [{"evaluation_noise": 0.0}, {"evaluation_noise": 1.0, "evaluation_norm": math.inf}])
 def test_invalid_noise_settings(wrong):
     with pytest.raises(UserError, match=r"^federation.evaluation_no"):

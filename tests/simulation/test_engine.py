@@ -9,9 +9,12 @@ import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, total_epsilon
+from fco_cli.algorithms.transforms.row_accounting import RowSums, row_epsilon
+from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.simulation import engine
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.engine import COUNTERS, EXPLOSION, Job, Simulation
 from fco_cli.simulation.evaluate import History
 
@@ -226,6 +229,27 @@ def test_the_privacy_loss_is_an_increasing_metric(make_setup, simulate):
     assert 0 == job.history["epsilon"][0] < job.history["epsilon"][1] < job.history["epsilon"][6]
     (job,) = simulate(make_setup("lasso", "fedmid", rounds=1), [0.001])
     assert "epsilon" not in job.history
+
+
+def test_the_privacy_loss_of_a_row_follows_from_the_batches_of_its_client(make_setup, simulate):
+    """6 clients with 15 rows: 4 steps with 4 rows on average in every round in which a client takes part."""
+    setup = make_setup("lasso", "fedmid", transform=RowClipNoise(noise_multiplier=3.0), rounds=6, eval_every=2)
+    (job,) = simulate(setup, [0.001])
+    sampler = Sampler(np.full(6, 15), setup.hparams, 0)
+    for row, rounds in enumerate((0, 2, 4, 6)):
+        most = int(sampler.participation(rounds).rounds.max())
+        assert job.history["epsilon"][row] == row_epsilon((RowSums(4 * most, 4 / 15, 3.0),), 1e-5)
+    assert 0 == job.history["epsilon"][0] < job.history["epsilon"][1] < job.history["epsilon"][3] < np.inf
+    assert job.history["epsilon_run"] == [np.inf] * 4
+
+
+@pytest.mark.parametrize("algo", ["feddualavg", "scaffold_prox", "scaffnew"])
+def test_sampled_rows_and_noise_are_the_same_after_a_checkpoint_and_in_a_stack(make_setup, simulate, algo):
+    hparams = {"rounds": 6, "clients_per_round": 6 if algo == "scaffnew" else 3}
+    setup = make_setup("lasso", algo, transform=RowClipNoise(clip_norm=3.0), **hparams)
+    (whole,), begun = simulate(setup, [0.01]), simulate(setup, [0.01, 0.02], rounds=2)
+    assert whole.ended
+    assert_same_bits(whole, simulate(setup, [0.01, 0.02], begun)[0])
 
 
 def test_counters(make_setup, simulate):

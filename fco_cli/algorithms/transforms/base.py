@@ -19,6 +19,7 @@ from fco_cli.problem.registry import Registry
 if TYPE_CHECKING:
     from fco_cli.algorithms.round import FederatedRound
     from fco_cli.algorithms.rounds import Aggregates, Cohort
+    from fco_cli.problem.problem import Problem
 
 
 class Evaluations(NamedTuple):
@@ -26,6 +27,14 @@ class Evaluations(NamedTuple):
 
     answers: int  # number of results
     noise_multiplier: float  # as in `clip_noise`; 0: no noise
+
+
+class Releases(NamedTuple):
+    """Sums over rows that every client has released so far, if their noise hides single rows."""
+
+    sums: Array  # [M], numbers of sums
+    sampling: Array  # [M], probability that a sum contains a given row
+    change: float = 1.0  # half of the largest change of a sum by one row, in the unit of the noise multiplier
 
 
 @dataclass(kw_only=True)
@@ -36,6 +45,7 @@ class Transform:
     residuals: ClassVar[bool] = False  # True: clients store the residuals of arrays that are no differences
     random: ClassVar[bool] = False  # True: `encode` draws random numbers from its key
     noisy: ClassVar[bool] = False  # True: noise is added to the mean of the messages
+    gradient_step: ClassVar[Kernel | None] = None  # replaces `descent.gradient_step`: noise hides single rows
     encode: ClassVar[Kernel]
     """Kernel encode(message, residual, numbers, key): transform a client's message in place.
 
@@ -45,12 +55,20 @@ class Transform:
     """
 
     @property
+    def protects_rows(self) -> bool:
+        """True if batches are secret samples of the rows, and gradients have noise that hides single rows."""
+        return self.gradient_step is not None
+
+    @property
     def numbers(self) -> Numbers:
         """Parameters for `encode` as a record array [1]."""
         return numbers_of(self)
 
     def check(self, algorithm: FederatedRound, weighting: str) -> None:
         """Raise UserError if the algorithm is not supported; called before data are loaded."""
+
+    def check_problem(self, problem: Problem) -> None:
+        """Raise UserError if the problem is not supported."""
 
     def bytes_of(self, size: int, itemsize: int, numbers: Numbers) -> int | Array:
         """Return the number of bytes of a transformed vector of `size` entries; [J] if it differs between jobs."""
@@ -75,11 +93,12 @@ class Transform:
         dropped: Array,
         numbers: Numbers,
         evaluated: Evaluations | None = None,
+        releases: Releases | None = None,
     ) -> dict[str, Array]:
         """Return the privacy metrics [J] after `rounds` rounds with `sampled` of `clients` clients each.
 
         `dropped` [J] is the number of messages that were not finite. `evaluated` describes evaluations that other
-        parties have received, if any.
+        parties have received, if any. `releases` is given if the transform protects rows.
         """
         return {}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.algorithms.transforms.base import Evaluations, Transform
+from fco_cli.algorithms.transforms.base import Evaluations, Releases, Transform
 from fco_cli.errors import UserError, install_extra, require
 from fco_cli.kernels.compiled import kernel
 from fco_cli.kernels.products import two_norm
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.rounds import Aggregates, Cohort
 
 NO_EVALUATIONS = Evaluations(answers=0, noise_multiplier=0.0)
+
+
+def check_clip_and_noise(clip_norm: float, noise_multiplier: float, delta: float) -> None:
+    """Raise UserError if the parameters of a transform with clipping and noise are invalid."""
+    require(clip_norm > 0, "transform.clip_norm", clip_norm, "a number > 0")
+    is_clipped = math.isfinite(clip_norm) or noise_multiplier == 0
+    require(is_clipped, "transform.clip_norm", clip_norm, "finite, because it scales the noise")
+    is_valid = noise_multiplier == 0 or 1e-6 <= noise_multiplier <= 1e6
+    require(is_valid, "transform.noise_multiplier", noise_multiplier, "0, or a number from 1e-6 to 1e6")
+    require(0 < delta < 1, "transform.delta", delta, "above 0, below 1")
 
 
 @dataclass(kw_only=True)
@@ -49,12 +59,7 @@ class ClipNoise(Transform):
     noisy = True
 
     def __post_init__(self) -> None:
-        require(self.clip_norm > 0, "transform.clip_norm", self.clip_norm, "a number > 0")
-        is_clipped = math.isfinite(self.clip_norm) or self.noise_multiplier == 0
-        require(is_clipped, "transform.clip_norm", self.clip_norm, "finite, because it scales the noise")
-        is_valid = self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6
-        require(is_valid, "transform.noise_multiplier", self.noise_multiplier, "0, or a number from 1e-6 to 1e6")
-        require(0 < self.delta < 1, "transform.delta", self.delta, "above 0, below 1")
+        check_clip_and_noise(self.clip_norm, self.noise_multiplier, self.delta)
 
     def check(self, algorithm: FederatedRound, weighting: str) -> None:
         allowed = f"one without noise: {algorithm.name}'s server accumulates messages, and the noise with them"
@@ -93,6 +98,7 @@ class ClipNoise(Transform):
         dropped: Array,
         numbers: Numbers,
         evaluated: Evaluations | None = None,
+        releases: Releases | None = None,
     ) -> dict[str, Array]:
         """Return `epsilon` of the model and, with `evaluated`, `epsilon_run` of the rounds and the evaluations.
 
@@ -121,7 +127,7 @@ def total_epsilon(
     if any(noise == 0 for _, noise, _ in parts) or not parts:
         return math.inf if parts else 0.0
     total = sum(count * round_rdp(size, clients, noise)[1] for count, noise, size in parts)
-    return float(_accountant().rdp.compute_epsilon(round_rdp(clients, clients, 1.0)[0], total, delta)[0])
+    return float(dp_accounting().rdp.compute_epsilon(round_rdp(clients, clients, 1.0)[0], total, delta)[0])
 
 
 @functools.cache
@@ -131,7 +137,7 @@ def round_rdp(sampled: int, clients: int, noise_multiplier: float) -> tuple[Arra
     The accountant's noise multiplier is relative to the sensitivity 2 clip_norm. Its bound for sampled cohorts (Wang,
     Balle and Kasiviswanathan, 2019) may exceed the bound for full participation, which also holds for samples.
     """
-    library = _accountant()
+    library = dp_accounting()
 
     def compose(event: Any) -> Any:
         accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
@@ -142,10 +148,10 @@ def round_rdp(sampled: int, clients: int, noise_multiplier: float) -> tuple[Arra
     return sample.orders, np.minimum(sample.rdp, compose(full).rdp)
 
 
-def _accountant() -> Any:
+def dp_accounting() -> Any:
     """Import and return dp_accounting. Its absl log handler must not keep a replaced standard error stream."""
     import absl.logging
-    import dp_accounting
+    import dp_accounting as library
 
     absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
-    return dp_accounting
+    return library

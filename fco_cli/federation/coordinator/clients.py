@@ -268,8 +268,13 @@ class RemoteClients(Clients):
                 raise DamagedMemory(f"{name} has no saved client state of round {self.done}")
 
     def evaluated(self, evaluations: int) -> Evaluations:
-        """Count evaluations: one per part each, one on the test rows, and one for the convergence gradient."""
+        """Count evaluations: one per part each, one on the test rows, and one for the convergence gradient.
+
+        If noise hides single rows, those of one part count: a row is in one part, and training rows have most.
+        """
         parts, test, noise = 1 + (self.problem.held_out is not None), self.problem.test is not None, self.sites.noise
+        if noise is not None and noise.by_row:
+            return Evaluations(evaluations + 1, noise.multiplier)
         return Evaluations(evaluations * parts + test + 1, 0.0 if noise is None else noise.multiplier)
 
     def release(self) -> None:

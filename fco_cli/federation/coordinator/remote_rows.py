@@ -244,7 +244,7 @@ class SiteRows(RemoteRows):
         rows: int,
         gradient: bool,
         spread: bool,
-        noise: dict[str, float] | None,
+        noise: dict[str, float | bool] | None,
         shares_sums: bool | None,
         sites: int = 1,
     ) -> dict[str, ArraySpec]:

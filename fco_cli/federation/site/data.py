@@ -30,6 +30,7 @@ from fco_cli.federation.policy import Policy, Refusal
 from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedRows
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.row_noise import noisy_row_sums
 from fco_cli.federation.site.rows import Prepared, SiteFile, Split
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
@@ -188,6 +189,8 @@ class SiteData:
 
     def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
+        if (noise := request.noise) is not None and noise.by_row:
+            return noisy_row_sums(data, self.linear(), self.loss(), w, weight, request.gradient, noise)
         risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=request.gradient)
         arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
         if request.gradient:
@@ -254,7 +257,7 @@ class SiteData:
         rows = int(problem.data.sizes[0])
         self.disclosure.check_noise_free("curvature")
         self.disclosure.check_batches(request.batch_size, rows)
-        self.disclosure.check_parameters(self.linear().layout.size, rows)
+        self.disclosure.check_parameters(self.linear().layout.size, rows, "set hparams.client_lr to a number")
         self.disclosure.charge(1, evaluations=1)
         random = np.random.default_rng([self.disclosure.batch_seed(request.seed), self.client])
         largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)

@@ -223,14 +223,14 @@ class Disclosure:
         visits = np.bincount(order, minlength=rows)
         self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
 
-    def check_parameters(self, parameters: int, rows: int) -> None:
+    def check_parameters(self, parameters: int, rows: int, remedy: str) -> None:
         """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
         limit = self.policy.max_parameters_per_row
         if limit is not None and parameters > limit * rows:
             allowed = f"{int(limit * rows)} for {rows} rows ({POLICY_FILE}: max_parameters_per_row)"
             raise Refusal(
                 f"curvature of a model with {parameters} parameters requested; the site's policy allows {allowed}; "
-                "set hparams.client_lr to a number"
+                f"{remedy}"
             )
 
     # Noise.
@@ -259,7 +259,9 @@ class Disclosure:
 
     def check_evaluation_noise(self, noise: Noise | None) -> None:
         """Raise Refusal if an evaluation has less noise than the policy requires."""
-        multiplier = 0.0 if noise is None else noise.deviation * math.sqrt(self.sites) / noise.most
+        multiplier = 0.0
+        if noise is not None:  # noise that hides single rows is not shared between the sites
+            multiplier = noise.deviation * (1.0 if noise.by_row else math.sqrt(self.sites)) / noise.most
         if multiplier < self.policy.min_noise * (1 - 1e-9):
             remedy = "use federation.evaluation_noise with federation.masks=true"
             raise Refusal(

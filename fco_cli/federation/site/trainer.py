@@ -11,7 +11,7 @@ import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Scalar, Vector, by_job, slot_count, views
+from fco_cli.algorithms.rounds import Matrix, Scalar, Vector, by_job, slot_count, views
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.message import (
     MAX_MAGNITUDE,
@@ -28,12 +28,13 @@ from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
+from fco_cli.federation.site.row_noise import draw_batches
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.risk import own_losses
-from fco_cli.problem.streams import batches_of, message_keys
+from fco_cli.problem.streams import message_keys
 
 T = TypeVar("T")
 
@@ -86,7 +87,10 @@ class SiteTrainer:
         return Message("")
 
     def train(self, request: Train, arrays: Arrays) -> Message:
-        """Return the messages of `client_update`; batches depend on seed, round, client and the number of rows."""
+        """Return the messages of `client_update`.
+
+        Batches depend on seed, round, client and the number of rows; they are secret if a transform hides single rows.
+        """
         algorithm, tokens = self._bound_algorithm(request.stack), request.tokens
         problem, jobs = algorithm.problem, len(algorithm.varying)
         _check_for_every_job("tokens", tokens, jobs)
@@ -102,15 +106,15 @@ class SiteTrainer:
         disclosure = self.site_data.disclosure
         if uses_batches := "batch_size" in algorithm.uses:  # other methods take gradients over all rows
             disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
-        disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
+        if not algorithm.has_noise:  # noise that hides single rows is in the local steps
+            disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
+            if any(isinstance(array, Matrix) for array in algorithm.sent):
+                disclosure.check_parameters(problem.layout.size, int(rows.sizes[0]), "use another algorithm")
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
         seed = disclosure.batch_seed(request.seed)
-        order, edges, _ = batches_of(
-            seed, request.round, clients, rows.sizes,
-            request.batch_size, request.local_epochs, request.last_batch, request.steps,
-        )  # fmt: skip
-        if uses_batches:
+        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client, seed)
+        if uses_batches and not algorithm.has_noise:
             disclosure.check_visits(order, edges, int(rows.sizes[0]))
         slots = slot_count(algorithm.sent, problem.layout.size)
         disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
@@ -119,7 +123,7 @@ class SiteTrainer:
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
-            message, after = algorithm.client_update(received, kept, rows, order, edges, keys)
+            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site

@@ -6,6 +6,7 @@ The loops finish a chunk of columns for all jobs before they start the next, so 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -21,6 +22,7 @@ from fco_cli.kernels.products import (
     gather_in_place,
     gather_rows,
     products_of_columns,
+    two_norm,
 )
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.mirror import on_block
@@ -110,6 +112,19 @@ def sparse_backward(gradient, w, batch, widths, slopes):
                     target[x.columns[e]] += slope * x.values[e]
 
 
+@kernel
+def linear_row_norm(batch, i, widths):
+    """Return the norm of the derivative of one score of row i by its weights and its bias: |(x, 1)|."""
+    return math.hypot(1.0, two_norm(batch.x[batch.rows[i], : widths[0]]))
+
+
+@kernel
+def sparse_row_norm(batch, i, widths):
+    """Return |(x, 1)| for the sparse row i."""
+    row = batch.rows[i]
+    return math.hypot(1.0, two_norm(batch.x.values[batch.x.starts[row] : batch.x.starts[row + 1]]))
+
+
 class Model(Protocol):
     """Interface of models; the kernels loop over jobs. Rows of w [J, P] may be padded (kernels/aligned.py)."""
 
@@ -119,6 +134,9 @@ class Model(Protocol):
     # for separable h and psi; None: the whole primal point is computed before `forward`
     forward_from_dual: ClassVar[Kernel | None]
     backward: ClassVar[Kernel]  # backward(gradient, w, batch, widths, slopes [J, C, B]): adds to gradient [J, P]
+    # row_norm(batch, i, widths) -> norm of a score's derivative on row i, if it does not depend on w and its product
+    # with the norm of the slopes is that of the row's gradient; None: unknown
+    row_norm: ClassVar[Kernel | None]
     convex: ClassVar[bool]  # True if a convex loss of the scores is convex in w
 
     @property
@@ -159,6 +177,7 @@ class Linear:
     forward: ClassVar[Kernel] = linear_forward
     forward_from_dual: ClassVar[Kernel | None] = linear_forward_from_dual
     backward: ClassVar[Kernel] = linear_backward
+    row_norm: ClassVar[Kernel | None] = linear_row_norm
     convex: ClassVar[bool] = True
 
     @cached_property
@@ -187,3 +206,4 @@ class SparseLinear(Linear):
     forward: ClassVar[Kernel] = sparse_forward
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = sparse_backward
+    row_norm: ClassVar[Kernel | None] = sparse_row_norm

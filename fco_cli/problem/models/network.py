@@ -135,6 +135,7 @@ class Network:
     forward: ClassVar[Kernel] = network_forward
     forward_from_dual: ClassVar[Kernel | None] = None
     backward: ClassVar[Kernel] = network_backward
+    row_norm: ClassVar[Kernel | None] = None
     convex: ClassVar[bool] = False
     site_bias: ClassVar[bool] = False
 

@@ -6,6 +6,7 @@ from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.algorithms.transforms.compression import Quantize, TopK
+from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,10 @@ def examples():
         "topk": (TopK(share=0.4), TopK(share=0.15)),
         "quantize": (Quantize(bits=3), Quantize(bits=1)),
         "clip_noise": (ClipNoise(clip_norm=0.05, noise_multiplier=0.1), ClipNoise(clip_norm=0.2, noise_multiplier=0.5)),
+        "row_clip_noise": (
+            RowClipNoise(clip_norm=0.5, noise_multiplier=0.1),
+            RowClipNoise(clip_norm=2.0, noise_multiplier=0.5),
+        ),
     }
 
 

@@ -130,8 +130,8 @@ def test_a_silent_site_is_dropped_from_the_round(both, algo):
     link, messages = remote.task.connection.link, pooled.algorithm._messages
     for silent in (None, 1, 2, None):
 
-        def without(state, cohort, memory, rows, keys, buffers, silent=silent):
-            sent, kept = messages(state, cohort, memory, rows, keys, buffers)
+        def without(state, cohort, *others, silent=silent):
+            sent, kept = messages(state, cohort, *others)
             sent[cohort.clients == silent] = np.nan
             return sent, kept
 

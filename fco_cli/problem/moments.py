@@ -1,0 +1,99 @@
+"""Moments of a client's rows, for losses with a quadratic approximation: second moments, and products with the slopes.
+
+The contribution of a row with a = (x, 1) and the slope c of its loss at score 0 is a part of the matrix u u', where
+u = (a, c). For privacy, u is clipped to a norm C. Replacing one row then changes the sum of u u' by at most sqrt(2) C^2
+in the Frobenius norm, and every distinct entry of the sum gets noise once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
+from fco_cli.kernels.products import two_norm
+from fco_cli.problem.data import ClientData
+from fco_cli.problem.descent import row_kernels
+from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses.base import on_row
+from fco_cli.problem.private_descent import noise_scale
+
+
+@kernel
+def whole_row(length, batches, j):
+    """Return the factor of an exact contribution."""
+    return 1.0
+
+
+@kernel
+def clipped_row(length, batches, j):
+    """Return the factor of the contribution of a row u that is clipped to the norm clip_norm; 0 if it is not finite."""
+    if not is_finite(length):
+        return 0.0
+    limit = batches.numbers[j].clip_norm
+    return 1.0 if length <= limit else (limit / length) ** 2
+
+
+@kernel
+def without_noise(matrix, vector, batches):
+    """Leave the sums as they are."""
+
+
+@kernel
+def with_noise(matrix, vector, batches):
+    """Add noise to every distinct entry of the sums; overwrite the noise by NaN."""
+    noise, size = batches.noise, vector.shape[1]
+    deviations = noise_scale(batches.numbers, 2)
+    for j in range(vector.shape[0]):
+        own = min(j, noise.shape[1] - 1)
+        if deviations[j] > 0:
+            for a in range(size):
+                vector[j, a] += deviations[j] * noise[size, own, a]
+                for b in range(a, size):
+                    matrix[a, j, b] += deviations[j] * noise[a, own, b]
+    for n in range(size + 1):
+        for j in range(noise.shape[1]):
+            for a in range(size):
+                noise[n, j, a] = math.nan
+
+
+@kernel
+def moments(matrix, vector, batches):
+    """Assign matrix [P, J, P] <- mean of weight a a' and vector [J, P] <- mean of weight c a over the client's rows."""
+    x, y, size = batches.x, batches.y, vector.shape[1]
+    rows, slope, row = y.shape[0], np.empty(1, vector.dtype), np.ones(size, vector.dtype)
+    for a in range(size):
+        for j in range(vector.shape[0]):
+            vector[j, a] = 0
+            for b in range(size):
+                matrix[a, j, b] = 0
+    for i in range(rows):
+        for a in range(size - 1):
+            row[a] = x[i, a]
+        slope[0] = 0
+        on_row.slope(slope, on_row.label_of(y, i))
+        length = math.hypot(two_norm(row), slope[0])
+        for j in range(vector.shape[0]):
+            share = row_factor(length, batches, j) * on_row.weight_of(y, i)
+            if share > 0:
+                for a in range(size):
+                    vector[j, a] += share * slope[0] * row[a]
+                    for b in range(a, size):
+                        matrix[a, j, b] += share * row[a] * row[b]
+    add_noise(matrix, vector, batches)
+    for j in range(vector.shape[0]):
+        for a in range(size):
+            vector[j, a] /= rows
+            for b in range(a, size):
+                matrix[a, j, b] /= rows
+                matrix[b, j, a] = matrix[a, j, b]
+
+
+row_factor, add_noise = whole_row, without_noise  # bound by `specialize`
+
+
+def moments_kernel(data: ClientData, loss: Loss, private: bool) -> Kernel:
+    """Return `moments` for a loss and the data's format, on batches with or without noise."""
+    factor, noise = (clipped_row, with_noise) if private else (whole_row, without_noise)
+    return specialize(moments, on_row=row_kernels(data, loss), row_factor=factor, add_noise=noise)
