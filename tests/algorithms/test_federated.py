@@ -309,25 +309,27 @@ def test_a_message_that_is_not_finite_is_ignored(make_problem, make_algorithm, r
         np.testing.assert_allclose(model, right, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("size", [1, 2, 5, 64])
-@pytest.mark.parametrize("mean_steps", [None, 6.0])
-@pytest.mark.parametrize("bits", [None, 40])
-def test_aggregates(dtype, size, mean_steps, bits):
-    """Three clients have weights 1, 2 and 5 of 10. In job 1 the last message is not finite, in job 2 none is."""
+SENT = (Vector("w"), Vector("c"))
+
+
+def three_messages(dtype, size, mean_steps):
+    """Return messages of clients with weights 1, 2 and 5 of 10; in job 1 the last is not finite, in job 2 none is."""
     messages = np.ones((3, 2, 3, size), dtype) * np.array([2.0, 5.0, 8.0], dtype)[:, None, None, None]
     messages[2, 1, 1, -1] = np.inf
     messages[:, 0, 2, 0] = np.nan, np.inf, -np.inf
     steps = np.array([1, 2, 3])
     each = np.repeat(steps[:, None], 3, axis=1).astype(float)
     mean_of_all = None if mean_steps is None else np.full(3, mean_steps)
-    weights = MessageWeights(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all)
-    if bits is None:
-        both, arrived = aggregate(messages, (Vector("w"), Vector("c")), weights)
-    else:
-        total, arrived = fixed_point_sum(messages, weights.factors, bits)
-        both = aggregate_sum(total, bits, (Vector("w"), Vector("c")), weights, arrived, messages.dtype)
     factors = np.ones(3) if mean_steps is None else mean_steps / steps
+    return messages, MessageWeights(np.array([1.0, 2.0, 5.0]), 10.0, each, mean_of_all), factors
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("size", [1, 2, 5, 64])
+@pytest.mark.parametrize("mean_steps", [None, 6.0])
+def test_aggregates(dtype, size, mean_steps):
+    messages, weights, factors = three_messages(dtype, size, mean_steps)
+    both, arrived = aggregate(messages, SENT, weights)
     for name in ("w", "c"):
         np.testing.assert_allclose(both.mean[name][0], (2 * factors[0] + 10 * factors[1] + 40 * factors[2]) / 8, 1e-6)
         np.testing.assert_allclose(both.mean[name][1], (2 * factors[0] + 10 * factors[1]) / 3, rtol=1e-6)
@@ -337,6 +339,24 @@ def test_aggregates(dtype, size, mean_steps, bits):
     np.testing.assert_allclose(both.share, [0.8, 0.3, 0])
     assert both.dropped.tolist() == [0, 1, 3]
     assert arrived.tolist() == [[True, True, False], [True, True, False], [True, False, False]]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("mean_steps", [None, 6.0])
+@pytest.mark.parametrize("absent", [None, [False, True, False]])
+def test_aggregates_in_fixed_point(dtype, mean_steps, absent):
+    """A job with a number out of range has no messages: which client sent it would disclose something about it."""
+    messages, weights, factors = three_messages(dtype, 5, mean_steps)
+    mask = None if absent is None else np.array(absent)
+    total, arrived = fixed_point_sum(messages, weights.factors, 40, mask)
+    both = aggregate_sum(total, 40, SENT, weights, arrived, messages.dtype)
+    present = [0, 1, 2] if absent is None else [0, 2]
+    terms, shares = np.array([2.0, 10.0, 40.0]) * factors, np.array([1.0, 2.0, 5.0])
+    for name in ("w", "c"):
+        np.testing.assert_allclose(both.mean[name][0], terms[present].sum() / shares[present].sum(), rtol=1e-6)
+        assert np.isnan(both.mean[name][1:]).all()
+    np.testing.assert_allclose(both.share, [shares[present].sum() / 10, 0, 0])
+    assert arrived.tolist() == [[i in present, False, False] for i in range(3)]
 
 
 def test_prox_calls_are_counted(make_problem, make_algorithm, make_hparams, cohorts_of, regularizer):

@@ -139,7 +139,7 @@ def test_other_losses_and_sparse_rows_are_refused(make_problem, make_algorithm):
         make_algorithm("moments", make_problem(loss="huber"))
     problem = make_problem()
     x = SparseRows(problem.data.x.ravel(), np.tile(np.arange(6), 20), np.arange(21) * 6, 6)
-    sparse = replace(problem, data=replace(problem.data, x=x), model=SparseLinear(6))
+    sparse = replace(problem, training=replace(problem.data, x=x), model=SparseLinear(6))
     with pytest.raises(UserError, match=r"^algo: got 'moments', must be another"):
         make_algorithm("moments", sparse)
 

@@ -90,10 +90,10 @@ def test_sparse_rows_and_single_precision(kind, one_step, make_problem):
     expected = one_step(problem=dense, start=0.3, clip_norm=1.5, noise_multiplier=0.7)[0]
     if kind == "float32":
         data = replace(dense.data, x=dense.data.x.astype("float32"), y=dense.data.y.astype("float32"))
-        other = replace(dense, data=data)
+        other = replace(dense, training=data)
     else:
         data = replace(dense.data, x=as_sparse_rows(csr_array(dense.data.x), csr_array(dense.data.x).data))
-        other = replace(dense, data=data, model=SparseLinear(6))
+        other = replace(dense, training=data, model=SparseLinear(6))
     sent = one_step(problem=other, start=0.3, clip_norm=1.5, noise_multiplier=0.7)[0]
     np.testing.assert_allclose(sent, expected, rtol=1e-12 if kind == "sparse" else 1e-5)
 
@@ -272,7 +272,7 @@ def test_a_batch_contains_every_row_independently_with_the_same_probability():
         ("does not support the cox loss", lambda p: replace(p, loss=all_losses()["cox"]())),
         (
             "does not support row weights",
-            lambda p: replace(p, data=replace(p.data, row_weights=np.ones(20))),
+            lambda p: replace(p, training=replace(p.data, row_weights=np.ones(20))),
         ),
     ],
 )

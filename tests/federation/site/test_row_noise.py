@@ -113,7 +113,7 @@ def test_without_clipping_and_noise_an_evaluation_is_that_of_the_rows(loss, kind
         x = SparseRows(problem.data.x.ravel()[stored], columns[stored], starts, 6)
         outputs = problem.model.outputs
         problem = dataclasses.replace(
-            problem, data=dataclasses.replace(problem.data, x=x), model=SparseLinear(6, outputs)
+            problem, training=dataclasses.replace(problem.data, x=x), model=SparseLinear(6, outputs)
         )
     risk = DataRisk(problem.data, np.array([0.25]), problem.model, problem.loss)(w)
     noisy = evaluate(problem, w)
