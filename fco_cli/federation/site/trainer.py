@@ -100,7 +100,7 @@ class SiteTrainer:
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
-        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client)
+        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client, self.site_data.policy)
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
