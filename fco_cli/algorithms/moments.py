@@ -61,11 +61,13 @@ class Moments(Federated):
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
         """Minimize g'w + w'Hw / 2 + psi(w), with the eigenvalues of H raised to the size of the noise."""
-        hessians = [self._curvature * matrix for matrix in aggregates.mean["quadratic"].astype(float)]
-        if not all(np.isfinite(matrix).all() for matrix in hessians):
-            return {"w": np.full_like(state["w"], np.nan)}
-        hessians = [_raised(matrix, floor) for matrix, floor in zip(hessians, self._noise_level(), strict=True)]
-        return {"w": self._minimized(np.stack(hessians), aggregates.mean["linear"].astype(float), state["w"])}
+        quadratic, linear = (aggregates.mean[name].astype(float) for name in ("quadratic", "linear"))
+        finite = np.isfinite(linear).all(axis=1) & np.isfinite(quadratic).all(axis=(1, 2))
+        quadratic[~finite], linear[~finite] = 0, 0
+        floors = self._noise_level()
+        hessians = [_raised(self._curvature * matrix, floor) for matrix, floor in zip(quadratic, floors, strict=True)]
+        w = self._minimized(np.stack(hessians), linear, state["w"])
+        return {"w": np.where(finite[:, None], w, np.nan).astype(w.dtype)}
 
     def output(self, state: State) -> Array:
         return state["w"]

@@ -148,8 +148,8 @@ def smoothness_for(run: Run, problem: Problem) -> float | None:
 
     L is that of F for steps along its gradient, otherwise the largest over the batches of the clients.
     """
-    if not run.algo.federated or run.has_noise:  # sites would disclose their L without noise
-        return None
+    if not run.algo.federated or "client_lr" not in run.algo.uses or run.has_noise:
+        return None  # sites would disclose their L without noise
     if not run.algo.uses_mean_gradient:
         rows = run.hparams.batch_size if "batch_size" in run.algo.uses else int(problem.data.sizes.max())
         smoothness = estimate_smoothness(problem, run.seed, rows)

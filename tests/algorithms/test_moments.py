@@ -134,6 +134,17 @@ def test_noise_that_makes_the_quadratic_indefinite_gives_a_bounded_model(
     assert np.linalg.norm(algorithm.output(made.state)) < 10
 
 
+def test_a_job_without_finite_messages_does_not_affect_others(make_problem, make_algorithm, full_cohort):
+    problem = make_problem()
+    algorithm = make_algorithm("moments", problem, [1.0, 1.0])
+    messages = algorithm.round({"w": np.zeros((2, 7))}, full_cohort(problem)).messages.copy()
+    before = algorithm.finish_round({"w": np.zeros((2, 7))}, full_cohort(problem), messages, None).state["w"]
+    messages[:, :, 0] = np.nan
+    after = algorithm.finish_round({"w": np.zeros((2, 7))}, full_cohort(problem), messages, None).state["w"]
+    assert np.isnan(after[0]).all()
+    np.testing.assert_array_equal(after[1], before[1])
+
+
 def test_other_losses_and_sparse_rows_are_refused(make_problem, make_algorithm):
     with pytest.raises(UserError, match=r"^task\.loss: got 'huber', must be squared or logistic for algo=moments"):
         make_algorithm("moments", make_problem(loss="huber"))

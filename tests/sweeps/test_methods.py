@@ -82,9 +82,13 @@ def test_every_method_runs_on_every_task(task, name, run_of):
         return
     run.algo.check_pair(run.regularizer, run.mirror)
     setup = Setup(run.task, problem_of(run), run.hparams, run.seed, run.algo)
+    if name == "moments" and task == "digits":
+        with pytest.raises(UserError, match=r"^task\.loss: got 'softmax', must be squared or logistic"):
+            Simulation(setup, [Job()], varying_of([run]))
+        return
     simulation = Simulation(setup, [job := Job()], varying_of([run]))
     while simulation.advance():
         pass
-    assert (job.round, job.diverged) == (2, None)
+    assert (job.round, job.diverged) == (1 if run.algo.one_shot else 2, None)
     assert np.isfinite(job.history["objective"]).all()
     assert np.abs(job.model).max() > 0

@@ -11,6 +11,7 @@ import numpy as np
 
 from fco_cli.algorithms.protocol import Federated
 from fco_cli.federation.message import Arrays
+from fco_cli.federation.policy import Policy
 from fco_cli.federation.schema import Noise, Train
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.layout import Array
@@ -22,12 +23,13 @@ from fco_cli.problem.streams import batches_of, local_steps_of, row_noise, sampl
 
 
 def draw_batches(
-    algorithm: Federated, request: Train, client: int, seed: int
+    algorithm: Federated, request: Train, client: int, seed: int, policy: Policy
 ) -> tuple[Array, Array, CohortNoise | None]:
     """Return the order and edges of a site's batches in a round, and the noise of their gradients, if any.
 
     If the transform hides rows, batches are samples and noise is independent for every job, both from the operating
     system's secure generator. Without noise, batches depend on `seed`; both are those of a simulation with this seed.
+    Raise Refusal if the policy does not allow so many numbers.
     """
     sizes, clients = algorithm.problem.data.sizes, np.array([client])
     if not algorithm.transform.protects_rows:
@@ -40,6 +42,7 @@ def draw_batches(
     if request.steps is not None:
         steps = np.full(1, request.steps)
     (vectors,), size = algorithm.noise_vectors(steps).tolist(), algorithm.problem.layout.size
+    policy.check_numbers(max(vectors * len(algorithm.varying) * size, int(steps[0] * sizes[0])))
     if algorithm.has_noise:
         seed, noise = secrets.randbits(63), secret_noise(vectors, len(algorithm.varying), size)
     else:

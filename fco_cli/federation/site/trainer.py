@@ -113,7 +113,7 @@ class SiteTrainer:
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
         seed = disclosure.batch_seed(request.seed)
-        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client, seed)
+        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client, seed, disclosure.policy)
         if uses_batches and not algorithm.has_noise:
             disclosure.check_visits(order, edges, int(rows.sizes[0]))
         slots = slot_count(algorithm.sent, problem.layout.size)

@@ -11,6 +11,7 @@ import pytest
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.transforms.row_accounting import RowSums, row_epsilon
 from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
+from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import RemoteClients, remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
@@ -88,6 +89,14 @@ def test_batches_do_not_depend_on_the_seed(messages_of):
     """With negligible noise, other batches are the only difference between two requests."""
     _, _, first, second = messages_of(noise_multiplier=1e-6, jobs=1)
     assert np.abs(first - second).max() > 1e-3
+
+
+def test_more_noise_than_the_policy_allows_is_refused(hospitals, make_sites, setups, monkeypatch):
+    _, remote, varying = setups(batch_size=1, jobs=1)
+    for site in remote.task.connection.link.sites.values():
+        monkeypatch.setattr(site.data.policy, "max_numbers", 150)
+    with pytest.raises(UserError, match=r"more numbers than the site's policy allows \(max_numbers: 150\)"):
+        run(remote, varying)
 
 
 # Evaluations.
