@@ -124,6 +124,13 @@ def remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def lock_file(handle: int) -> None:
+    """Wait for an exclusive lock of an open file, which closing it releases; on Unix only."""
+    import fcntl
+
+    fcntl.flock(handle, fcntl.LOCK_EX)
+
+
 @contextmanager
 def lock(path: Path, wait: bool) -> Iterator[bool]:
     """Lock a file for this process; yield False if another process holds it. A lock ends with its process."""

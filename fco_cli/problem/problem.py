@@ -87,7 +87,7 @@ class Problem(TaskData):
                 f"task.weights: the {self.loss.name} loss does not support row weights; remove task.weights"
             )
 
-    @property
+    @cached_property
     def data(self) -> ClientData:
         """Rows of which F is the mean loss."""
         return self.training

@@ -45,7 +45,8 @@ class Transform:
     residuals: ClassVar[bool] = False  # True: clients store the residuals of arrays that are no differences
     random: ClassVar[bool] = False  # True: `encode` draws random numbers from its key
     noisy: ClassVar[bool] = False  # True: noise is added to the mean of the messages
-    gradient_step: ClassVar[Kernel | None] = None  # replaces `descent.gradient_step`: noise hides single rows
+    protects_rows: ClassVar[bool] = False  # True: batches are secret samples, and noise in gradients hides single rows
+    gradient_step: ClassVar[Kernel | None] = None  # replaces `descent.gradient_step` if it protects rows
     encode: ClassVar[Kernel]
     """Kernel encode(message, residual, numbers, key): transform a client's message in place.
 
@@ -53,11 +54,6 @@ class Transform:
     [J] contains the transform's parameters by name. `key` is derived from (seed, round, client); all jobs use the same
     random numbers. A message that is not finite must stay so; the server ignores it.
     """
-
-    @property
-    def protects_rows(self) -> bool:
-        """True if batches are secret samples of the rows, and gradients have noise that hides single rows."""
-        return self.gradient_step is not None
 
     @property
     def numbers(self) -> Numbers:

@@ -39,6 +39,7 @@ class RowClipNoise(Transform):
     noise_multiplier: float = 1.0  # 0: clipping only, no privacy
     delta: float = 1e-5  # of (epsilon, delta)-differential privacy
     encode = keep_message
+    protects_rows = True
     gradient_step = private_gradient_step
 
     def __post_init__(self) -> None:

@@ -8,7 +8,6 @@ are rotated; the chain continues in the next file. Several processes of a party 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
@@ -20,6 +19,7 @@ import msgspec
 
 from fco_cli.errors import UserError
 from fco_cli.federation.message import Message
+from fco_cli.files import lock_file
 
 AUDIT_FILE = "audit.jsonl"  # in the party's folder
 HEAD_FILE = "audit.head"
@@ -60,7 +60,7 @@ def append_entry(path: Path, kind: str, outcome: str, content: bytes = b"", **mo
     at, digest = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), hashlib.sha256(content).hexdigest()
     lock = os.open(path.with_name(HEAD_FILE), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_file(lock)
         head = _read_head(lock, path)
         entry = Entry(at, kind, len(content), digest, outcome, number=head.entries + 1, **more)
         body = msgspec.json.encode(entry)[: -len(b',"chain":""}')]

@@ -7,7 +7,6 @@ those of earlier versions.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
-from fco_cli.files import write_atomically
+from fco_cli.files import lock_file, write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
@@ -112,7 +111,7 @@ class Ledger:
     def _locked(self) -> Iterator[int]:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file)
             yield file
         finally:
             os.close(file)  # releases the lock

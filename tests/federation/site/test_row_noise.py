@@ -94,7 +94,9 @@ def test_batches_do_not_depend_on_the_seed(messages_of):
 def test_more_noise_than_the_policy_allows_is_refused(hospitals, make_sites, setups, monkeypatch):
     _, remote, varying = setups(batch_size=1, jobs=1)
     for site in remote.task.connection.link.sites.values():
-        monkeypatch.setattr(site.data.policy, "max_numbers", 150)
+        policy = dataclasses.replace(site.policy, max_numbers=150)
+        monkeypatch.setattr(site.data, "policy", policy)
+        monkeypatch.setattr(site.disclosure, "policy", policy)
     with pytest.raises(UserError, match=r"more numbers than the site's policy allows \(max_numbers: 150\)"):
         run(remote, varying)
 
