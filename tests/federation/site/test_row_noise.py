@@ -92,7 +92,7 @@ def test_batches_do_not_depend_on_the_seed(messages_of):
 
 
 def test_more_noise_than_the_policy_allows_is_refused(hospitals, make_sites, setups, monkeypatch):
-    _, remote, varying = setups(batch_size=1, jobs=1)
+    _, remote, varying = setups(batch_size=3, jobs=10)
     for site in remote.task.connection.link.sites.values():
         policy = dataclasses.replace(site.policy, max_numbers=150)
         monkeypatch.setattr(site.data, "policy", policy)
