@@ -233,7 +233,7 @@ def keep_memory(received, memory, message, rate, options, steps):
 
 @kernel
 def keep_message(message, residual, numbers, key):
-    """Default `encode`: the message is sent as it is."""
+    """Default `encode`: the message is sent unchanged."""
 
 
 @kernel

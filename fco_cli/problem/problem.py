@@ -89,7 +89,7 @@ class Problem(TaskData):
 
     @cached_property
     def data(self) -> ClientData:
-        """Rows of which F is the mean loss."""
+        """Training rows; F is their mean loss."""
         return self.training
 
     @cached_property

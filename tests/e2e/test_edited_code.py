@@ -77,7 +77,7 @@ EDITS = {  # file, text, other text: each changes the numbers
         "gradient[j, outputs * features + c] += slopes[j, c, i]",
         "gradient[j, outputs * features + c] += 1.125 * slopes[j, c, i]",
     ),
-    "aggregation": ("fco_cli/algorithms/aggregate.py", "result[k] += factor *", "result[k] += 1.125 * factor *"),
+    "aggregation": ("fco_cli/algorithms/rounds.py", "result[k] += factor *", "result[k] += 1.125 * factor *"),
     "preparation": (
         "fco_cli/data/statistics.py",
         "> 1e-12 * np.abs(self.mean), deviation, 1.0",

@@ -82,7 +82,7 @@ class Disclosure:
     # Rows.
 
     def split_seed(self, seed: int) -> int:
-        """Return the seed of the split and of the folds: the site's own, whatever the analyst requests."""
+        """Return the seed of the split and of the folds: the site's own, not that of the analyst's request."""
         return self._own_seed("split") if self.policy.site_splits else seed
 
     def batch_seed(self, seed: int) -> int:

@@ -29,7 +29,7 @@ def draw_batches(
 
     If the transform hides rows, batches are samples and noise is independent for every job, both from the operating
     system's secure generator. Without noise, batches depend on `seed`; both are those of a simulation with this seed.
-    Raise Refusal if the policy does not allow so many numbers.
+    Raise Refusal if the policy does not allow this number of noise vectors.
     """
     sizes, clients = algorithm.problem.data.sizes, np.array([client])
     if not algorithm.transform.protects_rows:

@@ -97,7 +97,9 @@ def test_more_noise_than_the_policy_allows_is_refused(hospitals, make_sites, set
         policy = dataclasses.replace(site.policy, max_numbers=150)
         monkeypatch.setattr(site.data, "policy", policy)
         monkeypatch.setattr(site.disclosure, "policy", policy)
-    with pytest.raises(UserError, match=r"more numbers than the site's policy allows \(max_numbers: 150\)"):
+    with pytest.raises(
+        UserError, match=r"240 numbers requested; the site's policy allows 150 \(site.yaml: max_numbers\)"
+    ):
         run(remote, varying)
 
 
