@@ -45,7 +45,7 @@ def for_figure(text: str) -> str:
 
 def as_csv(table: pd.DataFrame) -> str:
     """Return a table as CSV without its index; missing values are empty."""
-    missing = table.isna().to_numpy()
-    rows = table.astype(object).to_numpy()
+    missing = table.isna().to_numpy(dtype=bool)
+    rows = table.astype(object).to_numpy(dtype=object, copy=True)
     rows[missing] = ""
     return files.as_csv(table.columns, rows)

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
 SWEEP = (
-    "-m task=lasso algo=fedmid_osp,fedmid_inertia regularizer=smooth_l1 "
-    "hparams.client_lr=0.003 hparams.rounds=10 task.clients=8 task.dimension=16 task.ones=4 hparams.clients_per_round=4"
+    "-m task=lasso algo=fedmid_osp,fedmid_inertia regularizer=smooth_l1 hparams.client_lr=0.0003 hparams.rounds=10 "
+    "task.clients=8 task.dimension=16 task.ones=4 hparams.clients_per_round=4"
 )
 
 

@@ -106,3 +106,9 @@ def test_escaping():
     assert for_latex("50% of a_b ∂ψ") == r"50\% of a\_b $\partial$$\psi$"
     assert for_markdown("a|b<c\n") == r"a\|b\<c"
     assert for_figure("$x$\x07") == r"\$x\$"
+
+
+def test_an_empty_table_is_written():
+    """All runs of a sweep may have diverged."""
+    assert as_csv(pd.DataFrame()).strip() == ""
+    assert as_csv(pd.DataFrame({"a": [], "b": []})) == "a,b\n"
